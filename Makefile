@@ -59,7 +59,7 @@ sim: tools ## Random links, faults and configurations in virtual time (SEEDS=200
 	SPHINX_STREAMS_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-driver --test streams
 
 .PHONY: kills
-kills: tools ## Kill either end of sphx sync fifty times at random moments (needs sshd and rsync; SPHINX_KILLS_SEED=1; minutes)
+kills: tools ## Kill either end of sphx sync fifty times at random moments (needs sshd and rsync; SPHINX_KILLS_SEED=1, SPHINX_KILLS=50; minutes)
 	$(CARGO) test --locked --package sphinx-cli --test command $(CARGO_FLAGS) -- --ignored --nocapture fifty_random_kills
 
 .PHONY: long-paths

@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
-use sphinx_driver::keys::{Keys, OpenError, SealError};
+use sphinx_driver::keys::{Keys, OpenError, Permit, SealError};
 use sphinx_driver::{
-    Application, BufferPool, Driver, Inline, Origin, Outbox, PacketProtection, Queues,
-    SharedSlicer, Slicer, Workshop,
+    Application, BufferPool, Driver, Inline, OpenPacket, Origin, Outbox, PacketProtection, Queues,
+    SealPacket, SharedSlicer, Slicer, Workshop,
 };
 use sphinx_net::udp::UdpIo;
 use sphinx_net::{Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx};
@@ -49,6 +50,14 @@ impl PacketProtection for Metered {
         })
     }
 
+    fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
+        self.keys.permit(packet_number)
+    }
+
+    fn sealing(&self) -> Arc<dyn SealPacket> {
+        self.keys.sealing()
+    }
+
     fn acked(&mut self, packet_number: PacketNumber) {
         self.keys.acked(packet_number);
     }
@@ -71,6 +80,30 @@ impl PacketProtection for Metered {
         self.meter.time(Stage::Open, || {
             PacketProtection::open(keys, header, packet_number, datagram, now, pto)
         })
+    }
+
+    fn choose(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        now: Time,
+    ) -> Result<u64, OpenError> {
+        self.keys.choose(header, packet_number, now)
+    }
+
+    fn opening(&self, epoch: u64) -> Option<Arc<dyn OpenPacket>> {
+        self.keys.opening(epoch)
+    }
+
+    fn note(
+        &mut self,
+        epoch: u64,
+        packet_number: PacketNumber,
+        is_open: bool,
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError> {
+        self.keys.note(epoch, packet_number, is_open, now, pto)
     }
 }
 

@@ -1,25 +1,56 @@
 //! The memory that the core's slots name: blocks being sent and blocks being received.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use sphinx_fec::{BlockDecoder, CodeId, Encoder, Error, Repair, Row, bits, fft_rs};
 use sphinx_proto::wire::SymbolId;
 use sphinx_proto::{Placement, Slot, block_cost};
 
 use crate::datagrams::Sent;
+use crate::executor::WorkerId;
 use crate::pool::{BufferPool, PoolBuffer};
 
 /// A block being sent.
 pub(crate) struct TxBlock {
-    pub(crate) memory: PoolBuffer,
-    pub(crate) n: usize,
-    pub(crate) symbol_len: usize,
+    pub(crate) symbols: Arc<TxSymbols>,
     pub(crate) data_len: u64,
     /// Its datagrams, if it is of these.
     pub(crate) datagrams: Vec<Sent>,
-    /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
-    pub(crate) transformed: Option<(u32, PoolBuffer)>,
+    /// Whom it belongs to, once something of it has been sealed elsewhere.
+    pub(crate) owner: Option<WorkerId>,
 }
 
 impl TxBlock {
+    pub(crate) fn new(
+        memory: PoolBuffer,
+        (n, symbol_len): (u16, u16),
+        data_len: u64,
+        datagrams: Vec<Sent>,
+    ) -> Self {
+        Self {
+            symbols: Arc::new(TxSymbols {
+                memory,
+                n: usize::from(n),
+                symbol_len: usize::from(symbol_len),
+                transformed: Mutex::default(),
+            }),
+            data_len,
+            datagrams,
+            owner: None,
+        }
+    }
+}
+
+/// A block's source symbols. They do not change: any thread may read them.
+pub(crate) struct TxSymbols {
+    pub(crate) memory: PoolBuffer,
+    pub(crate) n: usize,
+    pub(crate) symbol_len: usize,
+    /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
+    transformed: Mutex<Option<(u32, PoolBuffer)>>,
+}
+
+impl TxSymbols {
     /// A source symbol.
     pub(crate) fn source(&self, index: u16) -> &[u8] {
         let at = usize::from(index) * self.symbol_len;
@@ -28,7 +59,7 @@ impl TxBlock {
 
     /// Computes a repair symbol.
     pub(crate) fn encode(
-        &mut self,
+        &self,
         code: CodeId,
         row: Row,
         encoder: &mut Encoder,
@@ -40,14 +71,17 @@ impl TxBlock {
         let Some((size, index)) = fft_rs::split(row).filter(|_| code == CodeId::FftRs) else {
             return encoder.encode(code, n, len, source, row, out);
         };
-        let repairs = match &self.transformed {
+        let transformed = self.transformed.lock();
+        // Whoever panicked has not left half of one.
+        let mut transformed = transformed.unwrap_or_else(PoisonError::into_inner);
+        let repairs = match &*transformed {
             Some((made, repairs)) if *made == size => repairs,
             _ => {
                 let count = 1_usize << size;
                 let rows: Vec<_> = fft_rs::first_flight(count).collect();
                 let mut repairs = pool.take(count * len);
                 encoder.encode_rows(n, len, source, &rows, &mut repairs[..count * len])?;
-                &self.transformed.insert((size, repairs)).1
+                &transformed.insert((size, repairs)).1
             }
         };
         out.copy_from_slice(&repairs[index as usize * len..][..len]);
@@ -90,7 +124,7 @@ impl TxBlocks {
     pub(crate) fn cost(&self) -> u64 {
         let blocks = self.blocks.iter().flatten();
         blocks
-            .map(|block| block_cost(block.n as u16, block.symbol_len as u16))
+            .map(|TxBlock { symbols, .. }| block_cost(symbols.n as u16, symbols.symbol_len as u16))
             .sum()
     }
 }
@@ -109,6 +143,11 @@ pub(crate) struct RxBlock {
 }
 
 impl RxBlock {
+    /// Of its symbols and repairs.
+    pub(crate) fn bytes(&self) -> usize {
+        self.n * self.symbol_len + self.repair_bytes.len()
+    }
+
     /// Restores the missing source symbols.
     pub(crate) fn decode(&mut self, decoder: &mut BlockDecoder) -> Result<(), Error> {
         let symbols = self.repair_bytes.chunks_exact(self.symbol_len);
@@ -277,14 +316,7 @@ mod tests {
     #[test]
     fn slots_of_sent_blocks_are_used_again() {
         let pool = BufferPool::new(0);
-        let block = || TxBlock {
-            memory: pool.take(4),
-            n: 2,
-            symbol_len: 2,
-            data_len: 1,
-            datagrams: Vec::new(),
-            transformed: None,
-        };
+        let block = || TxBlock::new(pool.take(4), (2, 2), 1, Vec::new());
         let mut blocks = TxBlocks::default();
         let (one, two) = (blocks.insert(block()), blocks.insert(block()));
         assert_ne!(one, two);
@@ -298,19 +330,12 @@ mod tests {
     /// What a row's number says is what it holds, whichever transform was wanted before.
     #[test]
     fn a_row_of_another_transform_is_made_anew() {
-        let (n, symbol_len) = (5, 4);
+        let (n, symbol_len) = (5_usize, 4_usize);
         let pool = BufferPool::new(0);
         let mut memory = pool.take(n * symbol_len);
         memory.copy_from_slice(&(1..=20).collect::<Vec<u8>>());
         let mut encoder = Encoder::new();
-        let mut block = TxBlock {
-            memory,
-            n,
-            symbol_len,
-            data_len: 1,
-            datagrams: Vec::new(),
-            transformed: None,
-        };
+        let block = TxBlock::new(memory, (5, 4), 1, Vec::new()).symbols;
         for (size, index) in [(3, 0), (1, 1), (3, 7), (1, 0)] {
             let row = fft_rs::row(size, index).expect("a row");
             let (mut got, mut expected) = ([0; 4], [0; 4]);

@@ -1,12 +1,12 @@
 //! One session: the core, its packet protection, and the memory that its slots name.
 
+mod arriving;
 mod datagrams;
 mod exchange;
 mod lanes;
+mod leaving;
 mod receiving;
 mod sending;
-
-use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::cc::CcKind;
@@ -18,21 +18,25 @@ use crate::executor::Executor;
 use crate::pool::BufferPool;
 use crate::protection::PacketProtection;
 use crate::window::Window;
+use crate::work::{DecodeJob, Fault, Outcome, Spare, Task, TaskId, Work};
+use arriving::Arriving;
 use lanes::Lanes;
-use receiving::Deferred;
-use sending::{Leaving, Source};
+use leaving::Leaving;
+use sending::Source;
 
-/// Working memory for payload, which any number of sessions can share.
+/// Working memory for payload, which any number of sessions can share in one thread.
 pub struct Workshop {
-    pool: BufferPool,
-    encoder: Encoder,
-    decoder: BlockDecoder,
+    pub(crate) pool: BufferPool,
+    pub(crate) encoder: Encoder,
+    pub(crate) decoder: BlockDecoder,
     /// Uses all repairs together, those of peeling codes too.
-    thorough_decoder: BlockDecoder,
+    pub(crate) thorough_decoder: BlockDecoder,
     /// Rows of sliding windows, of repairs that leave and that arrive.
-    rows: RowMaker,
+    pub(crate) rows: RowMaker,
     /// A symbol of which parts are sent.
-    symbol: Vec<u8>,
+    pub(crate) symbol: Vec<u8>,
+    /// Runs whose memory is used again.
+    pub(crate) spare: Spare,
 }
 
 impl Workshop {
@@ -45,6 +49,7 @@ impl Workshop {
             thorough_decoder: BlockDecoder::new().maximum_likelihood(),
             rows: RowMaker::new(),
             symbol: Vec::new(),
+            spare: Spare::default(),
         }
     }
 
@@ -99,6 +104,8 @@ pub enum EndReason {
     },
     /// The peer broke the protocol.
     Violation(&'static str),
+    /// A job on its payload panicked: a fault of this end.
+    WorkerPanicked,
 }
 
 /// What a driver has counted, besides what the core does.
@@ -116,7 +123,7 @@ pub struct Counters {
 
 /// One session and everything that its payload needs.
 ///
-/// * **Inputs**: [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout),
+/// * **Inputs**: [`handle_datagram`](Self::handle_datagram), unless the driver [is full](Self::is_full), [`handle_timeout`](Self::handle_timeout),
 ///   [`supply`](Self::supply), and what the network says: [`peer_refused`](Self::peer_refused),
 ///   [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost).
 /// * **The application**: [`exchange`](Self::exchange) fetches what it has left in the queues and puts there
@@ -140,11 +147,15 @@ pub struct Driver<P, E> {
     tx: TxBlocks,
     rx: RxBlocks,
     window: Window,
-    /// Jobs under way elsewhere, by the time of their end; and how many there have been.
-    deferred: BTreeMap<(Time, u64), Deferred>,
-    deferred_count: u64,
-    /// Packets being sealed elsewhere.
-    leaving: VecDeque<Leaving>,
+    /// Tasks that there have been.
+    tasks: u64,
+    /// Packets that are opened elsewhere, and sealed.
+    arriving: Arriving,
+    leaving: Leaving,
+    /// Why one was not sealed.
+    seal_fault: Option<String>,
+    /// Blocks that have come back from being decoded.
+    decoded: Vec<(DecodeJob, Result<(), sphinx_fec::Error>)>,
     counters: Counters,
     end: Option<EndReason>,
     has_ended: bool,
@@ -179,9 +190,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             tx: TxBlocks::default(),
             rx: RxBlocks::default(),
             window: Window::default(),
-            deferred: BTreeMap::new(),
-            deferred_count: 0,
-            leaving: VecDeque::new(),
+            tasks: 0,
+            arriving: Arriving::default(),
+            leaving: Leaving::default(),
+            seal_fault: None,
+            decoded: Vec::new(),
             counters: Counters::default(),
             end: None,
             has_ended: false,
@@ -258,14 +271,22 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     // ---- time ---------------------------------------------------------------------------------
 
-    /// Timers that are due, and jobs that are done.
+    /// What has arrived, timers that are due, and jobs that are done.
+    ///
+    /// A timer waits for packets that came before it and are being opened: what they say may be that it was not needed.
     pub fn handle_timeout(&mut self, now: Time, workshop: &mut Workshop) {
-        self.finish_deferred(now, workshop);
-        if self.core.poll_timeout().is_some_and(|at| at <= now) {
+        self.finish_arriving(now, workshop);
+        self.finish_tasks(now, workshop);
+        if self.next_timer().is_some_and(|at| at <= now) {
             self.core.handle_timeout(now);
         }
         let core = &self.core;
         self.lanes.on_acked(|path| core.largest_acked(path));
+    }
+
+    fn next_timer(&mut self) -> Option<Time> {
+        let at = self.core.poll_timeout();
+        at.filter(|at| !self.arriving.is_behind(*at))
     }
 
     /// When the driver is to be called next, if nothing happens before: at once for a time that has passed.
@@ -281,16 +302,73 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         if waiting.any(|(urgency, shape)| self.core.can_submit_datagrams(*shape, *urgency)) {
             return Some(Time::ZERO);
         }
-        let done = self.deferred.first_key_value().map(|((at, _), _)| *at);
-        let leaves = self.leaving.front().map(|packet| packet.at);
-        let core = self.core.poll_timeout();
-        let timers = [core, self.pause_at, self.datagrams_at, done, leaves];
+        if self.leaving.is_ready() || self.arriving.is_ready() || !self.decoded.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let (core, done) = (self.next_timer(), self.executor.next_done());
+        let timers = [core, self.pause_at, self.datagrams_at, done];
         timers.into_iter().flatten().min()
     }
 
     /// Nothing will happen any more.
     pub fn is_finished(&self) -> bool {
         self.core.is_finished()
+    }
+
+    // ---- jobs done elsewhere --------------------------------------------------------------------
+
+    fn next_task(&mut self) -> TaskId {
+        self.tasks += 1;
+        TaskId(self.tasks)
+    }
+
+    /// Fetches what has been done elsewhere.
+    fn collect(&mut self, now: Time) {
+        while let Some(task) = self.executor.take_done(now) {
+            self.take_back(now, task);
+        }
+    }
+
+    /// A task comes back. What follows from it is for the right moment.
+    fn take_back(&mut self, now: Time, task: Task) {
+        let Task { id, work, outcome } = task;
+        let has_panicked = outcome == Outcome::None;
+        match work {
+            Work::Open(run) if has_panicked => self.arriving.lose(id, &run),
+            Work::Open(run) => self.arriving.put(id, run),
+            Work::Seal(run) if outcome == Outcome::Done => self.leaving.put(id, run),
+            Work::Seal(run) => {
+                self.leaving.lose(id, &run);
+                if let Outcome::Failed(Fault::Sealing(why)) = outcome {
+                    self.seal_fault = Some(why);
+                }
+            }
+            Work::Decode(job) if has_panicked => self.rx.put_back(job.job.slot, job.block),
+            Work::Decode(job) => {
+                let decoded = match outcome {
+                    Outcome::Failed(Fault::Decoding(error)) => Err(error),
+                    _ => Ok(()),
+                };
+                self.decoded.push((*job, decoded));
+            }
+        }
+        if has_panicked {
+            self.core.close(now, 1, "internal error");
+            self.end(EndReason::WorkerPanicked);
+        }
+    }
+
+    /// What follows from jobs that have been done elsewhere.
+    fn finish_tasks(&mut self, now: Time, workshop: &mut Workshop) {
+        self.collect(now);
+        while self.arriving.is_ready() || !self.decoded.is_empty() {
+            self.take_in_opened(now, workshop);
+            if !self.decoded.is_empty() {
+                self.finish_decoded(now);
+                self.settle(now, workshop);
+            }
+            self.collect(now);
+        }
     }
 
     // ---- the end ------------------------------------------------------------------------------

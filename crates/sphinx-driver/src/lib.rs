@@ -9,7 +9,7 @@
 //! code. They differ in three parameters:
 //!
 //! * [`PacketProtection`]: [`keys::Keys`] in the product;
-//! * [`Executor`], which says when a job on payload is done: at once with [`Inline`], later in a simulation;
+//! * [`Executor`], which does jobs on payload in other threads, or later in a simulation; with [`Inline`] the driver does them at once;
 //! * [`Application`], by which a driver reaches the application: locks and condition variables between
 //!   threads, plain cells in a simulation.
 //!
@@ -20,6 +20,7 @@
 //! | `slicer` | the open piece of a stream that is being written |
 //! | `blocks`, `window` | the memory that the core's slots name; the sliding window |
 //! | `executor`, `protection`, `outbox` | what the surroundings supply |
+//! | `work` | jobs on payload as values, for other threads |
 //! | `datagrams` | datagrams and live messages that wait, at either end |
 //! | `holding` | packets that come before their session's keys |
 //! | `keys` | key schedule, sealing, opening, replay window |
@@ -41,15 +42,17 @@ mod protection;
 mod queues;
 mod slicer;
 mod window;
+mod work;
 
 pub use datagrams::{Arrived, DatagramCounts, LiveEnd, Refusal, SendAs};
 pub use driver::{Counters, Driver, EndReason, Origin, Workshop};
-pub use executor::{Executor, Inline, JobKind};
+pub use executor::{Executor, Inline, JobKind, WorkerId};
 pub use holding::{Held, Holding, Waiting};
 pub use incoming::{Chunk, Incoming, Taken};
 pub use outbox::Outbox;
 pub use outgoing::{Piece, StreamEnd};
 pub use pool::{BufferPool, PoolBuffer, PoolStats};
-pub use protection::PacketProtection;
+pub use protection::{OpenPacket, PacketProtection, SealPacket};
 pub use queues::{Application, DATAGRAM_BYTES, Queues, READY_PER_STREAM, SharedSlicer};
 pub use slicer::{PAUSE, Slicer, Watch, Written};
+pub use work::{Task, TaskId};

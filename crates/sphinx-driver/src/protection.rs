@@ -1,19 +1,39 @@
 //! What keeps packets from being read and changed.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use sphinx_proto::wire::Header;
 use sphinx_proto::{Nanos, PacketNumber, PathId, Time};
 
-use crate::keys::{Keys, OpenError, SealError};
+use crate::keys::{Keys, OpenError, OpeningKey, Permit, SealError, SealingKey};
+
+/// What seals packets of one epoch and path, in any thread.
+pub trait SealPacket: Send + Sync {
+    /// Seals `datagram` in place: 24 bytes for the header, the plaintext body, 16 bytes for the tag.
+    /// `phase` and `packet_number` of `header` are not looked at.
+    ///
+    /// # Errors
+    /// When the permit is for another key.
+    fn seal(&self, permit: Permit, header: &Header, datagram: &mut [u8]) -> Result<(), SealError>;
+}
+
+/// What opens packets of one epoch and path, in any thread.
+pub trait OpenPacket: Send + Sync {
+    /// Opens in place a datagram whose header protection has been removed: where its body is, if it is the peer's as it was sent. Its
+    /// bytes are garbage otherwise.
+    fn open(&self, packet_number: PacketNumber, datagram: &mut [u8]) -> Option<Range<usize>>;
+}
 
 /// Packet protection of one session, both directions (`docs/protocol.md` §3 and §4).
+///
+/// [`seal`](Self::seal) and [`open`](Self::open) do all of it here and now. Where it is done elsewhere, `permit` and
+/// `sealing` come before, and `choose` and `opening`; and `note` after, in the order of arrival.
 pub trait PacketProtection: Sized {
     /// That of another path of the same session; `None` if there is none.
     fn of_path(&self, path: PathId) -> Option<Self>;
 
-    /// Seals `datagram` in place: 24 bytes for the header, the plaintext body, 16 bytes for the tag.
-    /// `phase` and `packet_number` of `header` are not looked at.
+    /// Seals `datagram` in place, as [`SealPacket::seal`] does.
     ///
     /// # Errors
     /// When the number is not above all sealed before, or the key is used up; nothing has changed then.
@@ -23,6 +43,15 @@ pub trait PacketProtection: Sized {
         packet_number: PacketNumber,
         datagram: &mut [u8],
     ) -> Result<(), SealError>;
+
+    /// The right to seal this packet elsewhere.
+    ///
+    /// # Errors
+    /// Those of [`seal`](Self::seal).
+    fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError>;
+
+    /// What seals with the permit that was given last, and with others of its epoch.
+    fn sealing(&self) -> Arc<dyn SealPacket>;
 
     /// The peer has acknowledged `packet_number`.
     fn acked(&mut self, packet_number: PacketNumber);
@@ -45,6 +74,45 @@ pub trait PacketProtection: Sized {
         now: Time,
         pto: Nanos,
     ) -> Result<Range<usize>, OpenError>;
+
+    /// The epoch whose key is to open the packet elsewhere.
+    ///
+    /// # Errors
+    /// When there is none, or no packet is opened any more.
+    fn choose(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        now: Time,
+    ) -> Result<u64, OpenError>;
+
+    /// What opens packets of an epoch that has just been chosen.
+    fn opening(&self, epoch: u64) -> Option<Arc<dyn OpenPacket>>;
+
+    /// A packet was opened with the key of `epoch`, or was not.
+    ///
+    /// # Errors
+    /// When so many were not that the session has to end.
+    fn note(
+        &mut self,
+        epoch: u64,
+        packet_number: PacketNumber,
+        is_open: bool,
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError>;
+}
+
+impl SealPacket for SealingKey {
+    fn seal(&self, permit: Permit, header: &Header, datagram: &mut [u8]) -> Result<(), SealError> {
+        SealingKey::seal(self, permit, header, datagram)
+    }
+}
+
+impl OpenPacket for OpeningKey {
+    fn open(&self, packet_number: PacketNumber, datagram: &mut [u8]) -> Option<Range<usize>> {
+        OpeningKey::open(self, packet_number, datagram)
+    }
 }
 
 impl PacketProtection for Keys {
@@ -60,6 +128,14 @@ impl PacketProtection for Keys {
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
         self.sealer.seal(header, packet_number, datagram)
+    }
+
+    fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
+        self.sealer.permit(packet_number)
+    }
+
+    fn sealing(&self) -> Arc<dyn SealPacket> {
+        Arc::clone(self.sealer.key()) as _
     }
 
     fn acked(&mut self, packet_number: PacketNumber) {
@@ -79,5 +155,30 @@ impl PacketProtection for Keys {
         pto: Nanos,
     ) -> Result<Range<usize>, OpenError> {
         self.opener.open(header, packet_number, datagram, now, pto)
+    }
+
+    fn choose(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        now: Time,
+    ) -> Result<u64, OpenError> {
+        self.opener.choose(header, packet_number, now)
+    }
+
+    fn opening(&self, epoch: u64) -> Option<Arc<dyn OpenPacket>> {
+        let key = self.opener.key(epoch)?;
+        Some(Arc::clone(key) as _)
+    }
+
+    fn note(
+        &mut self,
+        epoch: u64,
+        packet_number: PacketNumber,
+        is_open: bool,
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError> {
+        self.opener.note(epoch, packet_number, is_open, now, pto)
     }
 }

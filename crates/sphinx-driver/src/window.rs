@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, VecDeque};
 use sphinx_fec::span::{Covered, SpanBlock, SpanDecoder, SpanLimits};
 use sphinx_fec::{Added, Error, Row, RowMaker};
 use sphinx_proto::wire::{MAX_BLOCK_SYMBOLS, SymbolId};
-use sphinx_proto::{AbandonedBlock, BlockId, CoveredBlock, Job, JobId, PastBlock, Placement, Slot};
+use sphinx_proto::{AbandonedBlock, BlockId, CoveredBlock, Job, PastBlock, Placement, Slot};
 
 use crate::blocks::RxBlocks;
 use crate::pool::BufferPool;
+use crate::work::TaskId;
 
 /// Bytes of what may wait for a block that is being decoded: some milliseconds of a fast path.
 const WAITING_MAX: usize = 256 << 10;
@@ -70,8 +71,8 @@ pub(crate) struct Window {
     /// What has not been done, and its bytes.
     steps: VecDeque<Step>,
     waiting_bytes: usize,
-    /// The job that everything else waits for.
-    busy: Option<JobId>,
+    /// The task that everything else waits for.
+    busy: Option<TaskId>,
 }
 
 struct Past {
@@ -112,13 +113,13 @@ impl Window {
         Some(step)
     }
 
-    /// Everything waits for this job, which is done elsewhere.
-    pub(crate) fn wait_for(&mut self, job: JobId) {
-        self.busy = Some(job);
+    /// Everything waits for this task, which is done elsewhere.
+    pub(crate) fn wait_for(&mut self, task: TaskId) {
+        self.busy = Some(task);
     }
 
-    /// The job that others wait for, if so many do that it must end now.
-    pub(crate) fn overdue(&self) -> Option<JobId> {
+    /// The task that others wait for, if so many do that it must end now.
+    pub(crate) fn overdue(&self) -> Option<TaskId> {
         self.busy.filter(|_| self.waiting_bytes > WAITING_MAX)
     }
 

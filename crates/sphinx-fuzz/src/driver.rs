@@ -21,7 +21,7 @@ use sphinx_proto::wire::{
     MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Rider, Sack, Streams, put_varint,
 };
 use sphinx_proto::{BlockId, Config, Nanos, PacketNumber, Role, Session, StreamId, Time, Urgency};
-use sphinx_sim::{Local, LocalSlicer, Plain, Rng};
+use sphinx_sim::{Late, Local, LocalSlicer, Plain, Rng};
 
 use crate::Input;
 use crate::session::{STREAMS, cid, config, numbered, place, without};
@@ -44,19 +44,6 @@ const REPEATED_MAX: usize = 32;
 const COPIES_MAX: u64 = 1 << 20;
 /// Bytes that may wait for a block to be decoded where sliding windows are used.
 const WAITING_MAX: u64 = 260 << 10;
-
-/// Ends jobs late, or at once.
-struct Late {
-    rng: Rng,
-    max: [Nanos; 3],
-}
-
-impl Executor for Late {
-    fn done_at(&mut self, now: Time, kind: JobKind) -> Option<Time> {
-        let max = self.max[kind as usize];
-        (max > 0).then(|| now + self.rng.below(max))
-    }
-}
 
 /// A stream that the application reads.
 #[derive(Default)]
@@ -130,11 +117,9 @@ impl Victim {
     fn new(input: &mut Input<'_>) -> Self {
         let config: Config = config(input);
         let seed = input.number(2);
-        let late = Late {
-            rng: Rng::new(seed),
-            max: [0, 1, 2].map(|_| input.pick(&[0, 0, MS, 50 * MS])),
-        };
-        let opens_late = late.max[JobKind::Open as usize] > 0;
+        let delays = [0, 1, 2].map(|_| input.pick(&[0, 0, MS, 50 * MS]));
+        let late = Late::new(seed, delays);
+        let opens_late = late.takes(JobKind::Open);
         let (role, peer_role) = (config.role, config.role.other());
         let largest = MAX_SYMBOL_LEN + OVERHEAD;
         let len_max = largest.min(usize::from(config.peer_datagram_max));

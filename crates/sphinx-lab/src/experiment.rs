@@ -193,7 +193,11 @@ impl Experiment {
         };
         let lateness = Lateness::from(&counters.lateness);
         let [sender, receiver] = pair.dones;
-        let wire = Wire::new(&counters.left_to_right, &counters.right_to_left);
+        let wire = Wire::new(
+            &counters.left_to_right,
+            &counters.right_to_left,
+            counters.left_to_right_wait_p95,
+        );
         Ok(Run {
             cpu: Some(cpu),
             memory: Memory {

@@ -37,6 +37,8 @@ pub struct GroupNumbers {
     pub wire_ratio_delivered: f64,
     /// Share of the sender's packets dropped at the queue.
     pub queue_drop_share: f64,
+    /// How long 95 of 100 packets waited for the link at most, in milliseconds.
+    pub wait_p95_ms: Option<f64>,
     /// CPU seconds of both processes per GB; none in virtual time.
     pub cpu_seconds_per_gb: Option<f64>,
     /// CPU seconds of the whole machine per GB.
@@ -111,6 +113,7 @@ impl Group {
             wire_ratio,
             wire_ratio_delivered: wire_ratio * delivered,
             queue_drop_share: over(&Run::queue_drop_share)?,
+            wait_p95_ms: over(&|run| run.wire.wait_p95_ms.unwrap_or(f64::NAN)),
             cpu_seconds_per_gb: over(&|run| run.cpu_seconds_per_gb().unwrap_or(f64::NAN)),
             machine_seconds_per_gb: over(&|run| run.machine_seconds_per_gb().unwrap_or(f64::NAN)),
             peak_rss: used

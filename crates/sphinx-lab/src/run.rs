@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sphinx_link::Counters;
+use sphinx_link::{Counters, Time};
 
 use crate::{Clock, Done};
 
@@ -75,7 +75,7 @@ impl Run {
 }
 
 /// The emulator's counters. Bytes are IP bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wire {
     /// Offered to the link by the sender, what the queue dropped included.
     pub forward_bytes: u64,
@@ -87,6 +87,10 @@ pub struct Wire {
     pub losses: u64,
     /// The most that waited in the queue.
     pub queue_bytes_max: u64,
+    /// How long 95 of 100 packets waited for the link at most, their own transmission included; of a varying link, for
+    /// its rate to come back as well. Results from before it was counted have none.
+    #[serde(default)]
+    pub wait_p95_ms: Option<f64>,
     /// Offered to the way back.
     pub back_bytes: u64,
     /// The same in packets.
@@ -95,8 +99,9 @@ pub struct Wire {
 
 impl Wire {
     /// From what the link counted in both directions.
-    pub(crate) fn new(forward: &Counters, back: &Counters) -> Wire {
+    pub(crate) fn new(forward: &Counters, back: &Counters, wait_p95: Time) -> Wire {
         Wire {
+            wait_p95_ms: Some(wait_p95 as f64 / 1e6),
             forward_bytes: forward.offered_bytes,
             forward_packets: forward.offered_packets,
             queue_drops: forward.dropped_queue,
@@ -216,6 +221,7 @@ pub(crate) mod tests {
                 queue_drops: 400,
                 losses: 2_400,
                 queue_bytes_max: 250_000,
+                wait_p95_ms: Some(12.5),
                 back_bytes: 1_000_000,
                 back_packets: 20_000,
             },

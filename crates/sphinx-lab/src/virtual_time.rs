@@ -98,7 +98,8 @@ impl Simulated {
             done.complete = false;
             done.seconds = deadline as f64 / 1e9;
         }
-        Some((done, Wire::new(counters[0], counters[1])))
+        let wait_p95 = pair.links[0].waits().quantile(0.95);
+        Some((done, Wire::new(counters[0], counters[1], wait_p95)))
     }
 
     fn scenario(&self, cell: &Cell, seed: u64) -> Scenario {

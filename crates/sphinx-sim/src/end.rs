@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use sphinx_driver::{
-    BufferPool, Counters, DATAGRAM_BYTES, DatagramCounts, Driver, EndReason, Executor, JobKind,
-    Origin, Outbox, PacketProtection, Queues, Workshop,
+    BufferPool, Counters, DATAGRAM_BYTES, DatagramCounts, Driver, EndReason, Origin, Outbox,
+    PacketProtection, Queues, Workshop,
 };
 use sphinx_link::{Datagram, Packet};
 use sphinx_proto::cc::CcKind;
@@ -16,6 +16,7 @@ use sphinx_proto::{Config, Nanos, PathId, PathNews, Role, Session, Time, Tuple};
 use crate::app::{Heard, Listener, Local, Readers, Talker, Writers};
 use crate::arrivals::Arrivals;
 use crate::data::Rng;
+use crate::late::Late;
 use crate::plan::{Plan, Ways};
 
 /// ECN codepoint of a capable packet (RFC 3168).
@@ -28,23 +29,6 @@ const COPIES_MAX: usize = 1 << 20;
 const WAITING_MAX: usize = 260 << 10;
 /// Idle memory that an end keeps for blocks: so that they find what others left there.
 const POOL_BYTES: usize = 4 << 20;
-
-/// Jobs end after seeded times.
-pub struct Delays {
-    rng: Rng,
-    decode_max: Nanos,
-    packet_max: Nanos,
-}
-
-impl Executor for Delays {
-    fn done_at(&mut self, now: Time, kind: JobKind) -> Option<Time> {
-        let max = match kind {
-            JobKind::Decode => self.decode_max,
-            JobKind::Open | JobKind::Seal => self.packet_max,
-        };
-        (max > 0).then(|| now + self.rng.below(max))
-    }
-}
 
 /// The datagrams of one turn, with the addresses that the driver wants.
 #[derive(Default)]
@@ -63,7 +47,7 @@ impl Outbox for Sent {
 
 /// A session, its driver and its application.
 pub struct End<P> {
-    driver: Driver<P, Delays>,
+    driver: Driver<P, Late>,
     queues: Queues<Local>,
     workshop: Workshop,
     writers: Writers,
@@ -142,11 +126,13 @@ impl<P: PacketProtection> End<P> {
     ) -> Self {
         let role = config.role;
         let is_client = role == Role::Client;
-        let delays = Delays {
-            rng: Rng::new(seed ^ 0x6a6f_6273),
-            decode_max: plan.job_delay_max,
-            packet_max: plan.packet_delay_max,
+        let (packet, decoding) = (plan.packet_delay_max, plan.job_delay_max);
+        let jobs_seed = seed ^ 0x6a6f_6273;
+        let late = match plan.workers {
+            0 => Late::new(jobs_seed, [packet, decoding, packet]),
+            workers => Late::crew(jobs_seed, workers),
         };
+        let late = late.panicking(plan.panics_at);
         Self {
             recv_credit: config.recv_credit.min(config.recv_window),
             recv_window: config.recv_window,
@@ -163,7 +149,7 @@ impl<P: PacketProtection> End<P> {
             driver: Driver::new(
                 Session::new(config, Time::ZERO),
                 protection,
-                delays,
+                late,
                 is_client,
             ),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),

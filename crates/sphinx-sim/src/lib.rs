@@ -29,6 +29,7 @@ mod app;
 mod arrivals;
 mod data;
 mod end;
+mod late;
 mod pair;
 mod plain;
 mod plan;
@@ -36,7 +37,8 @@ mod scenario;
 
 pub use app::{Heard, Local, LocalSlicer, Say, Signal};
 pub use data::Rng;
-pub use end::{Delays, End};
+pub use end::End;
+pub use late::Late;
 pub use pair::{ADDRESSES, Pair, Tap, further_address};
 pub use plain::Plain;
 pub use plan::{Plan, ReadOrder, Reader, Ways, Write};

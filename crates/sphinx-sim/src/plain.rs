@@ -1,37 +1,63 @@
 //! Packet protection without secrets, for worlds where nobody forges.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use sphinx_driver::PacketProtection;
-use sphinx_driver::keys::{OpenError, SealError};
+use sphinx_driver::keys::{OpenError, Permit, SealError, Sequencer};
+use sphinx_driver::{OpenPacket, PacketProtection, SealPacket};
 use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD, TAG_LEN};
 use sphinx_proto::{Nanos, PacketNumber, PathId, Time};
 
 /// Leaves packets readable and puts a checksum where the tag of a sealed packet is: what was changed on its
 /// way does not open. As with real keys, a packet number is used once.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Plain {
-    /// One above the largest packet number sealed.
-    next: PacketNumber,
+    sequencer: Sequencer,
     path: PathId,
+}
+
+impl Plain {
+    fn of(path: PathId) -> Self {
+        let sequencer = Sequencer::new(path);
+        Self { sequencer, path }
+    }
 }
 
 impl Default for Plain {
     /// That of the first path.
     fn default() -> Self {
-        Self {
-            next: PacketNumber::ZERO,
-            path: PathId::FIRST,
-        }
+        Self::of(PathId::FIRST)
+    }
+}
+
+/// What puts the checksums of a path, and compares them.
+struct Check(PathId);
+
+impl SealPacket for Check {
+    fn seal(&self, permit: Permit, header: &Header, datagram: &mut [u8]) -> Result<(), SealError> {
+        let packet_number = permit.packet_number();
+        let header = Header {
+            packet_number: packet_number.truncated(),
+            ..*header
+        };
+        datagram[..HEADER_LEN].copy_from_slice(&header.encode());
+        let (sealed, tag) = datagram.split_at_mut(datagram.len() - TAG_LEN);
+        tag.copy_from_slice(&checksum(self.0, packet_number, sealed));
+        Ok(())
+    }
+}
+
+impl OpenPacket for Check {
+    fn open(&self, packet_number: PacketNumber, datagram: &mut [u8]) -> Option<Range<usize>> {
+        let body = HEADER_LEN..datagram.len() - TAG_LEN;
+        let (sealed, tag) = datagram.split_at(body.end);
+        (*tag == checksum(self.0, packet_number, sealed)).then_some(body)
     }
 }
 
 impl PacketProtection for Plain {
     fn of_path(&self, path: PathId) -> Option<Self> {
-        Some(Self {
-            path,
-            ..Self::default()
-        })
+        Some(Self::of(path))
     }
 
     fn seal(
@@ -40,18 +66,16 @@ impl PacketProtection for Plain {
         packet_number: PacketNumber,
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
-        if packet_number < self.next {
-            return Err(SealError::NumberUsed);
-        }
-        self.next = packet_number + 1;
-        let header = Header {
-            packet_number: packet_number.truncated(),
-            ..*header
-        };
-        datagram[..HEADER_LEN].copy_from_slice(&header.encode());
-        let (sealed, tag) = datagram.split_at_mut(datagram.len() - TAG_LEN);
-        tag.copy_from_slice(&checksum(self.path, packet_number, sealed));
-        Ok(())
+        let permit = self.permit(packet_number)?;
+        Check(self.path).seal(permit, header, datagram)
+    }
+
+    fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
+        self.sequencer.permit(0, packet_number)
+    }
+
+    fn sealing(&self) -> Arc<dyn SealPacket> {
+        Arc::new(Check(self.path))
     }
 
     fn acked(&mut self, _packet_number: PacketNumber) {}
@@ -71,12 +95,32 @@ impl PacketProtection for Plain {
         _now: Time,
         _pto: Nanos,
     ) -> Result<Range<usize>, OpenError> {
-        let body = HEADER_LEN..datagram.len() - TAG_LEN;
-        let (sealed, tag) = datagram.split_at(body.end);
-        if *tag != checksum(self.path, packet_number, sealed) {
-            return Err(OpenError::Invalid);
-        }
-        Ok(body)
+        let body = Check(self.path).open(packet_number, datagram);
+        body.ok_or(OpenError::Invalid)
+    }
+
+    fn choose(
+        &mut self,
+        _header: &Header,
+        _packet_number: PacketNumber,
+        _now: Time,
+    ) -> Result<u64, OpenError> {
+        Ok(0)
+    }
+
+    fn opening(&self, _epoch: u64) -> Option<Arc<dyn OpenPacket>> {
+        Some(Arc::new(Check(self.path)))
+    }
+
+    fn note(
+        &mut self,
+        _epoch: u64,
+        _packet_number: PacketNumber,
+        _is_open: bool,
+        _now: Time,
+        _pto: Nanos,
+    ) -> Result<(), OpenError> {
+        Ok(())
     }
 }
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sphinx_driver::keys::Keys;
-use sphinx_driver::{Driver, EndReason, Inline, Origin, Outbox, Workshop};
+use sphinx_driver::{Driver, EndReason, Origin, Outbox, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Nanos, PATHS_MAX, Paper, Session, Time, Tuple};
+use sphinx_workers::Coding;
 
 use crate::control::Traffic;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
@@ -50,7 +51,7 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
 }
 
 pub(crate) struct Association {
-    driver: Driver<Keys, Inline>,
+    driver: Driver<Keys, Coding>,
     /// Addresses of this end at which further paths are to be opened, as soon as the peer's connection ids for them are there.
     further: Vec<IpAddr>,
     shared: Arc<Shared>,
@@ -93,7 +94,7 @@ pub(crate) struct EndpointCounts {
 impl Association {
     pub(crate) fn new(
         core: Session,
-        keys: Keys,
+        (keys, coding): (Keys, Coding),
         is_client: bool,
         shared: Arc<Shared>,
         options: &Options,
@@ -118,7 +119,7 @@ impl Association {
             ..Stats::default()
         };
         Self {
-            driver: Driver::new(core, keys, Inline, is_client),
+            driver: Driver::new(core, keys, coding, is_client),
             further: Vec::new(),
             shared,
             control: Traffic::default(),
@@ -285,6 +286,11 @@ impl Association {
     /// Until when nobody needs to look at datagrams that arrive, if that is worth it.
     pub(crate) fn gather_until(&self, now: Time) -> Option<Time> {
         self.driver.core().gather_until(now)
+    }
+
+    /// Whether so much has arrived that workers have not opened that no more should be received.
+    pub(crate) fn is_full(&self) -> bool {
+        self.driver.is_full()
     }
 
     /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
@@ -527,6 +533,10 @@ fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
             ErrorKind::Protocol,
             format!("the peer broke the protocol: {what}"),
         ),
+        EndReason::WorkerPanicked => Error::new(
+            ErrorKind::Other,
+            "internal error: a worker has panicked over data of this session",
+        ),
     }
 }
 
@@ -534,9 +544,10 @@ fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
 fn farewell(end: &EndReason) -> (u64, String) {
     let (code, reason) = match end {
         EndReason::Closed { code, reason } => (*code, reason.as_str()),
-        EndReason::ClosedByPeer { .. } | EndReason::CannotDecode(_) | EndReason::CannotSeal(_) => {
-            (close_code::DONE, "")
-        }
+        EndReason::ClosedByPeer { .. }
+        | EndReason::CannotDecode(_)
+        | EndReason::CannotSeal(_)
+        | EndReason::WorkerPanicked => (close_code::DONE, ""),
         EndReason::Forgeries => (close_code::PROTOCOL, "too many packets did not open"),
         EndReason::PeerGone => (
             close_code::CANCELLED,

@@ -17,6 +17,7 @@ use sphinx_driver::BufferPool;
 use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
 use sphinx_proto::PATHS_MAX;
+use sphinx_workers::usable_cpus;
 
 use crate::control::Control;
 use crate::engine::{Engine, Purpose, Remote, settings};
@@ -198,13 +199,10 @@ impl Server {
             .with_ids(ids(options));
         let (local_addr, waker) = (io.local_addr(), io.waker());
         let lobby = Lobby::new();
-        let engine = Engine::new(
-            io,
-            control,
-            Purpose::Listen,
-            options.clone(),
-            Arc::clone(&lobby),
-        );
+        check_cpus(options)?;
+        let purpose = Purpose::Listen;
+        let engine = Engine::new(io, control, purpose, options.clone(), Arc::clone(&lobby));
+        let engine = engine.map_err(no_workers)?;
         let pool = engine.pool().clone();
         let thread = spawn(engine)?;
         Ok(Self {
@@ -338,14 +336,33 @@ fn client(
         remotes: remotes.collect(),
         further,
     };
+    check_cpus(options)?;
     lobby.lock().engine = Some(io.waker());
-    Ok(Engine::new(
-        io,
-        Control::client().with_ids(ids(options)),
-        purpose,
-        options.clone(),
-        Arc::clone(lobby),
-    ))
+    let control = Control::client().with_ids(ids(options));
+    let engine = Engine::new(io, control, purpose, options.clone(), Arc::clone(lobby));
+    engine.map_err(no_workers)
+}
+
+/// Whether this process may use the processors that it is to be bound to.
+fn check_cpus(options: &Options) -> Result<(), Error> {
+    if options.cpus.is_empty() {
+        return Ok(());
+    }
+    let usable = usable_cpus().map_err(no_workers)?;
+    match options.cpus.iter().find(|cpu| !usable.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => {
+            let usable: Vec<_> = usable.iter().map(usize::to_string).collect();
+            let usable = usable.join(", ");
+            let why = format!("there is no processor {cpu} for this process, only {usable}");
+            Err(Error::new(ErrorKind::Usage, why))
+        }
+    }
+}
+
+fn no_workers(error: io::Error) -> Error {
+    let why = format!("cannot start the threads that code: {error}");
+    Error::new(ErrorKind::Other, why).caused_by(error)
 }
 
 /// A socket of a client without paths of its own, and those of the peer's addresses that it can reach.

@@ -1,5 +1,5 @@
-//! The engine: one thread that owns the socket, the control plane and all sessions of an endpoint
-//! (the paper's distributor, with coding and sealing done inline).
+//! The engine: one thread that owns the socket, the control plane and all sessions of an endpoint (the paper's distributor). It
+//! codes, seals and opens itself, or has workers do it.
 
 mod meeting;
 
@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sphinx_driver::{BufferPool, Holding, Origin, Workshop};
+use sphinx_driver::{BufferPool, Holding, Origin, Task, Workshop};
 use sphinx_net::{
     Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Waker, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Nanos, PATHS_MAX, PathMemory, Time, Tuple};
+use sphinx_workers::{Coding, Crew, pin};
 
 use crate::association::{Association, EndpointCounts};
 use crate::budget::{Budget, Growth};
@@ -119,6 +120,12 @@ pub(crate) struct Engine<Io: PacketIo> {
     /// Working memory: sessions whose applications have rung.
     rung: Vec<ConnectionId>,
     workshop: Workshop,
+    /// Those who code for it, if there are any.
+    crew: Option<Crew<Task>>,
+    /// Working memory: sessions, by connection id, for which they have done something.
+    returned: Vec<u64>,
+    /// A session for which they have so much to open that nothing is received until they are further.
+    behind: Option<ConnectionId>,
     /// The client's attempts: next address, connections under way, the last failure.
     next_attempt: usize,
     attempts: Vec<Attempt>,
@@ -136,10 +143,15 @@ impl<Io: PacketIo> Engine<Io> {
         purpose: Purpose,
         options: Options,
         lobby: Arc<Lobby>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let waker = io.waker();
         let doorbell = Arc::new(Doorbell::new(waker.clone()));
-        Self {
+        let pool = BufferPool::new(POOL_BYTES);
+        let crew = match options.workers {
+            0 => None,
+            workers => Some(start_crew(workers, &options.cpus, &pool, &waker)?),
+        };
+        Ok(Self {
             io,
             waker,
             control,
@@ -159,14 +171,17 @@ impl<Io: PacketIo> Engine<Io> {
             wakeups: 0,
             doorbell,
             rung: Vec::new(),
-            workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
+            workshop: Workshop::new(pool),
+            crew,
+            returned: Vec::new(),
+            behind: None,
             next_attempt: 0,
             attempts: Vec::new(),
             failure: None,
             stopping: None,
             last_turn: Instant::now(),
             gather_until: None,
-        }
+        })
     }
 
     /// Where the memory of blocks comes from.
@@ -178,6 +193,10 @@ impl<Io: PacketIo> Engine<Io> {
     pub(crate) fn run(&mut self) {
         // Without it timers are up to 50 µs late, which costs rate on short round trips.
         let _ = minimise_timer_slack();
+        if let Some(cpu) = self.options.cpus.first() {
+            // It was there when the options were looked at.
+            let _ = pin(*cpu);
+        }
         loop {
             match self.turn() {
                 Ok(true) => {}
@@ -201,6 +220,9 @@ impl<Io: PacketIo> Engine<Io> {
     fn turn(&mut self) -> io::Result<bool> {
         let mut received = 0;
         for _ in 0..TURN_RECEIVES {
+            if self.behind.is_some() {
+                break;
+            }
             let (buffers, more) = self.receive()?;
             received += buffers;
             if !more {
@@ -219,6 +241,7 @@ impl<Io: PacketIo> Engine<Io> {
         for cid in &self.rung {
             self.sessions.wake(*cid);
         }
+        self.heed_workers();
         self.sessions.expire(now);
         self.serve(now, clock);
         self.send_control(clock);
@@ -257,10 +280,31 @@ impl<Io: PacketIo> Engine<Io> {
         let timeout = gather.or(wake).map(left);
         self.wakeups += u64::from(timeout != Some(0));
         match gather {
-            Some(_) => self.waker.wait(None, interest, timeout)?,
-            None => self.io.wait(interest, timeout)?,
+            None if self.behind.is_none() => self.io.wait(interest, timeout)?,
+            _ => self.waker.wait(None, interest, timeout)?,
         };
         Ok(true)
+    }
+
+    /// Sessions for which workers have done something have something to do.
+    fn heed_workers(&mut self) {
+        let Some(crew) = &self.crew else {
+            return;
+        };
+        crew.collect(&mut self.returned);
+        for key in self.returned.drain(..) {
+            if let Some(cid) = ConnectionId::new(key.to_be_bytes()) {
+                self.sessions.wake(cid);
+            }
+        }
+    }
+
+    /// Who codes for a session.
+    fn coding(&self, cid: ConnectionId) -> Coding {
+        let crew = self.crew.as_ref();
+        crew.map_or(Coding::Inline, |crew| {
+            Coding::Workers(crew.join(u64::from_be_bytes(cid.bytes())))
+        })
     }
 
     /// How long to let packets gather and only listen to the doorbell: waking up for a packet costs more than the packet.
@@ -305,6 +349,11 @@ impl<Io: PacketIo> Engine<Io> {
             } = member;
             let traffic = self.control.traffic(*id);
             association.service(now, clock, traffic, endpoint, &mut self.workshop);
+            if association.is_full() {
+                self.behind = Some(cid);
+            } else {
+                self.behind.take_if(|behind| *behind == cid);
+            }
             association.supply(random_bytes, || {
                 let spare = self.control.make_id();
                 self.routes.add(spare, cid);
@@ -335,6 +384,7 @@ impl<Io: PacketIo> Engine<Io> {
                 self.windows -= *cost;
                 self.sessions.remove(cid);
                 self.routes.forget(cid);
+                self.behind.take_if(|behind| *behind == cid);
             } else {
                 let timeout = association.poll_timeout();
                 self.sessions.set_timer(cid, timeout);
@@ -392,6 +442,8 @@ impl<Io: PacketIo> Engine<Io> {
                 sends: io.send_calls,
                 datagrams_sent: io.send_datagrams,
                 gso_downgrades: io.gso_downgrades,
+                workers: self.crew.as_ref().map_or(0, Crew::workers),
+                busy: Duration::from_nanos(self.crew.as_ref().map_or(0, Crew::busy_ns)),
             },
         }
     }
@@ -485,6 +537,22 @@ impl<Io: PacketIo> Drop for Engine<Io> {
         self.lobby
             .fail(Error::new(ErrorKind::Other, "the engine has stopped"));
     }
+}
+
+/// Workers of an endpoint, bound to the processors behind its engine's.
+fn start_crew(
+    workers: usize,
+    cpus: &[usize],
+    pool: &BufferPool,
+    waker: &Waker,
+) -> io::Result<Crew<Task>> {
+    let theirs = match cpus {
+        [_, theirs @ ..] if !theirs.is_empty() => theirs,
+        only => only,
+    };
+    let (pool, waker) = (pool.clone(), waker.clone());
+    let tools = move || Workshop::new(pool.clone());
+    Crew::start(workers, theirs, tools, move || waker.wake())
 }
 
 /// What an end says about itself in the handshake.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sphinx_fec::CodeId;
 use sphinx_proto::{Config, Nanos};
+use sphinx_workers::{usable_cpus, workers_for};
 
 pub use sphinx_net::Family;
 use sphinx_proto::Paper;
@@ -234,6 +235,12 @@ pub struct Options {
     /// session that waits to be accepted holds a small part of its window. A window that is too small for its path grows as far as others leave
     /// memory, and shrinks when nothing is read any more. By default 256 MiB, and at most an eighth of the machine's memory.
     pub memory: u64,
+    /// Threads that code, seal and open for the endpoint's sessions, beside the one that has them all: at most [`WORKERS_MAX`](crate::WORKERS_MAX). By default none;
+    /// [`auto_workers`](crate::auto_workers) says how many are likely to be faster.
+    pub workers: usize,
+    /// Processors that the endpoint's threads are bound to: its engine to the first one, its workers to the others in turn, or to the same if there
+    /// is but one. None: they run where the system likes.
+    pub cpus: Vec<usize>,
     /// A server with one session in its life: others are refused as soon as there is one.
     pub once: bool,
     /// What connection ids of this end tell those who have the routing key: which of several servers behind one address it is.
@@ -260,11 +267,22 @@ impl Default for Options {
             readers_may_pause: false,
             path_memory: None,
             memory: default_memory(),
+            workers: 0,
+            cpus: Vec::new(),
             once: false,
             server_id: 0,
             routing_key: None,
         }
     }
+}
+
+/// How many workers are likely to be faster than none for an endpoint that is bound to these processors, or, without any, may use all that
+/// this process may: all but the engine's, and at most four; none where there are fewer than four processors. `docs/line-rate.md` says why.
+pub fn auto_workers(cpus: &[usize]) -> usize {
+    workers_for(match cpus {
+        [] => usable_cpus().map_or(1, |cpus| cpus.len()),
+        cpus => cpus.len(),
+    })
 }
 
 impl Options {

@@ -130,6 +130,10 @@ pub struct Load {
     pub datagrams_sent: u64,
     /// Times that segmentation offload was given up.
     pub gso_downgrades: u64,
+    /// Workers that code for it.
+    pub workers: usize,
+    /// Time for which they were busy, all together.
+    pub busy: Duration,
 }
 
 impl Load {
@@ -147,6 +151,8 @@ impl Load {
             sends,
             datagrams_sent,
             gso_downgrades,
+            workers: _,
+            busy,
         } = *earlier;
         Self {
             wakeups: self.wakeups - wakeups,
@@ -155,6 +161,8 @@ impl Load {
             sends: self.sends - sends,
             datagrams_sent: self.datagrams_sent - datagrams_sent,
             gso_downgrades: self.gso_downgrades - gso_downgrades,
+            workers: self.workers,
+            busy: self.busy.saturating_sub(busy),
         }
     }
 }

@@ -10,20 +10,28 @@ use std::time::{Duration, Instant};
 use sphinx_transport::{ErrorKind, Options, Server, Service, asynchronous, connect};
 
 fn engines() -> usize {
+    threads("sphinx-engine")
+}
+
+fn threads(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     tasks
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
-        .filter(|name| name.trim() == "sphinx-engine")
+        .filter(|its| its.trim().starts_with(name))
         .count()
 }
 
 fn wait_for(count: usize) {
+    wait_until(count, engines);
+}
+
+fn wait_until(count: usize, threads: impl Fn() -> usize) {
     let begin = Instant::now();
-    while engines() != count {
+    while threads() != count {
         assert!(
             begin.elapsed() < Duration::from_secs(10),
-            "{} engines",
-            engines()
+            "{} threads",
+            threads()
         );
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -101,4 +109,18 @@ fn engine_threads_end() {
     drop(server);
     wait_for(0);
     assert!(client.closed().is_some());
+
+    // Workers go with their engines.
+    let options = Options {
+        workers: 2,
+        ..options.clone()
+    };
+    let server = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options).unwrap();
+    let ticket = server.ticket(&["127.0.0.1".to_owned()]).unwrap();
+    let client = connect(&ticket, Service::Application, &options).unwrap();
+    let workers = || threads("sphinx-worker");
+    assert_eq!(workers(), 4);
+    drop((client, server));
+    wait_for(0);
+    wait_until(0, workers);
 }

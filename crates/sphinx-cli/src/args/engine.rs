@@ -18,9 +18,11 @@ pub(crate) struct CommonArgs {
     /// Packet interface: udp
     #[arg(long, value_name = "IO", default_value = "udp", value_parser = io)]
     pub(crate) io: Io,
-    /// Coding threads: 1 or auto
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = workers)]
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = workers, help = workers_help())]
     pub(crate) workers: Workers,
+    /// Processors to run on, such as 0-2,4: the first one for the thread that has the socket, the others for the workers
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    pub(crate) cpus: Option<Cpus>,
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = codec, help = format!("Erasure code: {}", transport::Codec::expected()))]
     pub(crate) codec: Codec,
     /// What redundancy is chosen for: auto, bulk, latency; or, for messages of perf client, their deadline: live
@@ -96,7 +98,6 @@ impl<T: Copy + Default> Choice<T> {
 }
 
 pub(crate) type Io = Choice<()>;
-pub(crate) type Workers = Choice<()>;
 pub(crate) type Codec = Choice<transport::Codec>;
 pub(crate) type Icm = Choice<transport::Icm>;
 
@@ -118,12 +119,56 @@ pub(crate) fn io(text: &str) -> Result<Io, String> {
     }
 }
 
+/// How many threads code, seal and open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workers {
+    Auto,
+    Number(usize),
+}
+
 pub(crate) fn workers(text: &str) -> Result<Workers, String> {
-    match (text, text.parse::<u16>()) {
-        ("auto", _) | (_, Ok(1)) => Ok(Choice::Built(())),
-        (_, Ok(2..)) => Ok(later_value(text)),
-        _ => Err("expected auto or 1".to_owned()),
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Workers::Auto),
+        (_, Ok(number @ 0..=transport::WORKERS_MAX)) => Ok(Workers::Number(number)),
+        _ => Err(format!(
+            "expected auto or a number, at most {}",
+            transport::WORKERS_MAX
+        )),
     }
+}
+
+fn workers_help() -> String {
+    format!(
+        "Threads that code, seal and open, beside the one that has the socket: 0 (that one does it), up to {}, or auto (0 with fewer than four processors)",
+        transport::WORKERS_MAX
+    )
+}
+
+/// Processors, in the order in which they were named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cpus(Vec<usize>);
+
+/// Processors that a list names at most.
+const CPUS_MAX: usize = 1024;
+
+pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
+    const EXPECTED: &str = "expected processors, such as 0-2,4";
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse().map_err(|_| EXPECTED.to_owned());
+        let (first, last): (usize, usize) = (number(first)?, number(last)?);
+        if first > last || last >= CPUS_MAX {
+            return Err(EXPECTED.to_owned());
+        }
+        for cpu in first..=last {
+            if cpus.contains(&cpu) {
+                return Err(format!("processor {cpu} is named twice"));
+            }
+            cpus.push(cpu);
+        }
+    }
+    Ok(Cpus(cpus))
 }
 
 pub(crate) fn codec(text: &str) -> Result<Codec, String> {
@@ -226,6 +271,7 @@ impl CommonArgs {
     /// The engine's options; `profile` is what `auto` means for this command.
     pub(crate) fn options(&self, profile: transport::Profile) -> Options {
         let default = Options::default();
+        let cpus = self.cpus.as_ref().map_or(&[][..], |cpus| &cpus.0);
         Options {
             family: match (self.ipv4, self.ipv6) {
                 (true, _) => Family::V4,
@@ -243,6 +289,11 @@ impl CommonArgs {
             // On the command line rates are in bits.
             limit: self.limit.map(|bits| (bits / 8).max(1)),
             memory: self.memory.unwrap_or(default.memory),
+            workers: match self.workers {
+                Workers::Auto => transport::auto_workers(cpus),
+                Workers::Number(number) => number,
+            },
+            cpus: cpus.to_vec(),
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
             path_memory: if self.no_cache {
@@ -274,9 +325,28 @@ mod tests {
         assert_eq!(io("xdp:eth0").unwrap().later(), Some("xdp:eth0"));
         assert_eq!(icm("paper"), Ok(Choice::Built(transport::Icm::Paper)));
         assert!(icm("on").is_err());
-        assert_eq!(workers("1"), Ok(Choice::Built(())));
-        assert_eq!(workers("2").unwrap().later(), Some("2"));
-        assert!(workers("0").is_err());
+        assert_eq!(workers("auto"), Ok(Workers::Auto));
+        for number in [0, 1, 64] {
+            assert_eq!(workers(&number.to_string()), Ok(Workers::Number(number)));
+        }
+        for text in ["65", "-1", "two", ""] {
+            assert!(workers(text).unwrap_err().contains("at most 64"), "{text}");
+        }
+        assert_eq!(cpus("0-2,4"), Ok(Cpus(vec![0, 1, 2, 4])));
+        assert_eq!(cpus("3,1"), Ok(Cpus(vec![3, 1])));
+        for text in [
+            "",
+            "2-1",
+            "1,",
+            "1-",
+            "-1",
+            "a",
+            "1024",
+            "0-99999999999",
+            "0,0-1",
+        ] {
+            assert!(cpus(text).is_err(), "{text}");
+        }
         assert!(cc("fixed:").is_err());
         assert_eq!(epsilon("1%"), Ok(0.01));
         for text in ["0", "60%", "-1%", "nan", "some"] {
@@ -291,7 +361,7 @@ mod tests {
     proptest! {
         #[test]
         fn total(text in ".*") {
-            let _ = (io(&text), workers(&text), icm(&text));
+            let _ = (io(&text), workers(&text), cpus(&text), icm(&text));
             let _ = (codec(&text), profile(&text), cc(&text), epsilon(&text));
         }
     }

@@ -84,6 +84,8 @@ pub(crate) enum Which {
     Table1,
     /// What carries small messages: streams, live messages, datagrams, beside TCP, QUIC and SRT
     Modes,
+    /// Links as people have them: goodput against what waits, beside TCP and QUIC.
+    Links,
     /// What else matters: block size, redundancy, bursts, feedback loss, round-trip times, rates
     Ablations,
     /// Kernel TCP over a hop with bit errors, with and without agents in its path (sphx pep)

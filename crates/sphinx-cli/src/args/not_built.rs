@@ -43,11 +43,7 @@ fn without_deadlines(args: &CommonArgs) -> Outcome<()> {
 }
 
 fn common(args: &CommonArgs) -> Outcome<()> {
-    let choices = [
-        ("--io", args.io.later()),
-        ("--workers", args.workers.later()),
-        ("--codec", args.codec.later()),
-    ];
+    let choices = [("--io", args.io.later()), ("--codec", args.codec.later())];
     match choices
         .iter()
         .find_map(|(flag, later)| Some((flag, (*later)?)))
@@ -90,7 +86,6 @@ mod tests {
         for line in [
             "sphx recv --io xdp:eth0",
             "sphx recv --io dpdk:-l,0",
-            "sphx send t a --workers 2",
             #[cfg(feature = "tunnel")]
             "sphx tunnel t --tun --idle-timeout 2s",
             #[cfg(feature = "tunnel")]
@@ -117,6 +112,7 @@ mod tests {
         for line in [
             "sphx recv",
             "sphx send t a --codec srlt --cc fixed:1mbit",
+            "sphx send t a --workers 2 --cpus 0,1",
             "sphx send t a --cc scavenger",
             "sphx send t a --codec rs",
             "sphx send t a --path wlan0 --path 10.0.0.1 --bond aggregate",

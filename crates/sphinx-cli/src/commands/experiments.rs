@@ -220,6 +220,7 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::Eleven => vec![Figure::Video],
         Which::Table1 => vec![Figure::Table1],
         Which::Modes => vec![Figure::Modes],
+        Which::Links => vec![Figure::Links],
         Which::Ablations => vec![Figure::Ablations],
         Which::Snoop => vec![Figure::Snoop],
         Which::SnoopBer => vec![Figure::SnoopBer],

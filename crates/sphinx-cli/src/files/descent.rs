@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs::{self, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// Directories held open at a time; those above are opened again on the way up.
@@ -19,7 +19,7 @@ struct Level {
     identity: Identity,
 }
 
-/// Which directory it is, whatever it is called.
+/// Which directory or file it is, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Identity {
     device: u64,
@@ -28,11 +28,14 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn of(directory: &OwnedFd) -> Result<Self, Errno> {
-        let stat = fs::fstat(directory)?;
-        Ok(Self {
+        fs::fstat(directory).map(|stat| Self::of_stat(&stat))
+    }
+
+    pub(super) fn of_stat(stat: &Stat) -> Self {
+        Self {
             device: stat.st_dev,
             inode: stat.st_ino,
-        })
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod journal;
 mod landing;
 mod leftovers;
 mod output;
+mod owners;
 mod paths;
 mod reader;
 pub(crate) mod recv;
@@ -28,6 +29,7 @@ mod target;
 mod temporary;
 mod walk;
 mod wire;
+mod xattrs;
 
 #[cfg(test)]
 mod tests;

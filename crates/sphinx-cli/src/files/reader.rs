@@ -3,15 +3,17 @@
 
 use super::chunks::{CHUNKS_MAX, Chunk, Chunks, MEAN_LOG2};
 use super::digest::{CHECKPOINT_BYTES_MAX, Checkpoint};
+use super::owners::{NAME_BYTES_MAX, Owner};
 use super::paths::{COMPONENT_BYTES_MAX, Name, PATH_BYTES_MAX};
 use super::source::{Seal, Sealed, SourceId};
 use super::wire::{
     ASK, Announced, Attributes, BYTES_UNKNOWN, CHECKPOINT, COPY, Change, Counts, DATA, DELETE,
-    DIRECTORY, DIRECTORY_END, END, Entry, FILE, FILE_ABORT, FILE_END, HOLE, MAGIC,
-    MESSAGE_BYTES_MAX, NANOSECONDS_MAX, OFFER, Offer, Piece, REPLY_ANSWERED, REPLY_CHANGED,
+    DIRECTORY, DIRECTORY_END, END, Entry, FILE, FILE_ABORT, FILE_END, HARD_LINK, HOLE, MAGIC,
+    MESSAGE_BYTES_MAX, NANOSECONDS_MAX, OFFER, OWNER, Offer, Piece, REPLY_ANSWERED, REPLY_CHANGED,
     REPLY_CHUNKS, REPLY_DIGEST, REPLY_FAILED, REPLY_OK, REPLY_PART, REPLY_PRESENT, REPLY_READY,
-    REPLY_SKIPPED, REUSE, Reply, SAME, SKIPPED, STREAM, SYMLINK, TRIAL, Totals, UNCHANGED,
+    REPLY_SKIPPED, REUSE, Reply, SAME, SKIPPED, STREAM, SYMLINK, TRIAL, Totals, UNCHANGED, XATTRS,
 };
+use super::xattrs::Xattrs;
 use crate::channel::{Incoming, Sink};
 use crate::failure::{Outcome, protocol};
 use crate::text::printable;
@@ -109,6 +111,17 @@ impl<I: Incoming> Reader<I> {
             DIRECTORY_END => Ok(Entry::DirectoryEnd {
                 attributes: self.attributes()?,
             }),
+            HARD_LINK => Ok(Entry::HardLink {
+                name: self.name()?,
+                path: self.bytes(PATH_BYTES_MAX)?,
+            }),
+            OWNER => Ok(Entry::Owner(Owner {
+                uid: u32::from_be_bytes(self.array()?),
+                gid: u32::from_be_bytes(self.array()?),
+                user: self.bytes(NAME_BYTES_MAX)?,
+                group: self.bytes(NAME_BYTES_MAX)?,
+            })),
+            XATTRS => self.xattrs().map(Entry::Xattrs),
             SKIPPED => Ok(Entry::Skipped {
                 name: self.name()?,
                 reason: self.message()?,
@@ -278,6 +291,17 @@ impl<I: Incoming> Reader<I> {
             list.push(Chunk { bytes, hash });
         }
         Ok(Chunks { mean_log2, list })
+    }
+
+    fn xattrs(&mut self) -> Outcome<Xattrs> {
+        let mut xattrs = Xattrs::default();
+        for _ in 0..self.u8()? {
+            let name = self.bytes(COMPONENT_BYTES_MAX)?;
+            let value = self.bytes(usize::from(u16::MAX))?;
+            (xattrs.add(name, value))
+                .map_err(|error| protocol(format!("extended attributes are refused: {error}")))?;
+        }
+        Ok(xattrs)
     }
 
     fn seal(&mut self) -> Outcome<Seal> {

@@ -171,6 +171,9 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             for (change, path) in self.target.take_changes() {
                 self.ledger.changed(change, path)?;
             }
+            for (path, failure) in self.target.take_complaints() {
+                self.ledger.skip(&path, failure)?;
+            }
             if ended {
                 break;
             }
@@ -200,8 +203,14 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                     self.left_out = 1;
                 }
             }
-            Entry::DirectoryEnd { .. } if inside => self.left_out -= 1,
-            Entry::DirectoryEnd { attributes } => self.end_directory(attributes)?,
+            Entry::DirectoryEnd { .. } if inside => {
+                self.left_out -= 1;
+                self.target.forget_xattrs();
+            }
+            Entry::DirectoryEnd { attributes } => {
+                self.end_directory(attributes)?;
+                self.target.forget_xattrs();
+            }
             Entry::File {
                 name,
                 attributes,
@@ -210,6 +219,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             } => {
                 self.ledger.expect_bytes(size)?;
                 self.file(&name, attributes, Some(size), source)?;
+                self.target.forget_xattrs();
             }
             Entry::Stream { name, attributes } => self.file(&name, attributes, None, None)?,
             Entry::Offer(offer) => self.answers.offer(&offer, self.ledger)?,
@@ -223,7 +233,15 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                     self.ledger.skip(&path, failure)?;
                 }
             }
-            Entry::Symlink { .. } | Entry::Skipped { .. } if inside => self.ledger.skip_inside(),
+            Entry::Symlink { .. } | Entry::HardLink { .. } | Entry::Skipped { .. } if inside => {
+                self.ledger.skip_inside();
+            }
+            Entry::HardLink { name, path } => {
+                let made = self.target.make_hard_link(&name, &path);
+                self.settle(&name, made)?;
+            }
+            Entry::Owner(owner) => self.target.set_owner(&owner)?,
+            Entry::Xattrs(xattrs) => self.target.set_xattrs(xattrs)?,
             Entry::Symlink {
                 name,
                 attributes,
@@ -365,7 +383,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         }
         let done = match present {
             true => self.target.keep(name, attributes),
-            false => self.target.make_way(name),
+            false => self.target.would_come(name),
         };
         match self.settle(name, done)? {
             Some(()) => self.ledger.add_unsent(path, size, present),

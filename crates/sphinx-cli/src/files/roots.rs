@@ -1,12 +1,15 @@
 //! What the user names to be sent, and how much it is.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::descent::Identity;
 use super::paths::Name;
 use super::sync::Sync;
 use super::walk::{Step, Walk};
@@ -79,12 +82,19 @@ pub(crate) fn can_be_read_again(roots: &[Root]) -> bool {
     })
 }
 
-/// Checks paths that are sent under names of their own, which differ.
+/// Checks paths that are sent under names of their own, which differ. What is missing is told when its turn comes, if
+/// something else is there.
 pub(crate) fn renamed(things: Vec<(PathBuf, Vec<u8>)>) -> Outcome<Vec<Root>> {
+    let is_missing = |path: &Path| {
+        fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    let some_are_there = things.iter().any(|(path, _)| !is_missing(path));
     let root = |(path, name): (PathBuf, Vec<u8>)| {
         let name = Name::new(name)
             .map_err(|error| usage(format!("{} has no name to send: {error}", shown(&path))))?;
-        check_kind(&path)?;
+        if !(some_are_there && is_missing(&path)) {
+            check_kind(&path)?;
+        }
         let source = Source::Path(path);
         Ok(Root {
             source,
@@ -167,10 +177,15 @@ pub(crate) fn announce(roots: &[Root]) -> Outcome<Announced> {
         bytes: Some(0),
         source: None,
     };
+    let is_sync = roots.iter().any(|root| root.sync.is_some());
+    let mut linked = BTreeSet::new();
     let mut walk = Walk::to_count(roots);
     while let Some(step) = walk.next()? {
         match step {
             Step::DirectoryEnd { .. } => continue,
+            // Of files with several names only one brings contents where a tree is synchronized.
+            Step::File { stat, .. }
+                if is_sync && stat.st_nlink > 1 && !linked.insert(Identity::of_stat(&stat)) => {}
             Step::File { stat, .. } => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
                 announced.bytes = announced.bytes.map(|bytes| bytes.saturating_add(size));

@@ -1,5 +1,6 @@
 //! The sending end of a transfer.
 
+mod likeness;
 mod lookahead;
 mod pieces;
 mod version;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use rustix::fs::Stat;
 
+use likeness::Likeness;
 use lookahead::{Lookahead, source};
 use pieces::OpenFile;
 
@@ -138,6 +140,7 @@ pub(super) fn send_tree(
         replies,
         sync: roots.iter().find_map(|root| root.sync.clone()),
         unread: false,
+        likeness: Likeness::default(),
         lookahead: Lookahead::new(roots),
         passed_on: 0,
         ready: replies.is_none(),
@@ -183,6 +186,7 @@ struct Sender<'a, O> {
     sync: Option<Arc<Sync>>,
     /// Something was there, and could not be read.
     unread: bool,
+    likeness: Likeness,
     /// Bytes given to the session.
     passed_on: u64,
     /// The receiver wants the transfer.
@@ -223,8 +227,14 @@ enum Ended {
 impl<O: Outgoing> Sender<'_, O> {
     fn step(&mut self, step: Step) -> Outcome<()> {
         match step {
-            Step::DirectoryEnd { attributes } => {
+            Step::DirectoryEnd {
+                attributes,
+                ids,
+                xattrs,
+            } => {
                 self.directories.pop();
+                self.tell_owner(ids)?;
+                self.tell_xattrs(xattrs)?;
                 return self.record(&Entry::DirectoryEnd { attributes });
             }
             Step::Directory { name, mode } => {
@@ -240,12 +250,16 @@ impl<O: Outgoing> Sender<'_, O> {
             Step::Symlink {
                 name,
                 attributes,
+                ids,
                 target,
-            } => self.entry(&Entry::Symlink {
-                name,
-                attributes,
-                target,
-            })?,
+            } => {
+                self.tell_owner(ids)?;
+                self.entry(&Entry::Symlink {
+                    name,
+                    attributes,
+                    target,
+                })?;
+            }
             Step::Failed(failure) => return Err(failure),
             Step::Skipped {
                 name,
@@ -313,6 +327,15 @@ impl<O: Outgoing> Sender<'_, O> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let offer = self.lookahead.take(&path, size);
         self.offer()?;
+        if self.hard_link(&name, stat)? {
+            return Ok(());
+        }
+        if let Err(failure) = self.tell_attributes(&name, &file, stat)? {
+            self.unread = true;
+            let reason = failure.message.clone();
+            self.skip(&name, failure);
+            return self.entry(&Entry::Skipped { name, reason });
+        }
         let source = source(self.key, stat);
         self.entry(&Entry::File {
             name: name.clone(),
@@ -334,6 +357,9 @@ impl<O: Outgoing> Sender<'_, O> {
             Some(ended) => ended,
             None => self.contents(opened)?,
         };
+        if let Ended::Whole { .. } | Ended::Unsent { .. } = ended {
+            self.likeness.has_come(stat, &path);
+        }
         self.end(&name, &path, self.work.reused - before, ended)
     }
 

@@ -46,7 +46,8 @@ pub(super) fn receive_to_stdout(
                 depth = (depth.checked_sub(1))
                     .ok_or_else(|| protocol("the end of a directory that was not begun"))?;
             }
-            Entry::Symlink { name, .. } => refuse(ledger, &name)?,
+            Entry::Symlink { name, .. } | Entry::HardLink { name, .. } => refuse(ledger, &name)?,
+            Entry::Owner(_) | Entry::Xattrs(_) => {}
             // There is nothing here that could be used again.
             Entry::Offer(_) => offers += 1,
             Entry::Ask => ledger.tell(&[Reply::Answered { offer: offers }])?,

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::descent::{Descent, Identity, Wanderer, open_directory};
@@ -26,7 +26,11 @@ use crate::failure::{Outcome, fail, fail_hint, local_io};
 use crate::text::printable;
 use sphinx_transport::ErrorKind;
 
+mod attributes;
+mod hard_links;
 mod version;
+
+use attributes::Likeness;
 
 /// Directories that links may ask for before their records come.
 const MADE_AHEAD_MAX: usize = 1024;
@@ -63,6 +67,9 @@ pub(super) struct Target {
     root_attributes: Option<Attributes>,
     /// What has been made and deleted, until somebody has asked for it.
     changes: Vec<(Change, Vec<u8>)>,
+    likeness: Likeness,
+    /// Where files with several names would be replaced, in a trial.
+    replaced: BTreeSet<Vec<u8>>,
 }
 
 /// Where the contents of a file go.
@@ -85,6 +92,8 @@ impl Target {
             deleted: 0,
             root_attributes: None,
             changes: Vec::new(),
+            likeness: Likeness::default(),
+            replaced: BTreeSet::new(),
             descent: Descent::new(),
             own: Vec::new(),
             path: Vec::new(),
@@ -227,7 +236,9 @@ impl Target {
             mark.finish().map_err(refused)?;
         }
         if own {
-            self.apply(&directory, attributes).map_err(refused)?;
+            let path = self.path.clone();
+            let applied = self.apply(&path, &directory, attributes);
+            applied.map_err(|error| local_io("complete", &printable(&path), error))?;
         }
         let parent = self.path.iter().rposition(|byte| *byte == b'/');
         self.path.truncate(parent.unwrap_or(0));
@@ -279,10 +290,7 @@ impl Target {
             Err(Errno::EXIST) if is_link_to(&parent, name, target) => return Ok(()),
             Err(error) => return Err(self.refused("create", name, error)),
         }
-        // Best effort: some file systems keep no times for links.
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let _ = fs::utimensat(&parent, name.as_bytes(), &times(attributes), flags);
-        Ok(())
+        self.describe_link(&parent, name, attributes)
     }
 
     fn judge_link(&mut self, name: &Name, target: &[u8]) -> Result<(), Refused> {
@@ -361,7 +369,9 @@ impl Target {
         temporary: Temporary,
         attributes: Attributes,
     ) -> Result<(), Refused> {
-        let renamed = self.apply(temporary.file(), attributes).and_then(|()| {
+        let path = self.path_of(name);
+        let applied = self.apply(&path, temporary.file(), attributes);
+        let renamed = applied.and_then(|()| {
             temporary.rename(|directory, from| match self.output.rules.overwrite {
                 true => fs::renameat(directory, from, directory, name.as_bytes()),
                 false => rename_new(directory, from, name.as_bytes()),
@@ -468,11 +478,6 @@ impl Target {
         Ok(lock.temporary_name(name.as_bytes()))
     }
 
-    pub(super) fn apply(&self, file: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-        fs::fchmod(&file, self.output.mode(attributes.mode))?;
-        fs::futimens(&file, &times(attributes))
-    }
-
     pub(super) fn refused(&self, what: &str, name: &Name, error: Errno) -> Refused {
         let shown = self.shown(name);
         match error {
@@ -536,18 +541,5 @@ fn rename_new(directory: &OwnedFd, from: &[u8], to: &[u8]) -> Result<(), Errno> 
             fs::unlinkat(directory, from, AtFlags::empty())
         }
         other => other,
-    }
-}
-
-pub(super) fn times(attributes: Attributes) -> Timestamps {
-    Timestamps {
-        last_access: Timespec {
-            tv_sec: 0,
-            tv_nsec: fs::UTIME_NOW,
-        },
-        last_modification: Timespec {
-            tv_sec: attributes.mtime_s,
-            tv_nsec: i64::from(attributes.mtime_ns),
-        },
     }
 }

@@ -13,10 +13,12 @@ use rustix::io::Errno;
 
 use super::descent::{Descent, Wanderer, open_directory};
 use super::leftovers::names;
+use super::owners::Ids;
 use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, link_target};
 use super::roots::{Root, Source, shown};
 use super::sync::Sync;
 use super::wire::Attributes;
+use super::xattrs::Xattrs;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
 use crate::text::printable;
 use sphinx_transport::ErrorKind;
@@ -30,6 +32,9 @@ pub(super) enum Step {
     },
     DirectoryEnd {
         attributes: Attributes,
+        ids: Ids,
+        /// Read where a tree is synchronized.
+        xattrs: Xattrs,
     },
     File {
         name: Name,
@@ -46,6 +51,7 @@ pub(super) enum Step {
     Symlink {
         name: Name,
         attributes: Attributes,
+        ids: Ids,
         target: Vec<u8>,
     },
     /// Nothing that follows could do better.
@@ -77,6 +83,8 @@ pub(super) struct Walk<'a> {
 
 struct OpenDirectory {
     attributes: Attributes,
+    ids: Ids,
+    xattrs: Xattrs,
     /// Names still to come, last first.
     names: Vec<Vec<u8>>,
 }
@@ -251,6 +259,14 @@ impl<'a> Walk<'a> {
     }
 
     fn enter(&mut self, name: Name, directory: OwnedFd, stat: &Stat) -> Step {
+        let xattrs = match &self.sync {
+            Some(_) if !self.counting => Xattrs::read(&directory),
+            _ => Ok(Xattrs::default()),
+        };
+        let xattrs = match xattrs {
+            Ok(xattrs) => xattrs,
+            Err(error) => return self.skip_io(name, "read the directory", error),
+        };
         let entered = names(&directory).and_then(|mut names| {
             names.sort_unstable_by(|a, b| b.cmp(a));
             if self.open.is_empty() {
@@ -267,7 +283,12 @@ impl<'a> Walk<'a> {
             self.path = self.path_of(&name);
         }
         let attributes = attributes(stat);
-        self.open.push(OpenDirectory { attributes, names });
+        self.open.push(OpenDirectory {
+            attributes,
+            ids: ids(stat),
+            xattrs,
+            names,
+        });
         Step::Directory {
             name,
             mode: attributes.mode,
@@ -296,6 +317,8 @@ impl<'a> Walk<'a> {
             .expect("there is one for each of the descent");
         Ok(Step::DirectoryEnd {
             attributes: directory.attributes,
+            ids: directory.ids,
+            xattrs: directory.xattrs,
         })
     }
 
@@ -309,6 +332,7 @@ impl<'a> Walk<'a> {
             return Step::Symlink {
                 name,
                 attributes: attributes(stat),
+                ids: ids(stat),
                 target,
             };
         }
@@ -322,6 +346,7 @@ impl<'a> Walk<'a> {
             Ok(()) => Step::Symlink {
                 name,
                 attributes: attributes(stat),
+                ids: ids(stat),
                 target,
             },
             Err(error) => {
@@ -400,6 +425,13 @@ fn stream(name: Name, input: Option<File>) -> Step {
             mtime_s: i64::try_from(since.as_secs()).unwrap_or(0),
             mtime_ns: since.subsec_nanos(),
         },
+    }
+}
+
+pub(super) fn ids(stat: &Stat) -> Ids {
+    Ids {
+        uid: stat.st_uid,
+        gid: stat.st_gid,
     }
 }
 

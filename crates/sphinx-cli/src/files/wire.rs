@@ -5,11 +5,13 @@
 //! [`Reader`]: super::reader::Reader
 
 use super::chunks::Chunks;
+use super::owners::Owner;
 use super::paths::Name;
 use super::source::{Seal, Sealed, SourceId};
+use super::xattrs::Xattrs;
 
 /// Opens the forward stream: name and version of the protocol.
-pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x04";
+pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x05";
 
 pub(super) const DIRECTORY: u8 = 0x01;
 pub(super) const FILE: u8 = 0x02;
@@ -21,6 +23,9 @@ pub(super) const SKIPPED: u8 = 0x07;
 pub(super) const OFFER: u8 = 0x08;
 pub(super) const ASK: u8 = 0x09;
 pub(super) const DELETE: u8 = 0x0a;
+pub(super) const OWNER: u8 = 0x0b;
+pub(super) const XATTRS: u8 = 0x0c;
+pub(super) const HARD_LINK: u8 = 0x0d;
 pub(super) const DATA: u8 = 0x10;
 pub(super) const HOLE: u8 = 0x11;
 pub(super) const FILE_END: u8 = 0x12;
@@ -87,11 +92,20 @@ pub(super) enum Entry {
         attributes: Attributes,
         target: Vec<u8>,
     },
+    /// Another name of a file that has come; where that is, below the output directory.
+    HardLink {
+        name: Name,
+        path: Vec<u8>,
+    },
     /// Something that the sender leaves out.
     Skipped {
         name: Name,
         reason: String,
     },
+    /// Whose everything is that comes from here on, and every directory that ends.
+    Owner(Owner),
+    /// Extended attributes of the next file, or of the directory that ends next if that is before.
+    Xattrs(Xattrs),
     /// A file that will come, wherever it is: the receiver may have it.
     Offer(Offer),
     /// The receiver says what it has of what was offered up to here.
@@ -112,8 +126,11 @@ impl Entry {
             | Self::File { name, .. }
             | Self::Stream { name, .. }
             | Self::Symlink { name, .. }
+            | Self::HardLink { name, .. }
             | Self::Skipped { name, .. } => Some(name),
             Self::DirectoryEnd { .. }
+            | Self::Owner(_)
+            | Self::Xattrs(_)
             | Self::Offer(_)
             | Self::Ask
             | Self::Delete
@@ -126,6 +143,8 @@ impl Entry {
         !matches!(
             self,
             Self::DirectoryEnd { .. }
+                | Self::Owner(_)
+                | Self::Xattrs(_)
                 | Self::Offer(_)
                 | Self::Ask
                 | Self::Delete
@@ -296,6 +315,26 @@ pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
             put_bytes(out, name.as_bytes());
             put_attributes(out, *attributes);
             put_bytes(out, target);
+        }
+        Entry::HardLink { name, path } => {
+            out.push(HARD_LINK);
+            put_bytes(out, name.as_bytes());
+            put_bytes(out, path);
+        }
+        Entry::Owner(owner) => {
+            out.push(OWNER);
+            out.extend_from_slice(&owner.uid.to_be_bytes());
+            out.extend_from_slice(&owner.gid.to_be_bytes());
+            put_bytes(out, &owner.user);
+            put_bytes(out, &owner.group);
+        }
+        Entry::Xattrs(xattrs) => {
+            out.push(XATTRS);
+            out.push(xattrs.len() as u8);
+            for (name, value) in xattrs.iter() {
+                put_bytes(out, name);
+                put_bytes(out, value);
+            }
         }
         Entry::Skipped { name, reason } => {
             out.push(SKIPPED);

@@ -216,6 +216,8 @@ impl Done {
                 ratio(stats.load.datagrams_received, stats.load.receives),
             )
             .with("gso_downgrades", stats.load.gso_downgrades)
+            .with("workers", stats.load.workers)
+            .with("worker_busy", worker_busy(stats))
             .with("icm", stats.icm)
             .with("cc", stats.cc)
             .with("codec", stats.codec)
@@ -339,6 +341,15 @@ fn ratio(part: u64, whole: u64) -> Option<Value> {
     (whole > 0).then(|| rounded(part as f64 / whole as f64, 3))
 }
 
+/// Share of the session for which its workers, on the average, had something to do; null without any.
+fn worker_busy(stats: &Stats) -> Value {
+    let time = stats.elapsed.as_secs_f64() * stats.load.workers as f64;
+    match time > 0.0 {
+        true => rounded(stats.load.busy.as_secs_f64() / time, 4),
+        false => Value::Null,
+    }
+}
+
 /// Digits beyond the accuracy of a measurement only make lines long. What is no number (a peer may
 /// claim anything) is null.
 fn rounded(value: f64, places: i32) -> Value {
@@ -356,7 +367,7 @@ mod tests {
         overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive bundled_bytes bundles plr_mean burst rtt_ms window_bytes window_limited_ms streams_peak blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
-        io wakeups syscalls packets_per_send packets_per_receive gso_downgrades";
+        io wakeups syscalls packets_per_send packets_per_receive gso_downgrades workers worker_busy";
 
     fn done(bytes: u64) -> Done {
         let stats = Stats {

@@ -27,6 +27,11 @@ impl Scratch {
         Self { root }
     }
 
+    /// Removes it: nobody writes to it any more.
+    pub(crate) fn remove(self) {
+        self.root.close().expect("nobody writes to it");
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }

@@ -400,6 +400,24 @@ fn what_is_left_out_is_told_and_the_rest_arrives() {
     scratch.assert_same("tree/f", "back/f");
 }
 
+#[test]
+fn what_is_missing_among_several_does_not_stop_the_others() {
+    let Some(sshd) = Sshd::start() else { return };
+    let scratch = Scratch::new();
+    scratch.file("f", 1000);
+    for (name, to) in [("in", there(&scratch, "in")), ("back", "back".to_owned())] {
+        fs::create_dir_all(scratch.path(name)).unwrap();
+        let from = |path: &str| match name {
+            "in" => path.to_owned(),
+            _ => there(&scratch, path),
+        };
+        let ended = cp(&scratch, &sshd, &[&from("gone"), &from("f"), &to]).expect(7);
+        let skipped = ended.event("skipped");
+        assert_eq!(skipped["path"], "gone", "{skipped}");
+        scratch.assert_same("f", &format!("{name}/f"));
+    }
+}
+
 /// Waits until so much has been copied.
 fn wait_for_bytes(running: &mut Running, bytes: u64) {
     while running.event("progress")["bytes"]

@@ -38,3 +38,4 @@ mod tickets;
 mod tunnel;
 mod usage;
 mod values;
+mod workers;

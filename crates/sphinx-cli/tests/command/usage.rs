@@ -7,7 +7,7 @@ use crate::common::{Running, Scratch, command};
 #[test]
 fn what_is_not_built_says_so() {
     let scratch = Scratch::new();
-    for line in ["recv --json --io xdp:lo", "recv --json --workers 2"] {
+    for line in ["recv --json --io xdp:lo", "recv --json --io dpdk:-l,0"] {
         let words: Vec<&str> = line.split(' ').collect();
         let ended = Running::start(&scratch, &words, &[]).end().expect(2);
         let message = ended.error("usage")["message"].to_string();

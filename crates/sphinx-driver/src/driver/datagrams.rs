@@ -69,19 +69,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let Some(packed) = sending.pack(symbol_len, pool, fits) else {
             return false;
         };
-        let (n, symbol_len) = packed.shape;
-        let slot = self.tx.insert(TxBlock {
-            n: usize::from(n),
-            symbol_len: usize::from(symbol_len),
-            data_len: packed.data_len,
-            memory: packed.memory,
-            datagrams: packed.sent,
-            transformed: None,
-        });
+        let (data_len, shape) = (packed.data_len, packed.shape);
+        let block = TxBlock::new(packed.memory, shape, data_len, packed.sent);
+        let slot = self.tx.insert(block);
         self.core
-            .submit_datagrams(slot, packed.shape, urgency, packed.lifetime);
+            .submit_datagrams(slot, shape, urgency, packed.lifetime);
         queues.changed.push(sending.signal.clone());
-        self.datagrams_lead += packed.data_len as i64;
+        self.datagrams_lead += data_len as i64;
         true
     }
 

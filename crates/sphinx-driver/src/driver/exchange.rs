@@ -361,14 +361,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     fn submit(&mut self, block: Block, urgency: Urgency) {
         let (shape, tail, mut parts) = ((block.n, block.symbol_len), block.tail, block.parts);
-        let slot = self.tx.insert(TxBlock {
-            n: usize::from(block.n),
-            symbol_len: usize::from(block.symbol_len),
-            data_len: block.data_len,
-            memory: block.memory,
-            datagrams: Vec::new(),
-            transformed: None,
-        });
+        let sent = TxBlock::new(block.memory, shape, block.data_len, Vec::new());
+        let slot = self.tx.insert(sent);
         self.core.submit(slot, shape, (tail, urgency), &mut parts);
     }
 }

@@ -3,21 +3,15 @@
 use sphinx_fec::Error;
 use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Header};
 use sphinx_proto::{
-    AbandonedBlock, Job, JobId, PacketMeta, PacketNumber, PartPlacement, Placement, Received, Time,
+    AbandonedBlock, Job, PacketMeta, PacketNumber, PartPlacement, PathId, Placement, Received, Time,
 };
 
 use super::{Driver, EndReason, Origin, Workshop};
-use crate::blocks::RxBlock;
 use crate::executor::{Executor, JobKind};
 use crate::keys::{Arrival, OpenError};
 use crate::protection::PacketProtection;
 use crate::window::{Step, WindowRepair};
-
-/// A job that is done elsewhere: what it needs, and what becomes of it.
-pub(super) enum Deferred {
-    Open(Origin, Vec<u8>),
-    Decode(Job, RxBlock),
-}
+use crate::work::{DecodeJob, OpenRun, Opening, Task, TaskId, Work};
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// A data-plane datagram with one of this session's connection ids. It is opened in place; its bytes are
@@ -29,33 +23,6 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         datagram: &mut [u8],
         workshop: &mut Workshop,
     ) {
-        match self.executor.done_at(now, JobKind::Open) {
-            None => self.open(now, origin, datagram, workshop),
-            Some(at) => self.defer(at, Deferred::Open(origin, datagram.to_vec())),
-        }
-    }
-
-    fn defer(&mut self, at: Time, job: Deferred) {
-        self.deferred.insert((at, self.deferred_count), job);
-        self.deferred_count += 1;
-    }
-
-    /// The jobs whose results are there now.
-    pub(super) fn finish_deferred(&mut self, now: Time, workshop: &mut Workshop) {
-        while let Some(first) = self.deferred.first_entry().filter(|job| job.key().0 <= now) {
-            match first.remove() {
-                Deferred::Open(origin, mut datagram) => {
-                    self.open(now, origin, &mut datagram, workshop);
-                }
-                Deferred::Decode(job, block) => {
-                    self.decode(now, &job, block, workshop);
-                    self.settle(now, workshop);
-                }
-            }
-        }
-    }
-
-    fn open(&mut self, now: Time, origin: Origin, datagram: &mut [u8], workshop: &mut Workshop) {
         let path = ConnectionId::of_datagram(datagram).and_then(|cid| self.core.path_of_cid(cid));
         let Some(path) = path.filter(|path| self.core.has_path(*path)) else {
             // Late, of a path that is no more.
@@ -69,46 +36,113 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             return;
         };
         let packet_number = PacketNumber::expand(header.packet_number, lane.replay.expected());
-        match lane.replay.check(packet_number) {
-            Arrival::New => {}
-            arrival @ (Arrival::Replay | Arrival::Late) => {
-                self.counters.replayed += 1;
-                if arrival == Arrival::Replay {
-                    let (tuple, len) = (origin.tuple, datagram.len());
-                    self.core
-                        .handle_replay(now, tuple, (path, packet_number), len);
-                }
-                return;
-            }
+        let arrival = lane.replay.check(packet_number);
+        if arrival != Arrival::New {
+            return self.seen_before(now, origin, (path, packet_number), arrival, datagram.len());
+        }
+        if self.executor.takes(JobKind::Open) {
+            let packet = (path, &header, packet_number);
+            return self.open_later(now, origin, packet, datagram, workshop);
         }
         let pto = self.core.probe_timeout();
         let opened = lane
             .protection
             .open(&header, packet_number, datagram, now, pto);
-        let body = match opened {
-            Ok(body) => body,
-            Err(error) => {
-                self.counters.invalid += 1;
-                if error == OpenError::TooManyInvalid {
-                    self.core.close(now, 5, "too many packets did not open");
-                    self.end(EndReason::Forgeries);
-                }
-                return;
+        match opened {
+            Ok(body) => {
+                lane.replay.commit(packet_number);
+                let packet = (&header, packet_number, datagram.len());
+                self.handle_packet(now, origin, packet, &datagram[body], workshop);
             }
+            Err(error) => self.did_not_open(now, error),
+        }
+    }
+
+    /// A packet was opened elsewhere, or did not open.
+    pub(super) fn take_in(
+        &mut self,
+        now: Time,
+        run: &OpenRun,
+        packet: &Opening,
+        datagram: &[u8],
+        workshop: &mut Workshop,
+    ) {
+        let Opening {
+            origin,
+            header,
+            packet_number,
+            body,
+            ..
+        } = packet;
+        if !self.core.has_path(run.path) {
+            return;
+        }
+        let Some(lane) = self.lanes.of(run.path) else {
+            return;
         };
-        lane.replay.commit(packet_number);
+        // It may have come twice since it was looked at first.
+        let arrival = lane.replay.check(*packet_number);
+        if arrival != Arrival::New {
+            let packet = (run.path, *packet_number);
+            return self.seen_before(now, *origin, packet, arrival, datagram.len());
+        }
+        let pto = self.core.probe_timeout();
+        let noted = lane
+            .protection
+            .note(run.epoch, *packet_number, body.is_some(), now, pto);
+        match (noted, body) {
+            (Ok(()), Some(body)) => {
+                lane.replay.commit(*packet_number);
+                let packet = (header, *packet_number, datagram.len());
+                self.handle_packet(now, *origin, packet, &datagram[body.clone()], workshop);
+            }
+            (Err(error), _) => self.did_not_open(now, error),
+            (Ok(()), None) => self.did_not_open(now, OpenError::Invalid),
+        }
+    }
+
+    fn seen_before(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        packet: (PathId, PacketNumber),
+        arrival: Arrival,
+        len: usize,
+    ) {
+        self.counters.replayed += 1;
+        if arrival == Arrival::Replay {
+            self.core.handle_replay(now, origin.tuple, packet, len);
+        }
+    }
+
+    pub(super) fn did_not_open(&mut self, now: Time, error: OpenError) {
+        self.counters.invalid += 1;
+        if error == OpenError::TooManyInvalid {
+            self.core.close(now, 5, "too many packets did not open");
+            self.end(EndReason::Forgeries);
+        }
+    }
+
+    /// A packet is the peer's, and new.
+    fn handle_packet(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        (header, packet_number, datagram_len): (&Header, PacketNumber, usize),
+        body: &[u8],
+        workshop: &mut Workshop,
+    ) {
         let meta = PacketMeta {
             now,
             received_at: origin.received_at,
             packet_number,
             tuple: origin.tuple,
             ecn: origin.ecn,
-            datagram_len: datagram.len(),
+            datagram_len,
         };
-        let body = &datagram[body];
-        match self.core.handle_packet(&meta, &header, body) {
+        match self.core.handle_packet(&meta, header, body) {
             Received::Nothing => {}
-            Received::Symbol(placement) => self.store(now, &header, placement, body, workshop),
+            Received::Symbol(placement) => self.store(now, header, placement, body, workshop),
             Received::Bundle(symbols) => {
                 for symbol in symbols {
                     let placement = self.core.handle_bundled(now, &symbol);
@@ -117,7 +151,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 }
             }
             Received::Part(to) => {
-                self.store_part(now, &header, to, &body[FRAGMENT_PREFIX_LEN..], workshop);
+                self.store_part(now, header, to, &body[FRAGMENT_PREFIX_LEN..], workshop);
             }
             Received::Window { span, row, covered } => {
                 let symbol = body[span.body_len() - span.symbol_len()..].to_vec();
@@ -174,7 +208,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// Does what the core wants to be done.
-    fn settle(&mut self, now: Time, workshop: &mut Workshop) {
+    pub(super) fn settle(&mut self, now: Time, workshop: &mut Workshop) {
         while let Some(job) = self.core.poll_job() {
             if job.window.is_some() {
                 self.window.push(Step::Job(job));
@@ -228,39 +262,48 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             debug_assert!(false, "a job for a block of which nothing is stored");
             return;
         };
-        match self.executor.done_at(now, JobKind::Decode) {
-            None => self.decode(now, &job, block, workshop),
-            Some(at) => {
-                if job.window.is_some() {
-                    self.window.wait_for(job.id);
-                }
-                self.defer(at, Deferred::Decode(job, block));
+        let mut decoding = DecodeJob { job, block };
+        let kind = decoding.kind();
+        if !self.executor.takes(kind) {
+            let decoded = decoding.run(workshop);
+            return self.decoded(now, decoding, decoded);
+        }
+        let id = self.next_task();
+        let task = Task::new(id, Work::Decode(Box::new(decoding)));
+        match self.executor.hand_over(now, task, None) {
+            Ok(_) if kind == JobKind::DecodeForWindow => self.window.wait_for(id),
+            Ok(_) => {}
+            Err(mut task) => {
+                // Everybody has enough to do.
+                task.run(workshop);
+                self.take_back(now, task);
+                self.finish_decoded(now);
             }
         }
     }
 
     /// More waits for a block to be decoded than is good: it is decoded at once.
-    fn finish_early(&mut self, now: Time, id: JobId, workshop: &mut Workshop) {
-        let is_it =
-            |deferred: &Deferred| matches!(deferred, Deferred::Decode(job, _) if job.id == id);
-        let mut deferred = self.deferred.iter();
-        let Some(key) = deferred.find(|(_, job)| is_it(job)).map(|(key, _)| *key) else {
-            return;
-        };
-        if let Some(Deferred::Decode(job, block)) = self.deferred.remove(&key) {
-            self.decode(now, &job, block, workshop);
+    fn finish_early(&mut self, now: Time, id: TaskId, workshop: &mut Workshop) {
+        if let Some(mut task) = self.executor.recall(id) {
+            task.run(workshop);
+            self.take_back(now, task);
+        }
+        self.finish_decoded(now);
+    }
+
+    /// What follows from blocks that have come back.
+    pub(super) fn finish_decoded(&mut self, now: Time) {
+        for (decoding, decoded) in std::mem::take(&mut self.decoded) {
+            self.decoded(now, decoding, decoded);
         }
     }
 
-    fn decode(&mut self, now: Time, job: &Job, mut block: RxBlock, workshop: &mut Workshop) {
-        let decoder = match job.decoding {
-            Some(decoding) if decoding.maximum_likelihood => &mut workshop.thorough_decoder,
-            _ => &mut workshop.decoder,
-        };
-        let decoded = block.decode(decoder);
+    /// A block comes back from being decoded.
+    fn decoded(&mut self, now: Time, decoding: DecodeJob, decoded: Result<(), Error>) {
+        let DecodeJob { job, block } = decoding;
         self.rx.put_back(job.slot, block);
         match decoded {
-            Ok(()) => self.finish(now, job),
+            Ok(()) => self.finish(now, &job),
             Err(error) => self.cannot_decode(now, error),
         }
     }

@@ -1,6 +1,10 @@
-use proptest::prelude::*;
-use sphinx_proto::wire::{ConnectionId, PacketKind};
+use std::sync::Arc;
 
+use proptest::prelude::*;
+use sphinx_proto::wire::{ConnectionId, Header, OVERHEAD, PacketKind};
+use sphinx_proto::{Nanos, Time};
+
+use super::sealing::EPOCH_PACKETS;
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -476,4 +480,103 @@ proptest! {
         let (_, mut opener) = pair(EPOCH_PACKETS);
         prop_assert_eq!(open(&mut opener, 0, &noise, 0), Err(OpenError::Invalid));
     }
+}
+
+// ---- sealed and opened elsewhere ------------------------------------------------------------------
+
+/// Whoever seals with a permit, and in whatever order, seals what the sealer would.
+#[test]
+fn permits_seal_the_same_packets_in_any_order_and_across_epochs() {
+    const EPOCH: u64 = 3;
+    let (mut inline, _) = pair(EPOCH);
+    let (mut sealer, _) = pair(EPOCH);
+    let header = Header::control(cid(), PacketNumber::ZERO, false);
+    let mut elsewhere = Vec::new();
+    let mut expected = Vec::new();
+    for number in 0..10 {
+        expected.push(seal(&mut inline, number, b"body"));
+        let number = PacketNumber::new(number);
+        let permit = sealer.permit(number).expect("a new number");
+        elsewhere.push((number, permit, Arc::clone(sealer.key())));
+        inline.acked(number);
+        sealer.acked(number);
+    }
+    assert_eq!(sealer.epoch(), 3);
+    for (number, permit, key) in elsewhere.into_iter().rev() {
+        let mut datagram = vec![0; 4 + OVERHEAD];
+        datagram[HEADER_LEN..][..4].copy_from_slice(b"body");
+        key.seal(permit, &header, &mut datagram)
+            .expect("of this key");
+        assert_eq!(datagram, expected[number.get() as usize]);
+    }
+}
+
+#[test]
+fn a_permit_is_given_once_and_is_of_one_key() {
+    let session = session();
+    let (mut sealer, _) = pair(1);
+    let first = sealer.permit(PacketNumber::ZERO).expect("new");
+    let old = Arc::clone(sealer.key());
+    let again = sealer.permit(PacketNumber::ZERO);
+    assert_eq!(again.map(drop), Err(SealError::NumberUsed));
+    sealer.acked(PacketNumber::ZERO);
+    let second = sealer.permit(PacketNumber::new(1)).expect("new");
+    let header = Header::control(cid(), PacketNumber::ZERO, false);
+    let other_path = session.sealer(Direction::ClientToServer, PathId::new(1));
+    let mut datagram = vec![7; OVERHEAD];
+    for (key, permit) in [(&old, second), (other_path.key(), first)] {
+        assert_eq!(
+            key.seal(permit, &header, &mut datagram),
+            Err(SealError::OtherKey)
+        );
+    }
+    assert_eq!(datagram, [7; OVERHEAD]);
+    let short = sealer.seal(&header, PacketNumber::new(2), &mut datagram[1..]);
+    assert_eq!(short, Err(SealError::BufferSize));
+    sealer.acked(PacketNumber::new(1));
+    assert!(
+        sealer.permit(PacketNumber::new(2)).is_ok(),
+        "it was not used"
+    );
+}
+
+/// Several packets of a new epoch may be on their way to being opened before the first one is noted.
+#[test]
+fn what_is_opened_elsewhere_moves_the_epoch_once() {
+    let (mut sealer, mut opener) = pair(2);
+    let mut packets: Vec<(u64, Vec<u8>)> = Vec::new();
+    for number in 0..4 {
+        packets.push((number, seal(&mut sealer, number, b"body")));
+        sealer.acked(PacketNumber::new(number));
+    }
+    let open = |opener: &mut Opener, packets: &mut [(u64, Vec<u8>)]| {
+        let chosen: Vec<_> = packets
+            .iter_mut()
+            .map(|(number, datagram)| {
+                let header = opener.unprotect(datagram).expect("a packet");
+                let number = PacketNumber::new(*number);
+                let epoch = opener.choose(&header, number, Time::ZERO).expect("known");
+                (number, epoch, Arc::clone(opener.key(epoch).expect("known")))
+            })
+            .collect();
+        // The last one is done first.
+        let mut opened = Vec::new();
+        for ((_, datagram), (number, epoch, key)) in packets.iter_mut().zip(chosen).rev() {
+            let body = key.open(number, datagram);
+            assert_eq!(
+                body.map(|body| datagram[body].to_vec()),
+                Some(b"body".to_vec())
+            );
+            opened.push((number, epoch));
+        }
+        for (number, epoch) in opened.into_iter().rev() {
+            let noted = opener.note(epoch, number, true, Time::ZERO, PTO);
+            assert_eq!(noted, Ok(()));
+        }
+    };
+    let (first, second) = packets.split_at_mut(2);
+    open(&mut opener, first);
+    assert_eq!(opener.epoch(), 0);
+    open(&mut opener, second);
+    assert_eq!(opener.epoch(), 1);
 }

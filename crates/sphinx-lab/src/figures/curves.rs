@@ -73,6 +73,13 @@ pub(super) fn wire_ratio(numbers: &GroupNumbers) -> Option<Value> {
     })
 }
 
+pub(super) fn wait_p95_ms(numbers: &GroupNumbers) -> Option<Value> {
+    Some(Value {
+        value: numbers.wait_p95_ms?,
+        interval: None,
+    })
+}
+
 pub(super) fn packets_per_message(numbers: &GroupNumbers) -> Option<Value> {
     Some(Value {
         value: numbers.packets_per_block?,
@@ -163,7 +170,7 @@ pub(super) fn table(
 }
 
 const COLUMNS: &str = "cell,contestant,loss_percent,rtt_ms,rate_mbit_s,goodput_mbit_s,goodput_low,\
-    goodput_high,packets_per_s,block_interval_ms,goodput_ratio,wire_ratio,queue_drop_share,\
+    goodput_high,packets_per_s,block_interval_ms,goodput_ratio,wire_ratio,queue_drop_share,wait_p95_ms,\
     cpu_seconds_per_gb,machine_seconds_per_gb,peak_rss_bytes,blocks,block_ms_mean,block_ms_mean_low,\
     block_ms_mean_high,block_ms_p50,block_ms_p99,block_ms_p99_low,block_ms_p99_high,block_ms_max,\
     messages_late_share,messages_dropped_share,packets_per_block,startup_seconds,stalls,stall_seconds,quality_mbit_s,page_ms_mean,page_ms_max,\
@@ -204,6 +211,7 @@ pub(super) fn csv(results: &Results) -> String {
                 show(Some(numbers.goodput_ratio)),
                 show(Some(numbers.wire_ratio)),
                 show(Some(numbers.queue_drop_share)),
+                show(numbers.wait_p95_ms),
                 show(numbers.cpu_seconds_per_gb),
                 show(numbers.machine_seconds_per_gb),
                 show(numbers.peak_rss.map(|bytes| bytes as f64)),

@@ -26,6 +26,7 @@ mod codes;
 mod curves;
 mod eln;
 mod goodput;
+mod links;
 mod modes;
 mod over_path;
 mod paths;
@@ -70,6 +71,8 @@ pub enum Figure {
     Table1,
     /// What carries small messages.
     Modes,
+    /// Links as people have them.
+    Links,
     /// What else matters.
     Ablations,
     /// What agents in the path do for kernel TCP.
@@ -102,7 +105,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 16] = [
+    pub const ALL: [Figure; 17] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -110,6 +113,7 @@ impl Figure {
         Figure::Blocks,
         Figure::Video,
         Figure::Modes,
+        Figure::Links,
         Figure::Ablations,
         Figure::Snoop,
         Figure::SnoopBer,
@@ -131,6 +135,7 @@ impl Figure {
             Figure::Video => "11",
             Figure::Table1 => "table1",
             Figure::Modes => "modes",
+            Figure::Links => "links",
             Figure::Ablations => "ablations",
             Figure::Snoop => "snoop",
             Figure::SnoopBer => "snoop-ber",
@@ -161,6 +166,7 @@ impl Figure {
             Figure::Video => video::SCENARIOS,
             Figure::Table1 => table1::SCENARIOS,
             Figure::Modes => modes::SCENARIOS,
+            Figure::Links => links::SCENARIOS,
             Figure::Ablations => ablations::SCENARIOS,
             Figure::RdbToday => rdb::TODAY_SCENARIOS,
             Figure::Snoop
@@ -279,6 +285,7 @@ impl Studio<'_> {
             Figure::Video => video::draw(self, &mut sheet)?,
             Figure::Table1 => table1::draw(self, &mut sheet)?,
             Figure::Modes => modes::draw(self, &mut sheet)?,
+            Figure::Links => links::draw(self, &mut sheet)?,
             Figure::Ablations => ablations::draw(self, &mut sheet)?,
             Figure::Snoop => snoop::draw(self, &mut sheet)?,
             Figure::SnoopBer => snoop_ber::draw(self, &mut sheet)?,

@@ -191,12 +191,15 @@ async fn bulk_from(
     tally: &mut Tally,
     pattern: &Pattern,
 ) -> Result<(), PeerError> {
+    // Not the tally's bytes: those that come at the cut-off are not among them.
+    let mut at = 0;
     while !tally.is_complete() {
         let chunk = refused("read", stream.read_chunk(READ_BYTES, true).await)?;
-        let chunk = chunk.ok_or(PeerError::Closed(tally.bytes()))?;
-        if !pattern.matches(tally.bytes(), &chunk.bytes) {
-            return Err(PeerError::Corrupt(tally.bytes()));
+        let chunk = chunk.ok_or(PeerError::Closed(at))?;
+        if !pattern.matches(at, &chunk.bytes) {
+            return Err(PeerError::Corrupt(at));
         }
+        at += chunk.bytes.len() as u64;
         tally.add(chunk.bytes.len() as u64, monotonic_ns());
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! `[link]`: every combination of its rates, round-trip times and losses is a link.
+//! `[link]`: every combination of its rates, round-trip times and losses is a link; or a link as people have them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 use sphinx_link::{Depth, GilbertElliott, Loss, settings::ReadFile};
@@ -18,8 +18,10 @@ pub(super) struct LinkTable {
     /// In front of the names of its cells.
     #[serde(default)]
     name: String,
-    rate: Values<Rate>,
-    rtt: Values<Time>,
+    /// A link as people have them: it has its own rate, round trip, losses and queue.
+    like: Option<String>,
+    rate: Option<Values<Rate>>,
+    rtt: Option<Values<Time>>,
     loss: Option<Values<Share>>,
     /// Mean number of packets lost in a row; independent losses without.
     burst: Option<f64>,
@@ -61,9 +63,55 @@ impl LinkTable {
         if let (Some(loss), Some(_)) = (loss, &self.loss) {
             self.loss = Some(loss.clone());
         }
-        self.rtt = rtt.cloned().unwrap_or_else(|| self.rtt.clone());
-        self.rate = rate.cloned().unwrap_or_else(|| self.rate.clone());
+        if self.rtt.is_some() {
+            self.rtt = rtt.or(self.rtt.as_ref()).cloned();
+        }
+        if self.rate.is_some() {
+            self.rate = rate.or(self.rate.as_ref()).cloned();
+        }
     }
+}
+
+impl LinkTable {
+    /// The link of a kind that [`MODELS`](sphinx_link::settings::MODELS) has, with its name.
+    fn as_people_have_them(
+        &self,
+        kind: &str,
+        read: ReadFile<'_>,
+    ) -> Result<(String, LinkSpec), ScenarioError> {
+        let is_said = self.rate.is_some()
+            || self.rtt.is_some()
+            || self.loss.is_some()
+            || self.burst.is_some()
+            || self.back_loss.is_some()
+            || self.queue.is_some()
+            || self.mark.is_some()
+            || self.cellular.is_some();
+        if is_said {
+            let text = format!(
+                "a link like {kind} has its own rate, round trip, losses and queue: change them with \
+                 `set`, as in set = {{ rtt = \"30ms\" }}"
+            );
+            return Err(ScenarioError::Sense(text));
+        }
+        let mut settings = self.set.clone();
+        settings.insert("like".to_owned(), kind.to_owned());
+        let link = adjusted(LinkSpec::clean(Duration::ZERO), &settings, read)?;
+        let name = match self.name.is_empty() {
+            true => kind.to_owned(),
+            false => self.name.clone(),
+        };
+        Ok((name, link))
+    }
+}
+
+fn adjusted(
+    link: LinkSpec,
+    settings: &BTreeMap<String, String>,
+    read: ReadFile<'_>,
+) -> Result<LinkSpec, ScenarioError> {
+    link.with_settings(settings, read)
+        .map_err(|error| ScenarioError::Sense(error.to_string()))
 }
 
 /// The links with their names: `r10-l6` is an RTT of 10 ms and 6 % loss; the rate is named where there
@@ -74,11 +122,19 @@ pub(super) fn expand(
 ) -> Result<Vec<(String, LinkSpec)>, ScenarioError> {
     let mut links = Vec::new();
     for table in &tables {
+        if let Some(kind) = &table.like {
+            links.push(table.as_people_have_them(kind, read)?);
+            continue;
+        }
+        let (Some(rates), Some(rtts)) = (&table.rate, &table.rtt) else {
+            let text = "a link needs `rate` and `rtt`, or `like`".to_owned();
+            return Err(ScenarioError::Sense(text));
+        };
         let none = Values(vec![Share(0.0)]);
         let losses = table.loss.as_ref().unwrap_or(&none);
-        let many_rates = table.rate.0.len() > 1;
-        for Rate(rate) in &table.rate.0 {
-            for Time(rtt) in &table.rtt.0 {
+        let many_rates = rates.0.len() > 1;
+        for Rate(rate) in &rates.0 {
+            for Time(rtt) in &rtts.0 {
                 for Share(loss) in &losses.0 {
                     let mut name = String::new();
                     if !table.name.is_empty() {
@@ -107,9 +163,7 @@ pub(super) fn expand(
                     };
                     let link = match table.set.is_empty() {
                         true => link,
-                        false => link
-                            .with_settings(&table.set, read)
-                            .map_err(|error| ScenarioError::Sense(error.to_string()))?,
+                        false => adjusted(link, &table.set, read)?,
                     };
                     links.push((name, link));
                 }

@@ -310,6 +310,31 @@ without = ["paper"]
     }
 
     #[test]
+    fn links_as_people_have_them_have_their_own_rate() {
+        let old = "rate = \"200mbit\"\nrtt = \"10ms\"\nloss = [\"0%\", \"6%\"]\n";
+        let link = |text: &str| {
+            assert!(TEXT.contains(old));
+            parse(&TEXT.replace(old, text), true)
+        };
+        let scenario = link("like = \"geo\"\nset = { rtt = \"580ms\" }\n").unwrap();
+        let cell = &scenario.cells[0];
+        assert_eq!(cell.name, "geo");
+        assert_eq!(
+            (cell.link.rate, cell.link.rtt.as_millis()),
+            (50_000_000, 580)
+        );
+        for (wrong, words) in [
+            ("", "needs `rate` and `rtt`, or `like`"),
+            ("rate = \"1mbit\"\n", "needs `rate` and `rtt`, or `like`"),
+            ("like = \"geo\"\nrtt = \"1ms\"\n", "change them with `set`"),
+            ("like = \"dialup\"\n", "is none of wifi, lte"),
+        ] {
+            let error = link(wrong).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
     fn links_take_settings_of_the_emulator() {
         let link = "rtt = \"10ms\"\n";
         let set = |value: &str| TEXT.replace(link, &format!("{link}set = {value}\n"));

@@ -291,6 +291,7 @@ impl Engine {
             right_to_left: *self.links[1].counters(),
             left_to_right_inside: inside(&self.links[0]),
             right_to_left_inside: inside(&self.links[1]),
+            left_to_right_wait_p95: self.links[0].waits().quantile(0.95),
             lateness: self.lateness.clone(),
             cpu: Duration::try_from(cpu).unwrap_or_default(),
             ignored: self.ignored,

@@ -152,6 +152,8 @@ pub struct FrontCounters {
     pub left_to_right_inside: Inside,
     /// From right to left, now.
     pub right_to_left_inside: Inside,
+    /// How long 95 of 100 packets have waited for the link at most, from left to right, their own transmission included.
+    pub left_to_right_wait_p95: Time,
     /// How late packets were delivered.
     pub lateness: Lateness,
     /// CPU time of the link's thread, in which the kernel does most of the receivers' work too.

@@ -156,8 +156,9 @@ impl<Io: PacketIo> Engine<Io> {
         let shared = Arc::new(shared.remembering(paths.map(PathFile::new)));
         shared.set_shape(core.block_shape(1));
         let session = Session::new(Arc::clone(&shared));
+        let keyed = (keys, self.coding(local_cid));
         let mut association =
-            Association::new(core, keys, is_client, shared, &self.options, self.counts());
+            Association::new(core, keyed, is_client, shared, &self.options, self.counts());
         association.will_open(further);
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);

@@ -14,11 +14,13 @@ use sphinx_driver::{Origin, PAUSE, StreamEnd, Workshop};
 use sphinx_net::{Interest, MemoryIo, PacketIo, PacketTx};
 use sphinx_proto::wire::MAX_DATAGRAM;
 use sphinx_proto::{Config, ConnectionIds, PathId, Session as Core, Tuple};
+use sphinx_workers::Coding;
 
 use super::*;
-use crate::association::Association;
+use crate::association::{Association, EndpointCounts};
 use crate::options::Options;
 use crate::signal::models::block_on;
+use crate::stats::Load;
 
 /// Threads are taken away from their work so often, at most, wherever that makes a difference; whoever waits gives way
 /// without being counted. More finds nothing that two do not, and takes minutes.
@@ -146,11 +148,14 @@ impl Engine {
         let keys = SessionSecret::new(&[1; 32], &[2; 32]).keys(direction, PathId::FIRST);
         let association = Association::new(
             Core::new(Config::new(role, tuple, ids), Time::ZERO),
-            keys,
+            (keys, Coding::Inline),
             role == Role::Client,
             Arc::clone(&meeting.shared),
             &Options::default(),
-            0,
+            EndpointCounts {
+                strays: 0,
+                load: Load::default(),
+            },
         );
         let (io, other) = MemoryIo::pair(peer(), peer(), 64).unwrap();
         Self {

@@ -21,3 +21,4 @@ mod tasks;
 mod transfer;
 mod unordered;
 mod windows;
+mod workers;

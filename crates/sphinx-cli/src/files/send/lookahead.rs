@@ -1,10 +1,11 @@
 //! Offers run ahead of the files themselves, so that what the receiver has of a file is known when its turn comes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Stat;
 
+use crate::files::descent::Identity;
 use crate::files::roots::Root;
 use crate::files::source::{SourceId, SourceKey};
 use crate::files::walk::{Step, Walk};
@@ -32,6 +33,8 @@ pub(super) struct Lookahead<'a> {
     /// How many offers there were.
     number: u64,
     ended: bool,
+    /// Files with several names that were offered under one of them, where the others are only told.
+    linked: Option<BTreeSet<Identity>>,
     limits: Limits,
 }
 
@@ -51,13 +54,15 @@ struct Offered {
 
 impl<'a> Lookahead<'a> {
     pub(super) fn new(roots: &'a [Root]) -> Self {
+        let is_sync = roots.iter().any(|root| root.sync.is_some());
         Self {
+            linked: is_sync.then(BTreeSet::new),
             walk: Walk::to_count(roots),
             ahead: VecDeque::new(),
             path_bytes: 0,
             number: 0,
             ended: false,
-            limits: match roots.iter().any(|root| root.sync.is_some()) {
+            limits: match is_sync {
                 true => Limits {
                     offers: SYNC_OFFERS_MAX,
                     path_bytes: SYNC_PATHS_BYTES_MAX,
@@ -100,7 +105,9 @@ impl<'a> Lookahead<'a> {
         match self.walk.next() {
             Ok(Some(Step::File { name, stat, .. })) => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
-                if size < self.limits.size_min {
+                let linked = self.linked.as_mut().filter(|_| stat.st_nlink > 1);
+                let again = linked.is_some_and(|linked| !linked.insert(Identity::of_stat(&stat)));
+                if again || size < self.limits.size_min {
                     return;
                 }
                 let path = self.walk.path_of(&name);

@@ -5,7 +5,7 @@ use std::fs::File;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Target, is_link_to, times};
+use super::{Target, is_link_to};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::files::descent::open_directory;
 use crate::files::output::Refused;
@@ -144,7 +144,9 @@ impl Target {
             }
         } else if let Some(directory) = self.descent.pop().map_err(refused)? {
             if !self.is_trial() {
-                self.apply(&directory, attributes).map_err(refused)?;
+                let path = self.path.clone();
+                let applied = self.apply(&path, &directory, attributes);
+                applied.map_err(|error| local_io("complete", &printable(&path), error))?;
             }
             if let Some(extraneous) = &mut self.extraneous {
                 extraneous.leave(Some(&directory), &self.path);
@@ -163,7 +165,7 @@ impl Target {
         drop(self.lock.take());
         match self.root_attributes {
             Some(attributes) if !self.is_trial() => self
-                .apply(&self.output.root, attributes)
+                .give_mode_and_times(&self.output.root, attributes)
                 .map_err(|error| local_io("complete", &self.output.shown, error)),
             _ => Ok(()),
         }
@@ -181,8 +183,7 @@ impl Target {
             let parent = self.here();
             if is_link_to(&parent, name, target) {
                 if !self.is_trial() {
-                    let flags = AtFlags::SYMLINK_NOFOLLOW;
-                    let _ = fs::utimensat(&parent, name.as_bytes(), &times(attributes), flags);
+                    self.describe_link(&parent, name, attributes)?;
                 }
                 return Ok(true);
             }
@@ -260,15 +261,18 @@ impl Target {
             let message = format!("{} has changed meanwhile", self.shown(name));
             return Err(Refused::Entry(fail(ErrorKind::LocalIo, message)));
         }
-        let same = stat.st_mode & 0o7777 == self.output.mode(attributes.mode).as_raw_mode()
-            && stat.st_mtime == attributes.mtime_s
-            && u32::try_from(stat.st_mtime_nsec) == Ok(attributes.mtime_ns);
-        if same {
+        let like_it = self.is_like(&stat, attributes);
+        let file = match fs::openat(&parent, name.as_bytes(), flags, Mode::empty()) {
+            // Its owner may not read it, and need not.
+            Err(Errno::ACCESS) if like_it && self.likeness.has_no_xattrs() => return Ok(()),
+            file => file.map_err(|error| self.refused("use", name, error))?,
+        };
+        if like_it && self.likeness.has_xattrs_of(&file) {
             return Ok(());
         }
-        let file = fs::openat(&parent, name.as_bytes(), flags, Mode::empty());
-        file.and_then(|file| self.apply(&file, attributes))
-            .map_err(|error| self.refused("use", name, error))
+        let path = self.path_of(name);
+        let applied = self.apply(&path, &file, attributes);
+        applied.map_err(|error| self.refused("use", name, error))
     }
 
     /// What is under this name now, to copy from.

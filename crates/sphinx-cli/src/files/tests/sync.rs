@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::files::chunks::{Chunk, Chunks};
+use crate::files::owners::Owner;
 use crate::files::reader::Reader;
 use crate::files::wire::{Reply, put_reply};
+use crate::files::xattrs::Xattrs;
 use crate::files::{Sync, SyncRequest};
 
 const DELETE: fn() -> SyncRequest = || SyncRequest {
@@ -230,5 +232,69 @@ impl Outgoing for Vanishing {
     }
     fn wait_delivered(&mut self) -> Outcome<()> {
         Ok(())
+    }
+}
+
+#[test]
+fn other_names_of_files_lead_nowhere_else() {
+    let link = |name: &[u8], path: &[u8]| Entry::HardLink {
+        name: Name::new(name).unwrap(),
+        path: path.to_vec(),
+    };
+    let of = |path: &[u8]| records(&[link(b"h", path)], &[], &[end(2, 0)]);
+    let Dirs { from, to, .. } = &dirs();
+    write(from.join("secret"), b"x");
+    symlink(from, to.join("link")).unwrap();
+    symlink(from.join("secret"), to.join("file")).unwrap();
+    fs::create_dir(to.join("d")).unwrap();
+    write(to.join("f"), b"x");
+    // Names that nothing can have.
+    for path in [&b""[..], b"/etc/passwd", b"../f", b"d/../f", b"d//f", b"."] {
+        let failure = receive_into(to, DELETE(), &of(path)).unwrap_err();
+        assert_eq!(failure.kind, ErrorKind::Protocol, "{failure}");
+    }
+    // What is not a file of the tree, and what is not there.
+    for path in [&b"link/secret"[..], b"file", b"d", b"gone", b"f/f"] {
+        let done = receive_into(to, DELETE(), &of(path)).unwrap();
+        assert_eq!(done.counts.skipped, 1, "{path:?}");
+        assert!(!to.join("h").exists());
+    }
+    receive_into(to, DELETE(), &of(b"f")).unwrap();
+    let inode = |name: &str| fs::metadata(to.join(name)).unwrap().ino();
+    assert_eq!(inode("h"), inode("f"));
+    assert_eq!(names(to), ["d", "f", "file", "h", "link"]);
+    assert_eq!(names(from), ["secret"]);
+}
+
+#[test]
+fn only_who_synchronizes_is_told_of_owners_attributes_and_other_names() {
+    let owner = Owner {
+        uid: 0,
+        gid: 0,
+        user: Vec::new(),
+        group: Vec::new(),
+    };
+    let mut xattrs = Xattrs::default();
+    xattrs.add(b"user.a".to_vec(), b"1".to_vec()).unwrap();
+    let name = Name::new(b"h").unwrap();
+    let path = b"f".to_vec();
+    for entry in [
+        Entry::Owner(owner),
+        Entry::Xattrs(xattrs),
+        Entry::HardLink { name, path },
+    ] {
+        let Dirs { to, .. } = &dirs();
+        let output = OutputDir::open(to, Rules::default()).unwrap();
+        let bytes = &records(&[entry], &[], &[]);
+        let (progress, reporter) = (Progress::default(), quiet());
+        let received = receive_tree(
+            Arrived { bytes, piece: 1000 },
+            &Destination::Directory(output),
+            &|_| Ok(()),
+            &mut |_| Ok(()),
+            &progress,
+            &reporter,
+        );
+        assert_eq!(received.unwrap_err().kind, ErrorKind::Protocol);
     }
 }

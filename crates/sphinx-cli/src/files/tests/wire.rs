@@ -3,6 +3,7 @@
 use super::*;
 use crate::files::chunks::{Chunk, Chunks};
 use crate::files::digest::{Checkpoint, ContentDigest, LEAF_BYTES};
+use crate::files::owners::Owner;
 use crate::files::paths::Name;
 use crate::files::reader::Reader;
 use crate::files::source::{Seal, Sealed, SourceId};
@@ -10,6 +11,7 @@ use crate::files::wire::{
     Announced, Attributes, Change, Counts, DATA, DIRECTORY, END, Entry, FILE, HOLE, Offer, Piece,
     Reply, Totals, put_entry, put_piece, put_preamble, put_reply,
 };
+use crate::files::xattrs::{XattrError, Xattrs};
 
 fn name(bytes: &[u8]) -> Name {
     Name::new(bytes).expect("a valid name")
@@ -17,6 +19,15 @@ fn name(bytes: &[u8]) -> Name {
 
 fn reader(bytes: &[u8], piece: usize) -> Reader<Arrived<'_>> {
     Reader::new(Arrived { bytes, piece }, 64)
+}
+
+/// Attributes of these names, with values of so many bytes.
+fn xattrs(list: &[(&str, usize)]) -> Result<Xattrs, XattrError> {
+    let mut xattrs = Xattrs::default();
+    for (name, bytes) in list {
+        xattrs.add(name.as_bytes().to_vec(), vec![7; *bytes])?;
+    }
+    Ok(xattrs)
 }
 
 fn checkpoint() -> Checkpoint {
@@ -64,6 +75,17 @@ fn records() {
             name: name(b"secret"),
             reason: "cannot read it".to_owned(),
         },
+        Entry::HardLink {
+            name: name(b"h"),
+            path: b"a/b".to_vec(),
+        },
+        Entry::Owner(Owner {
+            uid: 1000,
+            gid: u32::MAX,
+            user: b"somebody".to_vec(),
+            group: Vec::new(),
+        }),
+        Entry::Xattrs(xattrs(&[("user.a", 0), ("user.b", 65_535)]).unwrap()),
         Entry::DirectoryEnd { attributes },
         Entry::End {
             entries: 3,
@@ -86,6 +108,25 @@ fn records() {
         }
         assert!(reader.expect_end().is_ok());
     }
+}
+
+#[test]
+fn extended_attributes_are_bounded_and_those_that_users_give() {
+    use XattrError::{Name, TooMuch};
+    assert!(xattrs(&[("user.a", 65_535)]).is_ok());
+    assert_eq!(xattrs(&[("user.a", 65_536)]), Err(TooMuch));
+    let names = ["user.a", "user.b", "user.c", "user.d", "user.e"];
+    assert_eq!(xattrs(&names.map(|name| (name, 60_000))), Err(TooMuch));
+    let many: Vec<String> = (10..75).map(|n| format!("user.{n}")).collect();
+    let many: Vec<_> = many.iter().map(|name| (name.as_str(), 0)).collect();
+    assert!(xattrs(&many[..64]).is_ok());
+    assert_eq!(xattrs(&many), Err(TooMuch));
+    // None that means something to the kernel, and each once.
+    for wrong in ["", "user.", "security.capability", "trusted.a", "user.\0"] {
+        assert_eq!(xattrs(&[(wrong, 1)]), Err(Name), "{wrong:?}");
+    }
+    assert_eq!(xattrs(&[("user.b", 1), ("user.a", 1)]), Err(Name));
+    assert_eq!(xattrs(&[("user.a", 1), ("user.a", 1)]), Err(Name));
 }
 
 #[test]

@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tempfile::TempDir;
 
 use crate::common::PATIENCE;
@@ -115,20 +117,27 @@ impl Sshd {
 
     /// The same, or nothing.
     pub(crate) fn ends_if_any(&self) -> Vec<Pid> {
-        let mut found = vec![self.child.id().to_string()];
-        let mut ends = Vec::new();
-        let mut at = 0;
-        while at < found.len() {
-            let tasks = format!("/proc/{0}/task/{0}/children", found[at]);
-            let children = fs::read_to_string(tasks).unwrap_or_default();
-            found.extend(children.split_whitespace().map(str::to_owned));
-            let name = fs::read_to_string(format!("/proc/{}/comm", found[at])).unwrap_or_default();
-            if name.trim() == "sphx" {
-                ends.extend(found[at].parse().ok().and_then(Pid::from_raw));
+        let is_sphx = |process: &Pid| {
+            let name = fs::read_to_string(format!("/proc/{}/comm", process.as_raw_nonzero()));
+            name.is_ok_and(|name| name.trim() == "sphx")
+        };
+        let mut below = descendants(self.child.id());
+        below.retain(is_sphx);
+        below
+    }
+
+    /// Waits until nothing runs below it any more: no other end, and none that is about to begin.
+    pub(crate) fn wait_until_alone(&self) {
+        loop {
+            let processes = descendants(self.child.id());
+            if processes.is_empty() {
+                return;
             }
-            at += 1;
+            processes
+                .into_iter()
+                .filter_map(Process::of)
+                .for_each(Process::wait);
         }
-        ends
     }
 
     /// The home directory at the other end.
@@ -142,6 +151,41 @@ impl Drop for Sshd {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A process that may be nobody's child here, and stays the same one whatever becomes of its number.
+pub(crate) struct Process(OwnedFd);
+
+impl Process {
+    /// Nothing if it has ended.
+    pub(crate) fn of(process: Pid) -> Option<Self> {
+        pidfd_open(process, PidfdFlags::empty()).ok().map(Self)
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(self) {
+        let patience = Timespec::try_from(PATIENCE).expect("seconds");
+        let ended = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&patience));
+        assert_eq!(ended, Ok(1), "a process at the other end does not end");
+    }
+}
+
+/// What a process has started, and what that has.
+pub(crate) fn descendants(process: u32) -> Vec<Pid> {
+    let mut found = vec![process.to_string()];
+    let mut at = 0;
+    while at < found.len() {
+        // Any thread may have started one.
+        let threads = fs::read_dir(format!("/proc/{}/task", found[at]));
+        for thread in threads.into_iter().flatten().flatten() {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().map(str::to_owned));
+        }
+        at += 1;
+    }
+    (found.iter().skip(1))
+        .filter_map(|process| process.parse().ok().and_then(Pid::from_raw))
+        .collect()
 }
 
 fn config_of(root: &Path, port: u16, finds_sphx: bool) -> String {

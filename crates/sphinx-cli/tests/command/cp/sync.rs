@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use super::server::Sshd;
+use super::server::{Process, Sshd, descendants};
 use super::there;
 use crate::common::{Ended, Running, Scratch};
-use rustix::process::{Signal, kill_process};
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::process::{Signal, geteuid, kill_process};
 
 fn sync(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
     let ssh = sshd.ssh();
@@ -52,14 +53,23 @@ fn contents(size: usize, time: usize) -> Vec<u8> {
 
 /// A tree of few names, so that two of them meet in every way.
 fn grow(directory: &Path, random: &mut Random, depth: usize) {
+    grow_with(directory, random, depth, &mut Vec::new());
+}
+
+/// The same; `known` are the files that there are.
+fn grow_with(directory: &Path, random: &mut Random, depth: usize, known: &mut Vec<PathBuf>) {
     fs::create_dir_all(directory).unwrap();
     for _ in 0..3 + random.below(6) {
         let path = directory.join(random.one(&["a", "b", "c", ".d", "e f", "g*", "h.o"]));
         if path.symlink_metadata().is_ok() {
             continue;
         }
-        match random.below(8) {
-            0..3 if depth > 0 => grow(&path, random, depth - 1),
+        match random.below(9) {
+            8 if !known.is_empty() => {
+                let first = &known[random.below(known.len())];
+                fs::hard_link(first, &path).unwrap();
+            }
+            0..3 if depth > 0 => grow_with(&path, random, depth - 1, known),
             3 => symlink(random.one(&["a", "../a/b", "/nowhere", "../../.."]), &path).unwrap(),
             _ => {
                 let time = random.below(3);
@@ -74,9 +84,12 @@ fn grow(directory: &Path, random: &mut Random, depth: usize) {
                     .set_modified(at_time(time))
                     .unwrap();
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                describe(&path, random);
+                known.push(path);
             }
         }
     }
+    describe(directory, random);
     let mode = random.one(&[0o755, 0o700, 0o775]);
     fs::set_permissions(directory, fs::Permissions::from_mode(mode)).unwrap();
     let time = at_time(random.below(3));
@@ -84,6 +97,20 @@ fn grow(directory: &Path, random: &mut Random, depth: usize) {
         .unwrap()
         .set_modified(time)
         .unwrap();
+}
+
+/// Extended attributes, and for root an owner, now and then.
+fn describe(path: &Path, random: &mut Random) {
+    let names = [&[][..], &["user.a"], &["user.a", "user.b"]];
+    for name in random.one(&names) {
+        let value = vec![b'x'; random.one(&[0, 1, 500])];
+        // Not every file system has room for them.
+        let _ = setxattr(path, *name, &value, XattrFlags::empty());
+    }
+    if geteuid().is_root() {
+        let (uid, gid) = random.one(&[(0, 0), (1, 2), (54_321, 0)]);
+        chown(path, Some(uid), Some(gid)).unwrap();
+    }
 }
 
 /// What a run has done or would do, without what is as it was.
@@ -105,7 +132,7 @@ fn lines(ended: &Ended) -> BTreeSet<(String, String)> {
 /// What rsync would still have to do.
 fn left_for_rsync(scratch: &Scratch, more: &[&str], from: &str, to: &str) -> Option<String> {
     let run = Command::new("rsync")
-        .args(["-n", "-aic", "--delete"])
+        .args(["-n", "-aicHX", "--delete"])
         .args(more)
         .arg(scratch.path(from).join(""))
         .arg(scratch.path(to).join(""))
@@ -349,11 +376,13 @@ fn what_cannot_have_been_meant_is_said() {
 #[test]
 #[ignore = "minutes: make kills"]
 fn fifty_random_kills_of_either_end() {
-    const KILLS: usize = 50;
-    let seed = std::env::var("SPHINX_KILLS_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    let number = |name: &str, default: u64| {
+        std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    };
+    let wanted = number("SPHINX_KILLS", 50);
     let Some(sshd) = Sshd::start() else { return };
-    let mut random = Random(seed);
-    let mut begun = 0;
+    let mut random = Random(number("SPHINX_KILLS_SEED", 1));
+    let (mut here, mut elsewhere, mut too_late) = (0, 0, 0);
     for round in 0.. {
         let scratch = Scratch::new();
         grow(&scratch.path("src"), &mut random, 3);
@@ -371,25 +400,43 @@ fn fifty_random_kills_of_either_end() {
         for _ in 0..5 {
             let running = Running::start(&scratch, &[&base[..], &arguments].concat(), &[]);
             std::thread::sleep(Duration::from_millis(random.below(2500) as u64));
-            match random.below(2) {
-                0 => running.signal(Signal::KILL),
-                _ => {
+            // An ssh outlives the end that has started it, until the other one has ended.
+            let ssh: Vec<Process> = descendants(running.pid())
+                .into_iter()
+                .filter_map(Process::of)
+                .collect();
+            let kills_this = random.below(2) == 0;
+            match kills_this {
+                true => running.signal(Signal::KILL),
+                false => {
                     for process in sshd.ends_if_any() {
                         // It may just have ended.
                         let _ = kill_process(process, Signal::KILL);
                     }
                 }
             }
-            begun += usize::from(running.end().code != 0);
+            match (running.end().code, kills_this) {
+                (0, _) => too_late += 1,
+                (_, true) => here += 1,
+                (_, false) => elsewhere += 1,
+            }
+            ssh.into_iter().for_each(Process::wait);
+            sshd.wait_until_alone();
         }
         sync(&scratch, &sshd, &arguments).expect(0);
+        sshd.wait_until_alone();
         assert_eq!(
             left_for_rsync(&scratch, &[], "src", "in").unwrap_or_default(),
             "",
             "round {round}"
         );
         scratch.assert_same("src/film", "in/film");
-        if begun >= KILLS {
+        scratch.remove();
+        if here + elsewhere >= wanted {
+            eprintln!(
+                "{here} kills of this end, {elsewhere} of the other, {too_late} after the end, in {} rounds",
+                round + 1
+            );
             return;
         }
     }

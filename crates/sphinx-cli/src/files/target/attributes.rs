@@ -1,0 +1,150 @@
+//! What things are given besides contents: permissions, times, and where a tree is synchronized owners and extended
+//! attributes.
+
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{self, AtFlags, Gid, Stat, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::Target;
+use crate::failure::{Failure, Outcome, fail_hint, protocol};
+use crate::files::output::Refused;
+use crate::files::owners::{Ids, Owner, Owners};
+use crate::files::paths::Name;
+use crate::files::wire::Attributes;
+use crate::files::xattrs::Xattrs;
+use crate::text::printable;
+use sphinx_transport::ErrorKind;
+
+/// What the sender has told of what comes next.
+#[derive(Default)]
+pub(super) struct Likeness {
+    owners: Owners,
+    /// Whose it is; nothing if only root could give it.
+    ids: Option<Ids>,
+    xattrs: Xattrs,
+    /// What is in place without something, until somebody has asked for it.
+    complaints: Vec<(Vec<u8>, Failure)>,
+}
+
+impl Likeness {
+    pub(super) fn has_no_xattrs(&self) -> bool {
+        self.xattrs.is_empty()
+    }
+
+    /// Whether a file has the extended attributes that it is to have.
+    pub(super) fn has_xattrs_of(&self, file: &OwnedFd) -> bool {
+        Xattrs::read(file).is_ok_and(|there| there == self.xattrs)
+    }
+}
+
+impl Target {
+    /// Whose everything is that comes from here on.
+    pub(in crate::files) fn set_owner(&mut self, owner: &Owner) -> Outcome<()> {
+        if !self.is_synchronized() {
+            return Err(protocol("an owner where nothing is synchronized"));
+        }
+        if geteuid().is_root() {
+            self.likeness.ids = Some(self.likeness.owners.ids(owner));
+        }
+        Ok(())
+    }
+
+    /// Extended attributes of the file or directory that is next to be complete.
+    pub(in crate::files) fn set_xattrs(&mut self, xattrs: Xattrs) -> Outcome<()> {
+        if !self.is_synchronized() {
+            return Err(protocol(
+                "extended attributes where nothing is synchronized",
+            ));
+        }
+        self.likeness.xattrs = xattrs;
+        Ok(())
+    }
+
+    /// What had them is complete.
+    pub(in crate::files) fn forget_xattrs(&mut self) {
+        self.likeness.xattrs = Xattrs::default();
+    }
+
+    /// What is in place, but not as it was to be, since the last time.
+    pub(in crate::files) fn take_complaints(&mut self) -> Vec<(Vec<u8>, Failure)> {
+        mem::take(&mut self.likeness.complaints)
+    }
+
+    /// Makes an open file or directory, which is at `path`, what it is to be.
+    pub(super) fn apply(
+        &mut self,
+        path: &[u8],
+        file: impl AsFd,
+        attributes: Attributes,
+    ) -> Result<(), Errno> {
+        if let Some(Ids { uid, gid }) = self.likeness.ids {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            fs::fchown(&file, Some(uid), Some(gid))?;
+        }
+        if self.is_synchronized()
+            && let Err(error) = self.likeness.xattrs.write(&file)
+        {
+            let why = std::io::Error::from(error);
+            let message = format!(
+                "{} is in place, but without its extended attributes: {why}",
+                printable(path)
+            );
+            let hint = "the file system that it is on may not keep them, or not that many";
+            let failure = fail_hint(ErrorKind::LocalIo, message, hint);
+            self.likeness.complaints.push((path.to_vec(), failure));
+        }
+        self.give_mode_and_times(file, attributes)
+    }
+
+    pub(super) fn give_mode_and_times(
+        &self,
+        file: impl AsFd,
+        attributes: Attributes,
+    ) -> Result<(), Errno> {
+        fs::fchmod(&file, self.output.mode(attributes.mode))?;
+        fs::futimens(&file, &times(attributes))
+    }
+
+    /// Whether a file has the permissions, the time and the owner that it is to have.
+    pub(super) fn is_like(&self, stat: &Stat, attributes: Attributes) -> bool {
+        stat.st_mode & 0o7777 == self.output.mode(attributes.mode).as_raw_mode()
+            && stat.st_mtime == attributes.mtime_s
+            && u32::try_from(stat.st_mtime_nsec) == Ok(attributes.mtime_ns)
+            && (self.likeness.ids)
+                .is_none_or(|ids| (ids.uid, ids.gid) == (stat.st_uid, stat.st_gid))
+    }
+
+    /// Gives a link its time and its owner.
+    pub(super) fn describe_link(
+        &self,
+        parent: &OwnedFd,
+        name: &Name,
+        attributes: Attributes,
+    ) -> Result<(), Refused> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        if let Some(Ids { uid, gid }) = self.likeness.ids {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            fs::chownat(parent, name.as_bytes(), Some(uid), Some(gid), flags)
+                .map_err(|error| self.refused("give its owner to", name, error))?;
+        }
+        // Best effort: some file systems keep no times for links.
+        let _ = fs::utimensat(parent, name.as_bytes(), &times(attributes), flags);
+        Ok(())
+    }
+}
+
+fn times(attributes: Attributes) -> Timestamps {
+    Timestamps {
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: fs::UTIME_NOW,
+        },
+        last_modification: Timespec {
+            tv_sec: attributes.mtime_s,
+            tv_nsec: i64::from(attributes.mtime_ns),
+        },
+    }
+}

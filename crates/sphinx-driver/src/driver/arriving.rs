@@ -1,0 +1,157 @@
+//! Packets that are opened elsewhere, and of which the core hears in the order of their arrival.
+
+use std::collections::VecDeque;
+
+use sphinx_proto::wire::Header;
+use sphinx_proto::{PacketNumber, PathId, Time};
+
+use super::{Driver, Origin, Workshop};
+use crate::executor::Executor;
+use crate::keys::OpenError;
+use crate::protection::PacketProtection;
+use crate::work::{OpenRun, Task, TaskId, Work};
+
+/// Bytes of datagrams that are to be opened, above which no more should be received.
+const BYTES_MAX: usize = 512 << 10;
+
+/// Runs of packets, in the order of arrival.
+#[derive(Default)]
+pub(super) struct Arriving {
+    /// The one that is being filled.
+    filling: Option<Box<OpenRun>>,
+    /// Those before it, which are elsewhere, or done; and when the first packet of each arrived.
+    runs: VecDeque<(TaskId, Time, Option<Box<OpenRun>>)>,
+    /// Bytes of all their datagrams.
+    bytes: usize,
+}
+
+impl Arriving {
+    /// Whether something that arrived by this time has not been opened.
+    pub(super) fn is_behind(&self, time: Time) -> bool {
+        let first = self.runs.front();
+        first.is_some_and(|(_, arrived, _)| *arrived <= time)
+    }
+
+    /// Whether the next packets are open.
+    pub(super) fn is_ready(&self) -> bool {
+        self.runs.front().is_some_and(|(.., run)| run.is_some())
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= BYTES_MAX
+    }
+
+    /// A run comes back.
+    pub(super) fn put(&mut self, id: TaskId, run: Box<OpenRun>) {
+        let mut runs = self.runs.iter_mut();
+        match runs.find(|(its, ..)| *its == id) {
+            Some((.., place)) => *place = Some(run),
+            None => debug_assert!(false, "a run that nobody waits for"),
+        }
+    }
+
+    /// A run was lost: what comes behind it does not wait.
+    pub(super) fn lose(&mut self, id: TaskId, run: &OpenRun) {
+        self.runs.retain(|(its, ..)| *its != id);
+        self.bytes -= run.bytes();
+    }
+
+    fn next(&mut self) -> Option<Box<OpenRun>> {
+        if !self.is_ready() {
+            return None;
+        }
+        let (.., run) = self.runs.pop_front()?;
+        let run = run?;
+        self.bytes -= run.bytes();
+        Some(run)
+    }
+}
+
+impl<P: PacketProtection, E: Executor> Driver<P, E> {
+    /// Whether so much has arrived that is not open that no more should be received before some of it is.
+    pub fn is_full(&self) -> bool {
+        self.arriving.is_full()
+    }
+
+    /// A packet without header protection is to be opened elsewhere.
+    pub(super) fn open_later(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        (path, header, packet_number): (PathId, &Header, PacketNumber),
+        datagram: &[u8],
+        workshop: &mut Workshop,
+    ) {
+        let Some(lane) = self.lanes.of(path) else {
+            return;
+        };
+        let epoch = match lane.protection.choose(header, packet_number, now) {
+            Ok(epoch) => epoch,
+            Err(error) => return self.did_not_open(now, error),
+        };
+        let fits =
+            |run: &OpenRun| (run.path, run.epoch) == (path, epoch) && !run.is_full(datagram.len());
+        if let Some(full) = self.arriving.filling.take_if(|run| !fits(run)) {
+            self.hand_over_opening(now, full, workshop);
+        }
+        let arriving = &mut self.arriving;
+        let run = match &mut arriving.filling {
+            Some(run) => run,
+            none => {
+                let lane = self.lanes.of(path);
+                let Some(key) = lane.and_then(|lane| lane.protection.opening(epoch)) else {
+                    return self.did_not_open(now, OpenError::Invalid);
+                };
+                none.insert(workshop.spare.opening(path, epoch, key))
+            }
+        };
+        run.push(origin, *header, packet_number, datagram);
+        arriving.bytes += datagram.len();
+    }
+
+    /// All that has arrived in this turn is to be opened.
+    pub(super) fn finish_arriving(&mut self, now: Time, workshop: &mut Workshop) {
+        let Some(run) = self.arriving.filling.take() else {
+            return;
+        };
+        let is_small = run.bytes() < self.executor.bytes_min();
+        if is_small && self.arriving.runs.is_empty() {
+            // Too little to wake anybody up for.
+            let id = self.begin_run(&run);
+            let mut task = Task::new(id, Work::Open(run));
+            task.run(workshop);
+            self.take_back(now, task);
+        } else {
+            self.hand_over_opening(now, run, workshop);
+        }
+    }
+
+    fn begin_run(&mut self, run: &OpenRun) -> TaskId {
+        let id = self.next_task();
+        let first = run.packets.first();
+        let arrived = first.map_or(Time::ZERO, |packet| packet.origin.received_at);
+        self.arriving.runs.push_back((id, arrived, None));
+        id
+    }
+
+    fn hand_over_opening(&mut self, now: Time, run: Box<OpenRun>, workshop: &mut Workshop) {
+        let id = self.begin_run(&run);
+        let task = Task::new(id, Work::Open(run));
+        if let Err(mut task) = self.executor.hand_over(now, task, None) {
+            // Everybody has enough to do.
+            task.run(workshop);
+            self.take_back(now, task);
+        }
+    }
+
+    /// The core hears of packets that are open, as far as nothing that came before them is not.
+    pub(super) fn take_in_opened(&mut self, now: Time, workshop: &mut Workshop) {
+        while let Some(run) = self.arriving.next() {
+            for packet in &run.packets {
+                let datagram = run.datagram(packet);
+                self.take_in(now, &run, packet, datagram, workshop);
+            }
+            workshop.spare.keep_opening(run);
+        }
+    }
+}

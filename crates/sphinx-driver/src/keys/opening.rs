@@ -1,0 +1,214 @@
+//! Opening: which key a packet is opened with, and what opens it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD};
+use sphinx_proto::{Nanos, PacketNumber, PathId, Time};
+
+use super::{EpochKey, HeaderKey, Secret, update};
+
+/// Most packets of a session that may fail to open (§3; the integrity limit of RFC 9001 §6.6).
+const FAILURES_MAX: u64 = 1 << 52;
+/// An epoch lasts at least so long (§3): no link carries 2^23 packets in this time, and a peer that flips the phase with every
+/// packet would have a key derived for each.
+const EPOCH_TIME_MIN: Nanos = 1_000_000;
+/// The previous epoch's key is kept for this many probe timeouts (§3).
+const PREVIOUS_KEY_PTOS: u64 = 3;
+
+/// Why a packet was not opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// It is not from the peer, or damaged, or of a forgotten epoch.
+    #[error("packet does not open")]
+    Invalid,
+    /// So many packets did not open that a forged one might: none is opened any more.
+    #[error("too many packets did not open")]
+    TooManyInvalid,
+}
+
+/// What opens the packets of one epoch, direction and path. It never changes: any thread may use it.
+pub struct OpeningKey {
+    path: PathId,
+    key: EpochKey,
+}
+
+impl OpeningKey {
+    fn new(path: PathId, secret: &Secret) -> Arc<Self> {
+        let key = EpochKey::new(secret);
+        Arc::new(Self { path, key })
+    }
+
+    /// Opens, in place, a datagram whose header protection has been removed: where its body lies, if the packet is whole. Otherwise its
+    /// bytes are garbage.
+    pub fn open(&self, packet_number: PacketNumber, datagram: &mut [u8]) -> Option<Range<usize>> {
+        let len = self.key.open(self.path, packet_number, datagram)?;
+        Some(HEADER_LEN..HEADER_LEN + len)
+    }
+}
+
+/// Opens the packets of one direction and path, and follows the epochs.
+pub struct Opener {
+    path: PathId,
+    hp: HeaderKey,
+    /// The epoch before, and when to forget it.
+    previous: Option<(Arc<OpeningKey>, Time)>,
+    current: Arc<OpeningKey>,
+    /// Derived ahead, so that a forged phase costs no more than any other forgery
+    /// (RFC 9001 §6.3).
+    next: Arc<OpeningKey>,
+    pub(super) next_secret: Secret,
+    epoch: u64,
+    /// The next epoch does not begin before.
+    next_from: Time,
+    /// Smallest and largest packet number opened with the current key.
+    opened: Option<(PacketNumber, PacketNumber)>,
+    /// Packets that some key did not open, in all epochs, and how many of them there may be.
+    pub(super) failures: u64,
+    failures_max: u64,
+}
+
+impl Opener {
+    pub(super) fn new(secret: &Secret, path: PathId) -> Self {
+        let next_secret = update(secret);
+        Self {
+            path,
+            hp: HeaderKey::new(secret),
+            previous: None,
+            current: OpeningKey::new(path, secret),
+            next: OpeningKey::new(path, &next_secret),
+            next_secret,
+            epoch: 0,
+            next_from: Time::ZERO,
+            opened: None,
+            failures: 0,
+            failures_max: FAILURES_MAX,
+        }
+    }
+
+    /// Same, but at most `packets` packets may fail to open, instead of 2^52: lets tests see what follows.
+    pub fn with_failures_max(mut self, packets: u64) -> Self {
+        self.failures_max = packets;
+        self
+    }
+
+    /// The epoch of the newest packets opened, counted from 0.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Removes the header protection in place. `None` when the datagram is too short or the header
+    /// is not one of this version; the packet is then to be dropped, and its bytes are garbage.
+    pub fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
+        if datagram.len() < OVERHEAD {
+            return None;
+        }
+        self.hp.apply(datagram);
+        Header::decode(datagram.first_chunk()?)
+    }
+
+    /// Opens, in place, a datagram whose header protection has been removed, and returns where the
+    /// plaintext body lies in it.
+    ///
+    /// `header` is what [`unprotect`] returned, `packet_number` its expansion to 64 bits, `now`
+    /// a clock that never steps back and `pto` the present probe timeout; they decide how long
+    /// the previous epoch's key is kept. After an error the opener is as before and the datagram's
+    /// bytes are garbage.
+    ///
+    /// [`unprotect`]: Self::unprotect
+    pub fn open(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        datagram: &mut [u8],
+        now: Time,
+        pto: Nanos,
+    ) -> Result<Range<usize>, OpenError> {
+        let epoch = self.choose(header, packet_number, now)?;
+        let key = self.key(epoch).ok_or(OpenError::Invalid)?;
+        let body = key.open(packet_number, datagram);
+        self.note(epoch, packet_number, body.is_some(), now, pto)?;
+        body.ok_or(OpenError::Invalid)
+    }
+
+    /// The epoch whose [`key`](Self::key) is to open the packet. The arguments are those of [`open`](Self::open).
+    ///
+    /// # Errors
+    /// When there is none, or no packet is opened any more.
+    pub fn choose(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        now: Time,
+    ) -> Result<u64, OpenError> {
+        if self.failures > self.failures_max {
+            return Err(OpenError::TooManyInvalid);
+        }
+        if self
+            .previous
+            .as_ref()
+            .is_some_and(|(_, until)| *until < now)
+        {
+            self.previous = None;
+        }
+        let current_phase = self.epoch & 1 == 1;
+        match self.opened {
+            _ if header.phase == current_phase => Ok(self.epoch),
+            Some((_, largest)) if packet_number > largest && now >= self.next_from => {
+                Ok(self.epoch + 1)
+            }
+            Some((smallest, _)) if packet_number < smallest && self.previous.is_some() => {
+                Ok(self.epoch - 1)
+            }
+            _ => Err(OpenError::Invalid),
+        }
+    }
+
+    /// The key of an epoch, while it is known.
+    pub fn key(&self, epoch: u64) -> Option<&Arc<OpeningKey>> {
+        let previous = || self.previous.as_ref().map(|(key, _)| key);
+        match epoch {
+            _ if epoch == self.epoch => Some(&self.current),
+            _ if epoch == self.epoch + 1 => Some(&self.next),
+            _ if epoch + 1 == self.epoch => previous(),
+            _ => None,
+        }
+    }
+
+    /// A packet was opened with the key of `epoch`, or was not: what follows for the epochs. Whoever opens packets elsewhere calls this in
+    /// their order of arrival.
+    ///
+    /// # Errors
+    /// [`OpenError::TooManyInvalid`] when it was not, and none is opened any more.
+    pub fn note(
+        &mut self,
+        epoch: u64,
+        packet_number: PacketNumber,
+        is_open: bool,
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError> {
+        if !is_open {
+            self.failures += 1;
+            return match self.failures > self.failures_max {
+                true => Err(OpenError::TooManyInvalid),
+                false => Ok(()),
+            };
+        }
+        if epoch == self.epoch + 1 {
+            let until = now.saturating_add(pto.saturating_mul(PREVIOUS_KEY_PTOS));
+            self.next_secret = update(&self.next_secret);
+            let next = OpeningKey::new(self.path, &self.next_secret);
+            let current = std::mem::replace(&mut self.next, next);
+            let previous = std::mem::replace(&mut self.current, current);
+            self.previous = Some((previous, until));
+            self.epoch += 1;
+            self.next_from = now.saturating_add(EPOCH_TIME_MIN);
+            self.opened = Some((packet_number, packet_number));
+        } else if epoch == self.epoch {
+            let (smallest, largest) = self.opened.unwrap_or((packet_number, packet_number));
+            self.opened = Some((smallest.min(packet_number), largest.max(packet_number)));
+        }
+        Ok(())
+    }
+}

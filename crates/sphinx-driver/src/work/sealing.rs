@@ -1,0 +1,254 @@
+//! Encoding and sealing packets elsewhere.
+
+use std::sync::Arc;
+
+use sphinx_fec::span::{self, SpanBlock};
+use sphinx_proto::wire::{
+    FRAGMENT_PREFIX_LEN, Fragment, HEADER_LEN, OVERHEAD, SymbolId, put_varint,
+};
+use sphinx_proto::{Content, PathId, Slot, Transmit};
+
+use super::{RUN_BYTES_MAX, RUN_PACKETS_MAX};
+use crate::blocks::TxSymbols;
+use crate::driver::Workshop;
+use crate::executor::WorkerId;
+use crate::keys::Permit;
+use crate::protection::SealPacket;
+
+/// A fault of this end.
+pub(crate) const GONE: &str = "a symbol of a block that is gone";
+
+/// Packets of one path and epoch that leave one after another, and the blocks that they are of.
+pub(crate) struct SealRun {
+    pub(crate) path: PathId,
+    pub(crate) epoch: u64,
+    key: Arc<dyn SealPacket>,
+    /// Whom the blocks belong to, if to anybody.
+    pub(crate) owner: Option<WorkerId>,
+    pub(crate) blocks: Vec<(Slot, Arc<TxSymbols>)>,
+    pub(crate) packets: Vec<Sealing>,
+    /// Where the datagrams are sealed, one after another; memory of earlier runs is behind them.
+    datagrams: Vec<u8>,
+    /// Of the datagrams.
+    bytes: usize,
+}
+
+/// A packet of a run.
+pub(crate) struct Sealing {
+    pub(crate) transmit: Transmit,
+    /// Until it is sealed.
+    permit: Option<Permit>,
+}
+
+impl Sealing {
+    /// Length of the datagram.
+    pub(crate) fn len(&self) -> usize {
+        self.transmit.body_len + OVERHEAD
+    }
+}
+
+impl SealRun {
+    pub(crate) fn new(path: PathId, epoch: u64, key: Arc<dyn SealPacket>) -> Self {
+        Self {
+            path,
+            epoch,
+            key,
+            owner: None,
+            blocks: Vec::new(),
+            packets: Vec::new(),
+            datagrams: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Begins again with the memory of this one.
+    pub(crate) fn begin_again(&mut self, path: PathId, epoch: u64, key: Arc<dyn SealPacket>) {
+        (self.path, self.epoch, self.key) = (path, epoch, key);
+        self.owner = None;
+        self.bytes = 0;
+    }
+
+    /// Lets go of what its packets needed.
+    pub(crate) fn clear(&mut self) {
+        self.packets.clear();
+        self.blocks.clear();
+    }
+
+    /// Whether it is full, for one more datagram of `len` bytes.
+    pub(crate) fn is_full(&self, len: usize) -> bool {
+        self.packets.len() >= RUN_PACKETS_MAX || self.bytes + len > RUN_BYTES_MAX
+    }
+
+    pub(crate) fn push(&mut self, transmit: Transmit, permit: Permit) {
+        let sealing = Sealing {
+            transmit,
+            permit: Some(permit),
+        };
+        self.bytes += sealing.len();
+        self.packets.push(sealing);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn run(&mut self, workshop: &mut Workshop) -> Result<(), String> {
+        let mut memory = std::mem::take(&mut self.datagrams);
+        if memory.len() < self.bytes {
+            memory.resize(self.bytes, 0);
+        }
+        let mut rest = &mut memory[..];
+        let mut sealed = Ok(());
+        for at in 0..self.packets.len() {
+            let (datagram, behind) = rest.split_at_mut(self.packets[at].len());
+            sealed = sealed.and(self.seal(at, workshop, datagram));
+            rest = behind;
+        }
+        self.datagrams = memory;
+        sealed
+    }
+
+    /// Writes and seals a packet.
+    pub(crate) fn seal(
+        &mut self,
+        at: usize,
+        workshop: &mut Workshop,
+        datagram: &mut [u8],
+    ) -> Result<(), String> {
+        const TWICE: &str = "a packet that was sealed before";
+        let blocks = &self.blocks;
+        let symbols_of = |wanted: Slot| {
+            let mut blocks = blocks.iter();
+            let found = blocks.find(|(slot, _)| *slot == wanted);
+            found.map(|(_, symbols)| &**symbols)
+        };
+        let Sealing { transmit, permit } = &mut self.packets[at];
+        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
+        let sealed = write_body(symbols_of, transmit, workshop, body).and_then(|()| {
+            let permit = permit.take().ok_or(TWICE)?;
+            let sealed = self.key.seal(permit, &transmit.header, datagram);
+            sealed.map_err(|error| error.to_string())
+        });
+        if sealed.is_err() {
+            // It has its place in the queue; no plaintext leaves.
+            datagram.fill(0);
+        }
+        sealed
+    }
+
+    /// The packets and their sealed datagrams.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = (&Transmit, &[u8])> {
+        let mut rest = &self.datagrams[..];
+        self.packets.iter().map(move |packet| {
+            let (datagram, behind) = rest.split_at(packet.len());
+            rest = behind;
+            (&packet.transmit, datagram)
+        })
+    }
+}
+
+/// What a packet carries, before it is sealed.
+pub(crate) fn write_body<'a>(
+    symbols_of: impl Fn(Slot) -> Option<&'a TxSymbols>,
+    transmit: &Transmit,
+    workshop: &mut Workshop,
+    body: &mut [u8],
+) -> Result<(), String> {
+    match &transmit.content {
+        Content::Control(frames) => body.copy_from_slice(frames),
+        Content::Window { span, slots, row } => {
+            let mut blocks = Vec::with_capacity(slots.len());
+            for slot in slots {
+                let block = symbols_of(*slot).ok_or(GONE)?;
+                blocks.push(SpanBlock {
+                    symbols: &block.memory[..block.n * block.symbol_len],
+                    symbol_len: block.symbol_len,
+                    count: block.n,
+                });
+            }
+            if let Some(newest) = blocks.last_mut() {
+                newest.count = usize::from(span.upto());
+            }
+            let prefix = span.encode();
+            body[..prefix.len()].copy_from_slice(&prefix);
+            span::encode(&mut workshop.rows, *row, &blocks, &mut body[prefix.len()..])
+                .map_err(|error| error.to_string())?;
+        }
+        Content::Symbol { slot, symbol } => {
+            let block = symbols_of(*slot).ok_or(GONE)?;
+            match transmit.fragment {
+                None => write_symbol(block, *symbol, workshop, body)?,
+                Some(part) => write_part(block, *symbol, part, workshop, body)?,
+            }
+        }
+        Content::Bundle {
+            slot,
+            symbol,
+            riders,
+        } => {
+            let block = symbols_of(*slot).ok_or(GONE)?;
+            let mut prefix = Vec::new();
+            put_varint(&mut prefix, block.symbol_len as u64);
+            let (main, mut body) = split_body(body, &prefix, block.symbol_len)?;
+            write_symbol(block, *symbol, workshop, main)?;
+            for riding in riders {
+                let block = symbols_of(riding.slot).ok_or(GONE)?;
+                prefix.clear();
+                riding.rider.encode_prefix(&mut prefix);
+                let (place, rest) = split_body(body, &prefix, block.symbol_len)?;
+                write_symbol(block, riding.symbol, workshop, place)?;
+                body = rest;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes what comes before a symbol: where the symbol goes, and what is behind it.
+fn split_body<'a>(
+    body: &'a mut [u8],
+    prefix: &[u8],
+    symbol_len: usize,
+) -> Result<(&'a mut [u8], &'a mut [u8]), String> {
+    const TOO_SHORT: &str = "a bundle that is longer than its packet";
+    let (before, body) = body.split_at_mut_checked(prefix.len()).ok_or(TOO_SHORT)?;
+    before.copy_from_slice(prefix);
+    let places = body.split_at_mut_checked(symbol_len);
+    places.ok_or_else(|| TOO_SHORT.to_owned())
+}
+
+/// A whole symbol of a block.
+fn write_symbol(
+    block: &TxSymbols,
+    symbol: SymbolId,
+    workshop: &mut Workshop,
+    out: &mut [u8],
+) -> Result<(), String> {
+    match symbol {
+        SymbolId::Source(index) => out.copy_from_slice(block.source(index)),
+        SymbolId::Repair(code, row) => {
+            let Workshop { encoder, pool, .. } = workshop;
+            let encoded = block.encode(code, row, encoder, pool, out);
+            encoded.map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// The part of a symbol that travels in one packet.
+fn write_part(
+    block: &TxSymbols,
+    symbol: SymbolId,
+    part: Fragment,
+    workshop: &mut Workshop,
+    body: &mut [u8],
+) -> Result<(), String> {
+    let mut whole = std::mem::take(&mut workshop.symbol);
+    whole.resize(block.symbol_len, 0);
+    let written = write_symbol(block, symbol, workshop, &mut whole);
+    let (prefix, bytes) = body.split_at_mut(FRAGMENT_PREFIX_LEN);
+    prefix.copy_from_slice(&part.encode());
+    bytes.copy_from_slice(&whole[part.range()]);
+    workshop.symbol = whole;
+    written
+}
