@@ -16,11 +16,15 @@ const EARLY: [Duration; 4] = [
     Duration::from_millis(50),
     Duration::from_millis(150),
 ];
-/// Elsewhere a copy waits for the answer: so long where the round trip is not known …
-const UNKNOWN: Duration = Duration::from_millis(50);
-/// … and a quarter of a round trip and this longer than that where it is. Further copies wait for so many times as long.
+/// Elsewhere a copy waits for the answer: so long where the round trip is not known, and may be longer than all of these …
+const UNKNOWN: [Duration; 4] = [
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
+/// … and a quarter of a round trip and this longer than that where it is; then as long again, three times.
 const LATENESS: Duration = Duration::from_millis(5);
-const BACKOFF: [u32; 4] = [1, 4, 8, 16];
 /// A path that is known to lose this share is one where a datagram is better sent twice.
 const LOSSY: f64 = 0.01;
 /// Most copies waiting, of all connections: 5 MB. Further ones are not made.
@@ -70,9 +74,10 @@ pub(super) struct Known {
 impl Known {
     /// How long after the original each copy is sent. `awaited`: an answer shows that the original has arrived.
     pub(super) fn delays(&self, awaited: bool) -> impl Iterator<Item = Duration> + use<> {
-        let answer = self.rtt.map_or(UNKNOWN, |rtt| rtt + rtt / 4 + LATENESS);
         let is_early = !awaited || self.plr >= LOSSY;
-        let late = BACKOFF.map(|times| times * answer);
+        let late = self.rtt.map_or(UNKNOWN, |rtt| {
+            [1, 2, 3, 4].map(|times| times * (rtt + rtt / 4 + LATENESS))
+        });
         if is_early { EARLY } else { late }.into_iter()
     }
 }
@@ -122,10 +127,10 @@ mod tests {
             let known = Known { rtt, plr };
             known.delays(awaited).collect()
         };
-        assert_eq!(delays(None, 0.0, true), [50, 200, 400, 800].map(ms));
+        assert_eq!(delays(None, 0.0, true), UNKNOWN);
         assert_eq!(
             delays(Some(ms(40)), 0.009, true),
-            [55, 220, 440, 880].map(ms)
+            [55, 110, 165, 220].map(ms)
         );
         assert_eq!(delays(Some(ms(40)), 0.01, true), EARLY);
         // Nothing answers an end.

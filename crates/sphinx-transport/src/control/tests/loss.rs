@@ -80,7 +80,7 @@ fn thirty_percent_on_a_long_path() {
 
 #[test]
 fn half_lost_both_ways() {
-    check(0.5, ms(5), ms(400), ms(6000));
+    check(0.5, ms(5), ms(400), ms(10_000));
 }
 
 /// Copies go at once where an earlier session has met losses.
