@@ -17,7 +17,7 @@ pub(super) const INITIAL_PACKETS: f64 = 32.0;
 /// On short paths that would save little and be fast.
 const FOLLOWING_PACKETS: f64 = 64.0;
 const FOLLOWING_PART: f64 = 0.6;
-const FOLLOWING_RTT: Nanos = 20 * MS;
+const FOLLOWING_RTT: Nanos = 30 * MS;
 /// On a remembered path they leave at this part of its rate, up to twice as many.
 const FOLLOWING_RATE: f64 = 0.5;
 /// Fewest packets of a flight when hardly anything of the first ones arrives.

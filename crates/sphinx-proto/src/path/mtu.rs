@@ -5,8 +5,8 @@ use crate::{Nanos, Time};
 
 /// Copies of each probe, so that random loss does not hide a larger MTU. One follows when the answer is late.
 const COPIES: u8 = 3;
-/// IP bytes of data after which the search on a new path begins. Larger packets save a hundredth or two of what is sent: less than a probe has before that.
-pub(super) const WORTHWHILE: u64 = 128 << 10;
+/// IP bytes of data after which the search on a new path begins: the first flight of what is long has as many, and a message has not.
+pub(super) const WORTHWHILE: u64 = 24 << 10;
 /// How long a size that failed is left alone.
 const AGAIN: Nanos = 60_000_000_000;
 /// A size that was once carried is tried again so soon after the path has become narrow, then after twice

@@ -17,6 +17,7 @@ mod rates;
 mod several;
 mod short;
 mod skips;
+mod steps;
 mod table;
 mod windows;
 mod workloads;

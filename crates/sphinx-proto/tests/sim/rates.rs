@@ -316,7 +316,10 @@ fn a_limit_holds_until_it_is_lifted() {
             carried(pair, until * SEC) / 1e6
         };
         let (first, second) = (rate(&mut pair, 1, 4), rate(&mut pair, 5, 7));
-        assert_eq!(pair.client().session().path_memory(), None);
+        // What is remembered is never the limit. (A start-up under a limit may take too little for measured.)
+        let memory = pair.client().session().path_memory();
+        let is_more = |memory: &PathMemory| (5_300_000..13_000_000).contains(&memory.rate);
+        assert!(memory.as_ref().is_none_or(is_more), "{memory:?}");
         let last = rate(&mut pair, 12, 16);
         // A scavenger pauses now and then.
         let least = if cc == CcKind::Scavenger { 0.87 } else { 0.92 };
