@@ -323,6 +323,7 @@ impl Path {
             self.address.timer.on_news(now);
         }
         if carried.counts() {
+            self.address.mtu.on_sent(ip_bytes);
             self.address.bytes_in_flight += u64::from(ip_bytes);
             let in_flight = self.address.bytes_in_flight;
             self.address.cc.on_sent(now, pn, ip_bytes, in_flight);

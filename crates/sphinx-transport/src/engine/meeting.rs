@@ -275,7 +275,7 @@ impl<Io: PacketIo> Engine<Io> {
             return None;
         }
         let elapsed = clock.saturating_duration_since(self.base);
-        while let Some(Remote { address, .. }) = remotes.get(self.next_attempt) {
+        while let Some(Remote { address, memory }) = remotes.get(self.next_attempt) {
             let due = attempt_delay(self.next_attempt);
             if elapsed < due && !self.attempts.is_empty() {
                 break;
@@ -283,12 +283,18 @@ impl<Io: PacketIo> Engine<Io> {
             self.next_attempt += 1;
             let settings = settings(*service, &self.options, 1 + further.len());
             match self.control.connect(clock, *address, ticket, &settings) {
-                Ok(id) => self.attempts.push(Attempt {
-                    id,
-                    remote: *address,
-                    refusals: 0,
-                    refused_since: None,
-                }),
+                Ok(id) => {
+                    if let Some(memory) = memory {
+                        let rtt = Duration::from_nanos(memory.rtt);
+                        self.control.remember(id, rtt, memory.plr);
+                    }
+                    self.attempts.push(Attempt {
+                        id,
+                        remote: *address,
+                        refusals: 0,
+                        refused_since: None,
+                    });
+                }
                 Err(why) => {
                     self.failure.get_or_insert(error_of(why));
                 }
