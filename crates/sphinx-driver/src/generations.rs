@@ -3,6 +3,7 @@
 //! The core says which symbols are of use and how far they may be given out; here is what they hold. A symbol has memory of its own, which goes
 //! to the application as it is.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::generation::Generation;
@@ -49,14 +50,12 @@ impl Generations {
         symbol: SymbolId,
         memory: PoolBuffer,
     ) -> bool {
-        if !self.open.contains_key(&block) {
-            let Ok(new) = Generation::new(usize::from(n)) else {
-                return false;
-            };
-            self.open.insert(block, new);
-        }
-        let Some(generation) = self.open.get_mut(&block) else {
-            return false;
+        let generation = match self.open.entry(block) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => match Generation::new(usize::from(n)) {
+                Ok(new) => place.insert(new),
+                Err(_) => return false,
+            },
         };
         let (before, len) = (generation.operations(), memory.len());
         let added = match symbol {

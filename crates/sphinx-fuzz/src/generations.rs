@@ -113,7 +113,7 @@ impl Mirror {
             0..0x90 => (CodeId::SOURCE, u32::from(input.byte()) % 70),
             0x90..0xf0 => (
                 CodeId::Rlc.to_wire(),
-                u32::from(input.byte()) % 70 << 18 | u32::from(input.byte()),
+                (u32::from(input.byte()) % 70) << 18 | u32::from(input.byte()),
             ),
             _ => (input.byte() & 7, input.number(3) as u32),
         };
