@@ -123,6 +123,20 @@ bench-veth: build ## Sphinx beside QUIC at line rate, and tasks beside threads, 
 	@scripts/bench-veth $(ARGS)
 	$(CARGO) run --release --locked --package sphinx-transport --features tokio --example tokio_bulk -- --veth
 
+.PHONY: bench-xdp
+bench-xdp: build ## AF_XDP beside UDP sockets with and without segmentation, over a veth pair (root, iproute2)
+	@scripts/bench-xdp $(ARGS)
+
+.PHONY: test-dpdk
+test-dpdk: ## Transfers over DPDK's virtual cards (root, iproute2, libdpdk-dev >= 22.11)
+	$(CARGO) test --locked --package sphinx-dpdk --features dpdk $(CARGO_FLAGS)
+	$(CARGO) build --locked --package sphinx-cli --no-default-features --features dpdk --target-dir target/dpdk $(CARGO_FLAGS)
+	@scripts/test-dpdk $(ARGS)
+
+.PHONY: bench-tun
+bench-tun: build ## Kernel TCP and ping over sphx tunnel --tun at 6 % loss, RTT 10 and 100 ms (root, iproute2; 6 minutes; ARGS="--seeds 1")
+	@scripts/bench-tun $(ARGS)
+
 .PHONY: bench-fairness
 bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
 	@scripts/bench-fairness $(ARGS)

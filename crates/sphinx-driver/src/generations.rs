@@ -51,7 +51,7 @@ impl Generations {
         memory: PoolBuffer,
     ) -> bool {
         let generation = match self.open.entry(block) {
-            Entry::Occupied(known) => known.into_mut(),
+            Entry::Occupied(open) => open.into_mut(),
             Entry::Vacant(place) => match Generation::new(usize::from(n)) {
                 Ok(new) => place.insert(new),
                 Err(_) => return false,

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod card;
 pub mod driver;
 pub mod fec;
 pub mod generations;

@@ -98,6 +98,8 @@ pub(crate) struct EndpointCounts {
     /// Datagrams that belonged to nobody.
     pub(crate) strays: u64,
     pub(crate) load: Load,
+    /// The back end.
+    pub(crate) io: &'static str,
 }
 
 impl Association {
@@ -125,7 +127,7 @@ impl Association {
             cc,
             codec,
             profile,
-            io: "udp",
+            io: endpoint.io,
             ..Stats::default()
         };
         Self {

@@ -270,7 +270,8 @@ impl<Io: PacketIo> Engine<Io> {
             Interest::ReadWrite
         };
         let gather = self.gather(received, clock, now, wake);
-        let gather = gather.filter(|_| all_sent);
+        // Where the time of arrival is not known it counts as that of looking, which is not to be late.
+        let gather = gather.filter(|_| all_sent && self.io.capabilities().timestamps);
         // Time has passed since `clock` was read.
         let elapsed = clock.elapsed();
         let left = |wake: Duration| {
@@ -444,9 +445,11 @@ impl<Io: PacketIo> Engine<Io> {
                 sends: io.send_calls,
                 datagrams_sent: io.send_datagrams,
                 gso_downgrades: io.gso_downgrades,
+                kernel_datagrams: io.kernel_datagrams,
                 workers: self.crew.as_ref().map_or(0, Crew::workers),
                 busy: Duration::from_nanos(self.crew.as_ref().map_or(0, Crew::busy_ns)),
             },
+            io: self.io.name(),
         }
     }
 

@@ -3,8 +3,11 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+#[cfg(feature = "dpdk")]
+use sphinx_dpdk::DpdkConfig;
 use sphinx_fec::CodeId;
 use sphinx_proto::{Config, Nanos};
 use sphinx_workers::{usable_cpus, workers_for};
@@ -12,6 +15,7 @@ use sphinx_workers::{usable_cpus, workers_for};
 pub use sphinx_net::Family;
 pub use sphinx_proto::cc::CcKind as Cc;
 use sphinx_proto::{Paper, Sc};
+use sphinx_xdp::XdpConfig;
 
 use crate::budget::default_memory;
 use crate::routing::RoutingKey;
@@ -171,6 +175,38 @@ impl Service {
     }
 }
 
+/// How packets get to the network and from there.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Io {
+    /// The kernel's UDP sockets.
+    #[default]
+    Udp,
+    /// Past the kernel, at one interface (AF_XDP).
+    Xdp(XdpConfig),
+    /// A card that DPDK has to itself.
+    #[cfg(feature = "dpdk")]
+    Dpdk(DpdkConfig),
+}
+
+impl FromStr for Io {
+    type Err = String;
+
+    /// `udp`, `xdp:IF[:QUEUES][,copy|zerocopy][,native|generic]`, or `dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "udp" => Ok(Self::Udp),
+            Some(("xdp", config)) => config.parse().map(Self::Xdp),
+            #[cfg(feature = "dpdk")]
+            Some(("dpdk", config)) => config.parse().map(Self::Dpdk),
+            #[cfg(not(feature = "dpdk"))]
+            Some(("dpdk", _)) => Err("dpdk is not part of this build: cargo build --release --features dpdk has it".to_owned()),
+            _ if text == "xdp" => Err("expected xdp:IF, with the name of an interface: xdp:eth0".to_owned()),
+            _ => Err("expected udp, xdp:IF[:QUEUES][,copy|zerocopy][,native|generic] or dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]".to_owned()),
+        }
+    }
+}
+
 /// Where a path of a connecting end begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalPath {
@@ -192,6 +228,8 @@ impl fmt::Display for LocalPath {
 /// Settings of an endpoint and its sessions.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// How packets get to the network and from there.
+    pub io: Io,
     /// Address family to use where both are possible.
     pub family: Family,
     /// Redundancy.
@@ -259,6 +297,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            io: Io::default(),
             family: Family::default(),
             profile: Profile::Auto,
             codec: Codec::Auto,

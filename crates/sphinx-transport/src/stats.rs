@@ -116,7 +116,7 @@ pub struct Stats {
     pub codec: &'static str,
     /// Profile.
     pub profile: &'static str,
-    /// Packet back end.
+    /// Packet back end: `udp`, or how the one was opened that bypasses the kernel.
     pub io: &'static str,
     /// What the endpoint has asked of the machine since the session began, for all its sessions.
     pub load: Load,
@@ -137,6 +137,8 @@ pub struct Load {
     pub datagrams_sent: u64,
     /// Times that segmentation offload was given up.
     pub gso_downgrades: u64,
+    /// Datagrams, received and sent, that went by the kernel's socket although the back end bypasses it.
+    pub kernel_datagrams: u64,
     /// Workers that code for it.
     pub workers: usize,
     /// Time for which they were busy, all together.
@@ -158,6 +160,7 @@ impl Load {
             sends,
             datagrams_sent,
             gso_downgrades,
+            kernel_datagrams,
             workers: _,
             busy,
         } = *earlier;
@@ -168,6 +171,7 @@ impl Load {
             sends: self.sends - sends,
             datagrams_sent: self.datagrams_sent - datagrams_sent,
             gso_downgrades: self.gso_downgrades - gso_downgrades,
+            kernel_datagrams: self.kernel_datagrams - kernel_datagrams,
             workers: self.workers,
             busy: self.busy.saturating_sub(busy),
         }

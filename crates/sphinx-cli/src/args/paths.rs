@@ -114,9 +114,9 @@ impl PathArgs {
 
     /// The scheme for a bounded buffer, if one is wanted.
     pub(crate) fn sc(&self) -> Option<Sc> {
-        match self.bond.value() {
-            Bond::Aggregate => None,
-            Bond::Sc(sc) => Some(sc),
+        match &self.bond {
+            Choice::Built(Bond::Sc(sc)) => Some(*sc),
+            Choice::Built(Bond::Aggregate) | Choice::Later(_) => None,
         }
     }
 

@@ -216,6 +216,10 @@ impl Done {
                 ratio(stats.load.datagrams_received, stats.load.receives),
             )
             .with("gso_downgrades", stats.load.gso_downgrades)
+            .with(
+                "kernel_datagrams",
+                (stats.io != "udp").then_some(stats.load.kernel_datagrams),
+            )
             .with("workers", stats.load.workers)
             .with("worker_busy", worker_busy(stats))
             .with("icm", stats.icm)
