@@ -59,5 +59,5 @@ pub fn between(
         return Err(FrontError::Mtu(mtu));
     }
     let ports = [left.open()?, right.open()?].map(Port::Tun);
-    LinkThread::start(ports, links, 0, mtu, observer)
+    LinkThread::start(ports, links, 0, mtu, (observer, None))
 }

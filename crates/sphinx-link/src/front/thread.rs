@@ -10,7 +10,7 @@ use std::{
 use sphinx_netdev::ethernet::{self, Ethernet};
 
 use super::{
-    Direction, FrontCounters, FrontError, Observer,
+    Direction, FrontCounters, FrontError, Observer, Stage,
     engine::{Engine, Setup, Shared},
     port::Port,
 };
@@ -40,17 +40,20 @@ pub fn join(
     let (left, right) = (Ethernet::open(left)?, Ethernet::open(right)?);
     let mtu = left.mtu().max(right.mtu());
     let ports = [left, right].map(Port::Ethernet);
-    LinkThread::start(ports, links, ethernet::HEADER_BYTES, mtu, observer)
+    LinkThread::start(ports, links, ethernet::HEADER_BYTES, mtu, (observer, None))
 }
 
+/// Who sees every packet, and who decides what goes on.
+type Passers = (Option<Box<dyn Observer>>, Option<Box<dyn Stage>>);
+
 impl LinkThread {
-    /// Packets have `header` bytes in front of the IP header.
+    /// Packets have `header` bytes in front of the IP header: none, if there is a stage.
     pub(super) fn start(
         interfaces: [Port; 2],
         links: [LinkConfig; 2],
         header: usize,
         mtu: usize,
-        mut observer: Option<Box<dyn Observer>>,
+        (mut observer, stage): Passers,
     ) -> Result<LinkThread, FrontError> {
         for link in &links {
             link.validate()?;
@@ -67,6 +70,7 @@ impl LinkThread {
             mtu,
             start,
             observer,
+            stage,
         };
         let thread = thread::Builder::new().name("sphinx-link".into()).spawn({
             let shared = Arc::clone(&shared);
