@@ -24,13 +24,13 @@ use sphinx_netdev::{
 };
 use thiserror::Error;
 
-use self::port::Port;
 pub use self::{
     between::{Interface, between},
     lateness::Lateness,
     stage::Stage,
     thread::{LinkThread, join},
 };
+use self::{port::Port, thread::Guests};
 use crate::{ConfigError, Counters, LinkConfig, Record, Time};
 
 /// Kernel TCP with buffers that never limit a transfer, and no memory of earlier connections: set in
@@ -294,7 +294,7 @@ impl Front {
         )?;
         let ports = [left_tun, right_tun].map(Port::Tun);
         let links = [config.left_to_right, config.right_to_left];
-        let link = LinkThread::start(ports, links, 0, config.mtu, (observer, stage))?;
+        let link = LinkThread::start(ports, links, 0, config.mtu, Guests { observer, stage })?;
         Ok(Front {
             left,
             right,

@@ -24,6 +24,22 @@ pub struct LinkThread {
     started: SystemTime,
 }
 
+/// Who is in the link's thread besides the link.
+pub(super) struct Guests {
+    pub(super) observer: Option<Box<dyn Observer>>,
+    pub(super) stage: Option<Box<dyn Stage>>,
+}
+
+impl Guests {
+    /// Nobody who changes anything.
+    pub(super) fn seeing(observer: Option<Box<dyn Observer>>) -> Guests {
+        Guests {
+            observer,
+            stage: None,
+        }
+    }
+}
+
 /// Joins two Ethernet interfaces that exist, of this namespace: what arrives at the left one leaves at
 /// the right one, and back, as it was. The machine should have no addresses on them and not forward
 /// between them. IP packets to single hosts go through the links; all other frames (ARP, multicast,
@@ -40,11 +56,14 @@ pub fn join(
     let (left, right) = (Ethernet::open(left)?, Ethernet::open(right)?);
     let mtu = left.mtu().max(right.mtu());
     let ports = [left, right].map(Port::Ethernet);
-    LinkThread::start(ports, links, ethernet::HEADER_BYTES, mtu, (observer, None))
+    LinkThread::start(
+        ports,
+        links,
+        ethernet::HEADER_BYTES,
+        mtu,
+        Guests::seeing(observer),
+    )
 }
-
-/// Who sees every packet, and who decides what goes on.
-type Passers = (Option<Box<dyn Observer>>, Option<Box<dyn Stage>>);
 
 impl LinkThread {
     /// Packets have `header` bytes in front of the IP header: none, if there is a stage.
@@ -53,7 +72,10 @@ impl LinkThread {
         links: [LinkConfig; 2],
         header: usize,
         mtu: usize,
-        (mut observer, stage): Passers,
+        Guests {
+            mut observer,
+            stage,
+        }: Guests,
     ) -> Result<LinkThread, FrontError> {
         for link in &links {
             link.validate()?;

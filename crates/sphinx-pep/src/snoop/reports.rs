@@ -125,7 +125,7 @@ impl Snoop {
     /// A range is reported. What of it is cached has just arrived. The rest may have been there for long, as
     /// where a repair joins two ranges: it left the cache when it was reported first.
     fn see_arrivals(&mut self, now: Time, left: u64, right: u64) {
-        self.newest_delivered = self.see_arrival(now, self.cache.overlapping(left, right));
+        self.newest_delivered = self.newest_with(now, self.cache.overlapping(left, right));
         // Round-trip time from the last packet, if it was sent once (Karn).
         let last = self.cache.overlapping(left, right).last();
         if let Some(sample) = last.and_then(|(_, cached)| self.sample(now, cached)) {
@@ -148,7 +148,7 @@ impl Snoop {
         (once && known).then(|| now.saturating_sub(cached.departed))
     }
 
-    /// Packets have arrived. Of one that was sent twice, an answer that comes sooner than the
+    /// When the packet left for the hop that left last of all that have arrived, these included. Of one that was sent twice, an answer that comes sooner than the
     /// shortest round trip is an answer to the first sending (RFC 8985), which says nothing of the second.
     fn see_arrival<'a>(
         &self,
@@ -174,15 +174,15 @@ impl Snoop {
             true => None,
             false => self.cache.at(self.acknowledged),
         };
-        let newest = self.see_arrival(context.now, head.into_iter());
+        let newest = self.newest_with(context.now, head.into_iter());
         let last = self.cache.remove_below(position);
         let newest = match &last {
             _ if !was_whole => newest,
             Some(cached) if cached.end == position => {
-                self.see_arrival(context.now, [(position - 1, cached)].into_iter())
+                self.newest_with(context.now, [(position - 1, cached)].into_iter())
             }
             // A part of it, if it is there at all.
-            _ => self.see_arrival(context.now, self.cache.at(position - 1).into_iter()),
+            _ => self.newest_with(context.now, self.cache.at(position - 1).into_iter()),
         };
         self.newest_delivered = newest;
         self.acknowledged = position;
