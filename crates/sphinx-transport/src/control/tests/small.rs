@@ -83,12 +83,12 @@ fn a_first_flight_that_is_sent_again_is_answered_again() {
 fn a_first_flight_is_answered_a_few_times_only() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut server = Control::server(&identity, settings(Service::PERF));
+    let mut server = Control::server(&identity, guests(&identity), settings(Service::PERF));
     let flight = {
         let mut client = Control::client();
         let (ticket, settings) = (ticket_of(&identity), settings(Service::PERF));
         client
-            .connect(now, SERVER, ticket.pin(), ticket.secret(), &settings)
+            .connect(now, SERVER, &ticket, &settings)
             .expect("a valid address");
         let mut flight = Vec::new();
         client.poll_transmit(now, &mut flight).expect("a flight");
