@@ -109,6 +109,21 @@ pub(crate) fn sequence(packet: &[u8]) -> Option<u32> {
     }
 }
 
+/// Whether a TCP segment has ACK, no other flags but those of ECN, and no data.
+pub(crate) fn is_pure_ack(packet: &[u8]) -> bool {
+    const HEADER_BYTES: usize = 20;
+    const ACK: u8 = 0x10;
+    const ECN: u8 = 0xc0;
+    let Some(carried) = carried(packet).filter(|it| it.protocol == TCP) else {
+        return false;
+    };
+    let (Some(words), Some(flags)) = (carried.transport.get(12), carried.transport.get(13)) else {
+        return false;
+    };
+    let header = usize::from(words >> 4) * 4;
+    flags & !ECN == ACK && header >= HEADER_BYTES && carried.transport.len() == header
+}
+
 fn carried(packet: &[u8]) -> Option<Carried<'_>> {
     match packet.first()? >> 4 {
         4 => carried_v4(packet),

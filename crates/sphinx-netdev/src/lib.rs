@@ -1,14 +1,15 @@
 //! Network namespaces, TUN devices, Ethernet interfaces, and routes to them.
 //!
 //! What emulates a link or stands in its path uses these: the front end of the emulator, the lab,
-//! the demonstration and the agent for unmodified TCP. Sessions do not: packets of an endpoint are the
-//! business of `sphinx-net`.
+//! the demonstration and the agent for unmodified TCP. Packets of an endpoint are the
+//! business of `sphinx-net`; back ends that bypass the kernel ask here what it knows of the network.
 //!
 //! - [`netns`]: namespaces of this process, with or without root;
 //! - [`confine`]: one program in namespaces of its own;
 //! - [`pidns`]: programs that end together;
 //! - [`tun`]: devices that carry the packets of a namespace to this process;
 //! - [`ethernet`]: frames of an interface that exists;
+//! - [`lookup`]: interfaces, routes and neighbours, as the kernel knows them;
 //! - [`filter`]: what the packet filter does with packets that others should see;
 //! - [`nfqueue`]: packets on their way through the kernel, judged by this process;
 //! - [`qdisc`]: queues in front of interfaces;
@@ -21,6 +22,7 @@ pub mod cgroup;
 pub mod confine;
 pub mod ethernet;
 pub mod filter;
+pub mod lookup;
 mod netlink;
 pub mod netns;
 mod nfnetlink;
