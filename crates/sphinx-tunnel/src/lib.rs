@@ -9,6 +9,7 @@
 //! | `datagrams`, `udp` | datagrams between sockets and flows |
 //! | `dial` | names resolved, targets connected |
 //! | `proxy` | SOCKS5 and HTTP CONNECT |
+//! | `tun` | IP packets of a network interface |
 //! | `live` | a session, and what comes to it |
 //! | `client`, `server` | the two ends |
 //! | `event` | what there is to tell |
@@ -29,6 +30,7 @@ mod permit;
 mod proxy;
 mod relay;
 mod server;
+mod tun;
 mod udp;
 mod wire;
 
@@ -38,4 +40,5 @@ pub use forward::{Carried, Forward, ForwardError, Listen, listen_address, target
 pub use permit::{Permit, PermitError, Transport};
 pub use proxy::Credentials;
 pub use server::{Limits, Server};
+pub use tun::{Hub, Pool, Prefix, ProgramDevice, Settings, TunPlan, parse_prefix};
 pub use wire::{Refusal, Status, Target};

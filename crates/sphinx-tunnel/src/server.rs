@@ -18,6 +18,7 @@ use crate::exchange::{self, Asked};
 use crate::live::Live;
 use crate::permit::Permit;
 use crate::relay::{First, Local, relay};
+use crate::tun::{self, Hub};
 use crate::udp::{self, Association, Listener};
 use crate::wire::{Refusal, Request, Status, Target};
 
@@ -45,6 +46,7 @@ pub struct Server {
     permit: Arc<Permit>,
     limits: Limits,
     events: Events,
+    tun: Option<Hub>,
 }
 
 /// One client.
@@ -62,7 +64,15 @@ impl Server {
             permit: Arc::new(permit),
             limits,
             events,
+            tun: None,
         }
+    }
+
+    /// The same, with an interface for clients that may send IP packets.
+    #[must_use]
+    pub fn with_tun(self, hub: Hub) -> Self {
+        let tun = Some(hub);
+        Self { tun, ..self }
     }
 
     /// Serves one client until its session ends.
@@ -186,6 +196,25 @@ impl Client {
                     () = udp::closed(recv) => return,
                 }
                 .map_err(|refusal| (at.to_string(), refusal))
+            }
+            Request::Tun { flow, addresses } => {
+                let carried = match &self.server.tun {
+                    Some(hub) if self.server.permit.lets_tun() => {
+                        let (mut recv, asked) = (recv, (flow, &addresses[..]));
+                        let mut flow = events.flow("tun", self.name.clone(), Direction::In);
+                        let both = (&mut send, &mut recv);
+                        let served = tun::serve(hub, &live, asked, both, &mut flow).await;
+                        if let Err(refusal) = &served {
+                            flow.ended(Err(refusal));
+                        }
+                        served
+                    }
+                    _ => Err(Refusal::new(
+                        Status::Denied,
+                        format!("IP packets: {}", dial::NO_RULE),
+                    )),
+                };
+                carried.map_err(|refusal| ("tun".to_owned(), refusal))
             }
             Request::Accepted { .. } | Request::AcceptedUdp { .. } => {
                 let none = Refusal::new(Status::Unsupported, "this server asked for no listener");

@@ -1,20 +1,25 @@
 //! `sphx tunnel` and `sphx server`.
 
+pub(crate) mod inside;
+mod interface;
+
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use sphinx_transport::asynchronous::Server as Endpoint;
 use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service};
 use sphinx_tunnel::{
-    ClientError, Credentials, Event, Events, Forward, Limits, Listen, Plan, Server, Status,
+    ClientError, Credentials, Event, Events, Forward, Hub, Limits, Listen, Plan, Server, Status,
 };
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -35,8 +40,9 @@ const KEY_BYTES_MAX: u64 = 16 << 10;
 /// Longest file with a user and a password.
 const AUTH_BYTES_MAX: u64 = 1024;
 
-pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<()> {
-    let plan = plan(&args)?;
+/// Runs until it is stopped, or the program ends that was to be run: then with its code.
+pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
+    let mut plan = plan(&args)?;
     let (source, _) = ticket::find(
         args.ticket_file.as_deref(),
         args.ticket.as_deref(),
@@ -51,6 +57,14 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<()> {
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let _registration = context.stop.on_stop(move || stopped.notify_one());
+    let (program, device) = match args.program.is_empty() {
+        true => (None, None),
+        false => {
+            let (waiting, device) = inside::start(&args.program, &args.dns)?;
+            (Some(Program::watch(waiting, &stop)?), Some(device))
+        }
+    };
+    plan.tun = interface::plan(&args, device);
     let ended = runtime.block_on(async {
         let stop = stop.notified();
         match args.stdio {
@@ -63,9 +77,48 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<()> {
     // Standard input may be read for ever.
     runtime.shutdown_background();
     told.finish();
+    let code = program.map(|program| program.end(ended.is_err() || context.stop.requested()));
     match context.stop.requested() {
         true => Err(context.stop.failure()),
-        false => ended.map_err(failure),
+        false => ended.map_err(failure).and_then(|()| code.unwrap_or(Ok(0))),
+    }
+}
+
+/// A program whose packets are carried.
+struct Program {
+    id: Pid,
+    thread: JoinHandle<io::Result<ExitStatus>>,
+    _directory: TempDir,
+}
+
+impl Program {
+    /// With its end, the tunnel ends too.
+    fn watch(waiting: inside::Waiting, stop: &Arc<Notify>) -> Outcome<Self> {
+        let (mut child, directory) = waiting.into_parts();
+        let id = Pid::from_child(&child);
+        let stop = Arc::clone(stop);
+        let wait = move || {
+            let status = child.wait();
+            stop.notify_one();
+            status
+        };
+        let thread = thread::Builder::new()
+            .name("program".to_owned())
+            .spawn(wait);
+        Ok(Self {
+            id,
+            thread: thread.map_err(|error| local_io("start", "a thread", error))?,
+            _directory: directory,
+        })
+    }
+
+    /// Waits for it; `early`: without a tunnel it is of no use.
+    fn end(self, early: bool) -> Outcome<u8> {
+        if early && !self.thread.is_finished() {
+            let _ = kill_process(self.id, Signal::TERM);
+        }
+        let status = self.thread.join().ok().and_then(Result::ok);
+        status.map(inside::code_of).ok_or_else(inside::lost)
     }
 }
 
@@ -76,6 +129,14 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
             "--permit tunnel lets those who have the ticket reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
         )
     })?;
+    if permit.lets_tun() && args.tun_pool.is_empty() {
+        let failure = usage("--permit tun: clients need addresses");
+        return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
+    }
+    if !permit.lets_tun() && !args.tun_pool.is_empty() {
+        let failure = usage("--tun-pool: no rule lets clients send IP packets");
+        return Err(failure.with_hint("--permit tun does"));
+    }
     let options = options(&args.common);
     let listen = ListenArgs {
         listen: args.listen,
@@ -96,7 +157,15 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let _registration = context.stop.on_stop(move || stopped.notify_one());
-    let serving = Arc::new(Server::new(permit, Limits::default(), told.events.clone()));
+    let mut serving = Server::new(permit, Limits::default(), told.events.clone());
+    if !args.tun_pool.is_empty() {
+        let opened = runtime.block_on(async { Hub::open(&args.tun_pool, &told.events) });
+        let hub = opened.map_err(|error| {
+            interface::failure(format!("--tun-pool: opening a TUN device: {error}"), &error)
+        })?;
+        serving = serving.with_tun(hub);
+    }
+    let serving = Arc::new(serving);
     let ended: Outcome<()> = runtime.block_on(async {
         let endpoint = Endpoint::from(server);
         let mut clients = JoinSet::new();
@@ -115,8 +184,8 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
         endpoint.shut_down().await;
         ended
     });
-    drop(runtime);
     drop(serving);
+    drop(runtime);
     told.finish();
     match context.stop.requested() {
         true => Err(context.stop.failure()),
@@ -185,13 +254,19 @@ fn kept_key(path: &Path) -> Outcome<ServerKey> {
 }
 
 fn plan(args: &TunnelArgs) -> Outcome<Plan> {
+    interface::check(args)?;
     let TunnelArgs {
         local,
         remote,
         proxy,
         ..
     } = args;
-    if local.is_empty() && remote.is_empty() && proxy.is_empty() && args.stdio.is_none() {
+    if local.is_empty()
+        && remote.is_empty()
+        && proxy.is_empty()
+        && args.stdio.is_none()
+        && args.tun.is_none()
+    {
         let failure = usage("there is nothing to forward");
         return Err(failure
             .with_hint("-L 8080:host:80 forwards a port; sphx tunnel --help shows the others"));
@@ -240,6 +315,7 @@ fn plan(args: &TunnelArgs) -> Outcome<Plan> {
         remote: remote.clone(),
         proxies: proxy.clone(),
         credentials: args.proxy_auth.as_deref().map(credentials).transpose()?,
+        tun: None,
     })
 }
 
@@ -282,6 +358,7 @@ fn failure(error: ClientError) -> Failure {
             ),
             _ => fail(ErrorKind::RemoteIo, message),
         },
+        ClientError::Tun { source, .. } => interface::failure(message, &source),
         ClientError::Stdio(_) => fail(ErrorKind::LocalIo, message),
     }
 }
@@ -347,6 +424,24 @@ fn tell(event: Event, reporter: &Reporter) {
                     .with("bound", bound.as_str()),
             );
             reporter.note(&format!("{spec}: listening on {bound}"));
+        }
+        Event::Tun {
+            interface,
+            addresses,
+            commands,
+        } => {
+            let told = report::Event::new("tun").with("interface", interface.as_str());
+            let told = told.with("addresses", &addresses[..]);
+            reporter.event(told.with("commands", &commands[..]));
+            let addresses = addresses.join(", ");
+            reporter.note(&format!("{interface}: {addresses}"));
+            if !commands.is_empty() {
+                reporter
+                    .note("For clients to reach more than this machine, run what is missing of:");
+            }
+            for command in commands {
+                reporter.note(&format!("  {command}"));
+            }
         }
         Event::Flow {
             id,
