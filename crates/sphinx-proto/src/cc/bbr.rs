@@ -384,7 +384,8 @@ impl RateControl for Bbr {
         self.sampler.on_sent(now, pn, ip_bytes, self.bw);
         match self.phase {
             Phase::Startup => {
-                if self.startup.on_sent(ip_bytes) {
+                let ends_train = self.startup.on_sent(ip_bytes);
+                if ends_train {
                     self.phase_run = self.sampler.start_run(Phase::Startup);
                 }
             }

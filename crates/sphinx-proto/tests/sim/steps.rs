@@ -41,7 +41,7 @@ fn step(rtt: u64, loss: f64, seed: u64) -> Step {
     let (mut last, mut most) = (DOWN * MS, 0.0_f64);
     let wait_ms = |bytes: u64, mbit: u64| bytes as f64 * 8e-3 / mbit as f64;
     pair.run_until(UP * MS, |pair| {
-        let wait = wait_ms(pair.links[0].queue_bytes() as u64, LOW);
+        let wait = wait_ms(pair.links[0].queue_bytes(), LOW);
         most = most.max(wait);
         if wait > 50.0 {
             last = pair.now;
