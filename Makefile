@@ -73,6 +73,13 @@ simulated: tools ## Write docs/simulated.txt: what the protocol reaches in virtu
 		| grep -vE '^(running|test) |^$$' > docs/simulated.txt.new
 	mv docs/simulated.txt.new docs/simulated.txt
 
+.PHONY: sc-multipath
+sc-multipath: tools ## Write docs/sc-multipath.txt: unequal paths and a bounded buffer, in virtual time (5 minutes)
+	$(CARGO) test --release --locked --package sphinx-proto --test sim --no-run
+	$(CARGO) test --release --locked --package sphinx-proto --test sim -- sc_table::table --ignored --nocapture 2>/dev/null \
+		| grep -vE '^(running|test) ' | cat -s > docs/sc-multipath.txt.new
+	mv docs/sc-multipath.txt.new docs/sc-multipath.txt
+
 .PHONY: sim-pep
 sim-pep: tools ## Random paths for kernel-like TCP with an agent in the middle, in virtual time (SEEDS=2000)
 	SPHINX_PEP_SEEDS=$(SEEDS) $(CARGO) test --release --locked --package sphinx-pep --test sim random
@@ -115,6 +122,20 @@ bench-veth: build ## Sphinx beside QUIC at line rate, and tasks beside threads, 
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@scripts/bench-veth $(ARGS)
 	$(CARGO) run --release --locked --package sphinx-transport --features tokio --example tokio_bulk -- --veth
+
+.PHONY: bench-xdp
+bench-xdp: build ## AF_XDP beside UDP sockets with and without segmentation, over a veth pair (root, iproute2)
+	@scripts/bench-xdp $(ARGS)
+
+.PHONY: test-dpdk
+test-dpdk: ## Transfers over DPDK's virtual cards (root, iproute2, libdpdk-dev >= 22.11)
+	$(CARGO) test --locked --package sphinx-dpdk --features dpdk $(CARGO_FLAGS)
+	$(CARGO) build --locked --package sphinx-cli --no-default-features --features dpdk --target-dir target/dpdk $(CARGO_FLAGS)
+	@scripts/test-dpdk $(ARGS)
+
+.PHONY: bench-tun
+bench-tun: build ## Kernel TCP and ping over sphx tunnel --tun at 6 % loss, RTT 10 and 100 ms (root, iproute2; 6 minutes; ARGS="--seeds 1")
+	@scripts/bench-tun $(ARGS)
 
 .PHONY: bench-fairness
 bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)

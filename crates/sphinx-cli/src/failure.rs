@@ -1,5 +1,7 @@
 //! How a command ends: error kinds, exit codes, and the names scripts see.
 
+mod bypass;
+
 use std::error::Error as _;
 use std::fmt;
 use std::io;
@@ -36,7 +38,8 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        fail_hint(error.kind(), error.to_string(), hint(&error))
+        let hint = bypass::hint(&error).unwrap_or_else(|| hint(&error).to_owned());
+        fail_hint(error.kind(), error.to_string(), hint)
     }
 }
 

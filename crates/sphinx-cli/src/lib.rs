@@ -131,6 +131,11 @@ fn dispatch(cli: Cli) -> u8 {
     if let Command::Tools(tool) = &cli.command {
         tool.serve_if_init();
     }
+    // Namespaces can only be left while there is one thread: before the reporter's.
+    #[cfg(feature = "tunnel")]
+    if let Command::Inside(args) = &cli.command {
+        return tunnel::inside::run(args);
+    }
     let stop = Stop::default();
     let reporter = Reporter::new(output_settings(&cli.command), stop.clone());
     // A user namespace can only be entered while there is one thread: before the signals'.
@@ -203,7 +208,9 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
             return tool.run(ground, context);
         }
         Command::Pep(args) => return pep::run(args, context),
-        Command::Tunnel(args) => tunnel::run(args, context)?,
+        Command::Tunnel(args) => return tunnel::run(args, context),
+        #[cfg(feature = "tunnel")]
+        Command::Inside(args) => return Ok(tunnel::inside::run(&args)),
         Command::Server(args) => tunnel::serve(args, context)?,
         Command::Join(args) => tunnel::join(&args, context)?,
         Command::Ticket(args) => commands::tickets::run(args, context)?,
@@ -230,6 +237,8 @@ fn output_settings(command: &Command) -> Settings {
         } => return Settings::new(args.json, false),
         Command::Tools(tool) => return tool.settings(),
         Command::Tunnel(args) => return args.settings(),
+        #[cfg(feature = "tunnel")]
+        Command::Inside(_) => return Settings::new(false, true),
         Command::Server(args) => return args.settings(),
         Command::Join(args) => return args.settings(),
         Command::Ticket(args) => return args.settings(),

@@ -97,6 +97,44 @@ pub(crate) mod pep {
         Err(omitted("pep", "pep"))
     }
 
+    /// No agent in front of an emulated link.
+    #[cfg(feature = "lab")]
+    #[derive(Clone)]
+    pub(crate) enum InLink {}
+
+    #[cfg(feature = "lab")]
+    impl InLink {
+        pub(crate) fn new(agents: &[String]) -> Outcome<Option<InLink>> {
+            match agents {
+                [] => Ok(None),
+                _ => Err(omitted("lab link --agent", "pep")),
+            }
+        }
+
+        pub(crate) fn report(&self, _: &Context) {
+            match *self {}
+        }
+    }
+
+    #[cfg(feature = "lab")]
+    impl sphinx_lab::emulator::Stage for InLink {
+        fn packet(&mut self, _: sphinx_lab::emulator::Side, _: u64, _: &[u8]) {
+            match *self {}
+        }
+
+        fn timeout(&mut self, _: u64) {
+            match *self {}
+        }
+
+        fn next_timeout(&self) -> Option<u64> {
+            match *self {}
+        }
+
+        fn drain(&mut self, _: &mut dyn FnMut(sphinx_lab::emulator::Side, &[u8])) {
+            match *self {}
+        }
+    }
+
     impl Anything {
         pub(crate) fn hands_on_signals(&self) -> bool {
             false
@@ -123,7 +161,7 @@ pub(crate) mod tunnel {
     pub(crate) type ServerArgs = Anything;
     pub(crate) type JoinArgs = Anything;
 
-    pub(crate) fn run(_: TunnelArgs, _: &Context) -> Outcome<()> {
+    pub(crate) fn run(_: TunnelArgs, _: &Context) -> Outcome<u8> {
         Err(omitted("tunnel", "tunnel"))
     }
 

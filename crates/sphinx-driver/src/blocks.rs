@@ -1,8 +1,11 @@
 //! The memory that the core's slots name: blocks being sent and blocks being received.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sphinx_fec::{BlockDecoder, CodeId, Encoder, Error, Repair, Row, bits, fft_rs};
+use sphinx_fec::{
+    BlockDecoder, CodeId, Encoder, Error, Repair, Row, RowMaker, bits, fft_rs, generation,
+};
 use sphinx_proto::wire::SymbolId;
 use sphinx_proto::{Placement, Slot, block_cost};
 
@@ -27,15 +30,22 @@ impl TxBlock {
         data_len: u64,
         datagrams: Vec<Sent>,
     ) -> Self {
+        let symbols = TxSymbols::new(memory, (n, symbol_len), None);
         Self {
-            symbols: Arc::new(TxSymbols {
-                memory,
-                n: usize::from(n),
-                symbol_len: usize::from(symbol_len),
-                transformed: Mutex::default(),
-            }),
+            symbols: Arc::new(symbols),
             data_len,
             datagrams,
+            owner: None,
+        }
+    }
+
+    /// One whose repairs are rows of a generation.
+    pub(crate) fn generation(memory: PoolBuffer, shape: (u16, u16), data_len: u64) -> Self {
+        let symbols = TxSymbols::new(memory, shape, Some(AtomicU64::new(0)));
+        Self {
+            symbols: Arc::new(symbols),
+            data_len,
+            datagrams: Vec::new(),
             owner: None,
         }
     }
@@ -48,13 +58,46 @@ pub(crate) struct TxSymbols {
     pub(crate) symbol_len: usize,
     /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
     transformed: Mutex<Option<(u32, PoolBuffer)>>,
+    /// It is a generation, and so many bytes were multiplied and added for its rows.
+    operations: Option<AtomicU64>,
 }
 
 impl TxSymbols {
+    fn new(memory: PoolBuffer, (n, symbol_len): (u16, u16), operations: Option<AtomicU64>) -> Self {
+        Self {
+            memory,
+            n: usize::from(n),
+            symbol_len: usize::from(symbol_len),
+            transformed: Mutex::default(),
+            operations,
+        }
+    }
+
+    fn operations(&self) -> u64 {
+        let operations = self.operations.as_ref();
+        operations.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
     /// A source symbol.
     pub(crate) fn source(&self, index: u16) -> &[u8] {
         let at = usize::from(index) * self.symbol_len;
         &self.memory[at..][..self.symbol_len]
+    }
+
+    /// Computes a row, if it is a generation; whether it is.
+    pub(crate) fn encode_row(
+        &self,
+        row: Row,
+        rows: &mut RowMaker,
+        out: &mut [u8],
+    ) -> Result<bool, Error> {
+        let (n, len) = (self.n, self.symbol_len);
+        let Some(operations) = &self.operations else {
+            return Ok(false);
+        };
+        let symbols = generation::encode(rows, row, len, &self.memory[..n * len], out)?;
+        operations.fetch_add(symbols * len as u64, Ordering::Relaxed);
+        Ok(true)
     }
 
     /// Computes a repair symbol.
@@ -94,6 +137,8 @@ impl TxSymbols {
 pub(crate) struct TxBlocks {
     blocks: Vec<Option<TxBlock>>,
     free: Vec<Slot>,
+    /// Of generations that have left.
+    operations: u64,
 }
 
 impl TxBlocks {
@@ -117,7 +162,14 @@ impl TxBlocks {
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<TxBlock> {
         let block = self.blocks.get_mut(slot.0 as usize)?.take()?;
         self.free.push(slot);
+        self.operations += block.symbols.operations();
         Some(block)
+    }
+
+    /// Bytes that were multiplied and added for rows of generations.
+    pub(crate) fn operations(&self) -> u64 {
+        let blocks = self.blocks.iter().flatten();
+        self.operations + blocks.map(|block| block.symbols.operations()).sum::<u64>()
     }
 
     /// What the blocks cost in the window.
@@ -182,7 +234,8 @@ impl RxBlocks {
     /// Stores a symbol where the core wants it.
     pub(crate) fn store(&mut self, placement: Placement, symbol: &[u8], pool: &BufferPool) {
         match placement {
-            Placement::Discard => {}
+            // Generations are stored elsewhere.
+            Placement::Discard | Placement::Generation { .. } => {}
             Placement::Block {
                 slot,
                 n,
@@ -286,6 +339,11 @@ impl RxBlocks {
     pub(crate) fn put_back(&mut self, slot: Slot, block: RxBlock) {
         let before = self.blocks[slot.0 as usize].replace(block);
         debug_assert!(before.is_none(), "a slot that holds two blocks");
+    }
+
+    /// A symbol of a generation is stored.
+    pub(crate) fn charge(&mut self, cost: u64) {
+        self.cost += cost;
     }
 
     /// What cost so much has been read.

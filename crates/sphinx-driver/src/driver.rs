@@ -3,6 +3,7 @@
 mod arriving;
 mod datagrams;
 mod exchange;
+mod generations;
 mod lanes;
 mod leaving;
 mod receiving;
@@ -15,6 +16,7 @@ use sphinx_proto::{PathId, PathNews, Profile, Room, Session, StreamId, Time, Tup
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::executor::Executor;
+use crate::generations::Generations;
 use crate::pool::BufferPool;
 use crate::protection::PacketProtection;
 use crate::window::Window;
@@ -119,6 +121,8 @@ pub struct Counters {
     pub bytes_delivered: u64,
     /// Data bytes of the blocks that are complete at this end.
     pub bytes_received: u64,
+    /// Bytes that were multiplied and added over GF(2^8) for rows of generations (`docs/protocol.md` §14), at this end.
+    pub field_operations: u64,
 }
 
 /// One session and everything that its payload needs.
@@ -147,6 +151,7 @@ pub struct Driver<P, E> {
     tx: TxBlocks,
     rx: RxBlocks,
     window: Window,
+    generations: Generations,
     /// Tasks that there have been.
     tasks: u64,
     /// Packets that are opened elsewhere, and sealed.
@@ -190,6 +195,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             tx: TxBlocks::default(),
             rx: RxBlocks::default(),
             window: Window::default(),
+            generations: Generations::default(),
             tasks: 0,
             arriving: Arriving::default(),
             leaving: Leaving::default(),
@@ -220,7 +226,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     /// What has been counted.
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters {
+            field_operations: self.tx.operations() + self.generations.operations(),
+            ..self.counters
+        }
     }
 
     /// What blocks on their way cost in the window, bytes.

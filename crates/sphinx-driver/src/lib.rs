@@ -32,6 +32,7 @@ mod blocks;
 mod datagrams;
 mod driver;
 mod executor;
+mod generations;
 mod holding;
 mod incoming;
 pub mod keys;

@@ -147,8 +147,13 @@ impl Slicer {
         Some(self.cut(open, true, true, pool))
     }
 
-    /// Looks whether the writer pauses; `has_room`: the stream may queue another piece.
-    pub fn watch(&mut self, now: Time, has_room: bool, pool: &BufferPool) -> Watch {
+    /// Looks whether the writer has paused for so long; `has_room`: the stream may queue another piece.
+    pub fn watch(
+        &mut self,
+        (now, pause): (Time, Nanos),
+        has_room: bool,
+        pool: &BufferPool,
+    ) -> Watch {
         if !self.is_filling() {
             self.watched = false;
             return Watch::Empty;
@@ -157,8 +162,8 @@ impl Slicer {
             return Watch::Full;
         }
         let idle = now.saturating_sub(self.last_write);
-        if idle < PAUSE {
-            return Watch::Again(PAUSE - idle);
+        if idle < pause {
+            return Watch::Again(pause - idle);
         }
         self.watched = false;
         self.flush(pool).map_or(Watch::Empty, Watch::Cut)

@@ -17,6 +17,8 @@
 //! | [`srlt`] | XOR of a few random symbols (the Sphinx paper's code) | peeling, or maximum likelihood | see `params::srlt` |
 //! | [`lt`] | XOR of symbols, robust soliton degrees; rateless | peeling, or maximum likelihood | 1.1 to 1.3 `n` |
 //!
+//! [`generation`] is for blocks of which the repairs are sent *first*, and which are given out in order before they are whole.
+//!
 //! Each module explains its rows and has an example.
 //!
 //! [`Encoder`] makes the repairs of all block codes and [`BlockDecoder`] and
@@ -104,6 +106,7 @@ mod eliminate;
 mod encode;
 pub mod engine;
 pub mod fft_rs;
+pub mod generation;
 pub mod gf256;
 mod incremental;
 mod inverse;

@@ -7,8 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod card;
 pub mod driver;
 pub mod fec;
+pub mod generations;
 pub mod link;
 pub mod pep;
 pub mod session;

@@ -1,7 +1,7 @@
 //! The fuzz targets of this crate, over their corpora and over random bytes.
 
 use proptest::prelude::*;
-use sphinx_fuzz::{driver, fec, link, pep, replay, session, wire};
+use sphinx_fuzz::{card, driver, fec, link, pep, replay, session, wire};
 
 macro_rules! targets {
     ($($target:ident: $run:path, $len:literal;)*) => {$(
@@ -27,12 +27,14 @@ targets! {
     blocks: fec::blocks, 2000;
     window: fec::window, 2000;
     header: wire::header, 40;
+    ethernet: card::frames, 300;
     frames: wire::frames, 300;
     segments: wire::segments, 100;
     bundle: wire::bundle, 200;
     fragment: wire::fragment, 40;
     sessions: session::hostile_peer, 700;
     drivers: driver::hostile_peer, 700;
+    generations: sphinx_fuzz::generations::hostile_peer, 700;
     packets: link::packet, 100;
     links: link::settings, 300;
     agent: pep::agent, 600;

@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     config::Flows,
+    ip,
     loss::Channel,
     random::{mix, mix_bytes},
 };
@@ -38,6 +39,11 @@ impl Default for FlowKey {
 }
 
 impl FlowKey {
+    /// That of an IP packet; ports are 0 in fragments behind the first.
+    pub fn of(packet: &[u8]) -> FlowKey {
+        ip::flow(packet)
+    }
+
     /// What is the same when the same program runs again: without the ephemeral port.
     fn service(&self) -> u64 {
         let port = self.source.port().min(self.destination.port());

@@ -41,7 +41,7 @@ pub(crate) fn body(packet: &[u8]) -> &[u8] {
 
 /// Sets CE in an IP header and repairs the IPv4 header checksum (RFC 1624); false if the packet is
 /// not ECN-capable or not IP.
-pub(crate) fn mark_ce(packet: &mut [u8]) -> bool {
+pub fn mark_ce(packet: &mut [u8]) -> bool {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) if packet.len() >= 20 && packet[1] & CE != NOT_ECT => {
             let old = u16::from_be_bytes([packet[0], packet[1]]);
@@ -107,6 +107,21 @@ pub(crate) fn sequence(packet: &[u8]) -> Option<u32> {
         }
         _ => None,
     }
+}
+
+/// Whether a TCP segment has ACK, no other flags but those of ECN, and no data.
+pub(crate) fn is_pure_ack(packet: &[u8]) -> bool {
+    const HEADER_BYTES: usize = 20;
+    const ACK: u8 = 0x10;
+    const ECN: u8 = 0xc0;
+    let Some(carried) = carried(packet).filter(|it| it.protocol == TCP) else {
+        return false;
+    };
+    let (Some(words), Some(flags)) = (carried.transport.get(12), carried.transport.get(13)) else {
+        return false;
+    };
+    let header = usize::from(words >> 4) * 4;
+    flags & !ECN == ACK && header >= HEADER_BYTES && carried.transport.len() == header
 }
 
 fn carried(packet: &[u8]) -> Option<Carried<'_>> {

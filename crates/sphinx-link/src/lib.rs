@@ -58,12 +58,14 @@ mod waits;
 
 use std::time::Duration;
 
+pub use aqm::{CoDelState, Verdict};
 pub use config::{
     Aqm, Blackout, CoDel, ConfigError, Corruption, Depth, Flows, GilbertElliott, Jitter,
     LinkConfig, Loss, LossTrace, Order, Periods, Policer, Rate, RateStep, RateTrace, Red, Reorder,
     Retries, Shift, Signal, Span, TraceError, Varying, Wake,
 };
 pub use flow::FlowKey;
+pub use ip::mark_ce;
 pub use link::{Delivery, Link};
 pub use packet::{Datagram, IpPacket, Packet};
 pub use record::{Counters, Event, Record};

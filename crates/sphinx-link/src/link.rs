@@ -202,6 +202,8 @@ impl<P: Packet> Link<P> {
             self.counters.dropped_policer += 1;
             return self.record(now, index, None, &packet, Event::DroppedPolicer);
         }
+        let compressed = self.config.compressed_ack.filter(|_| packet.is_pure_ack());
+        let bytes = compressed.unwrap_or(bytes);
         let waits = self.sending.is_some();
         self.average();
         if waits && self.exceeds(self.config.queue, 1, bytes as u64) {

@@ -39,6 +39,11 @@ pub trait Packet: Sized {
         0
     }
 
+    /// Whether it is a TCP segment that acknowledges and says nothing else.
+    fn is_pure_ack(&self) -> bool {
+        false
+    }
+
     /// What the packet's own protocol calls it, to find it again elsewhere: the sequence number of a
     /// TCP segment or of an ICMP echo.
     fn sequence(&self) -> Option<u32> {
@@ -116,6 +121,10 @@ impl Packet for IpPacket {
 
     fn dscp(&self) -> u8 {
         ip::dscp(&self.0)
+    }
+
+    fn is_pure_ack(&self) -> bool {
+        ip::is_pure_ack(&self.0)
     }
 
     fn corruptible_bits(&self) -> u64 {
@@ -200,6 +209,27 @@ mod tests {
         assert_eq!(IpPacket(vec![0x6b, 0x80]).dscp(), 46);
         assert_eq!(IpPacket(vec![0x45]).dscp(), 0);
         assert_eq!(IpPacket(vec![]).dscp(), 0);
+    }
+
+    #[test]
+    fn what_only_acknowledges_is_known() {
+        let packet = |flags: u8, words: u8, payload: usize| {
+            let mut packet = ipv4_header(0)[..20].to_vec();
+            packet[9] = 6;
+            let mut tcp = vec![0; usize::from(words) * 4];
+            (tcp[12], tcp[13]) = (words << 4, flags);
+            packet.extend(tcp);
+            packet.resize(packet.len() + payload, 7);
+            packet[3] = packet.len() as u8;
+            IpPacket(packet)
+        };
+        assert!(packet(0x10, 5, 0).is_pure_ack() && packet(0x50, 8, 0).is_pure_ack());
+        assert!(!packet(0x10, 8, 1).is_pure_ack() && !packet(0x18, 8, 0).is_pure_ack());
+        for flags in [0x00, 0x11, 0x12, 0x14] {
+            assert!(!packet(flags, 8, 0).is_pure_ack(), "{flags}");
+        }
+        assert!(!packet(0x10, 4, 0).is_pure_ack() && !IpPacket(ipv4_header(0)).is_pure_ack());
+        assert!(!IpPacket(vec![]).is_pure_ack());
     }
 
     #[test]

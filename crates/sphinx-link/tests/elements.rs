@@ -70,6 +70,38 @@ fn packets_with_priority_overtake_those_that_wait_and_keep_their_own_order() {
     assert_eq!(link.counters().dropped_queue, 1);
 }
 
+#[test]
+fn acknowledgements_may_count_for_less() {
+    let mut link = Link::new(LinkConfig {
+        // Six bytes take a millisecond, and 1500 a quarter of a second.
+        rate: Rate::Constant(48_000),
+        queue: Depth::Bytes(1512),
+        compressed_ack: Some(6),
+        ..LinkConfig::default()
+    })
+    .unwrap();
+    let segment = |flags: u8, length: usize| {
+        let mut packet = vec![0; length];
+        (packet[0], packet[2], packet[3]) = (0x45, (length >> 8) as u8, length as u8);
+        (packet[9], packet[32], packet[33]) = (6, 8 << 4, flags);
+        IpPacket(packet)
+    };
+    for (flags, length) in [
+        (0x10, 52),
+        (0x10, 52),
+        (0x10, 1500),
+        (0x10, 52),
+        (0x10, 52),
+        (0x11, 52),
+    ] {
+        link.enqueue(0, segment(flags, length));
+    }
+    let arrivals: Vec<_> = drain(&mut link).iter().map(|it| it.at / MS).collect();
+    // There is room for one more acknowledgement; another one is dropped, and so is the FIN, which counts whole.
+    assert_eq!(arrivals, [1, 2, 252, 253]);
+    assert_eq!(link.counters().dropped_queue, 2);
+}
+
 /// Offers so many packets to a link of 12 Mbit/s (one packet per millisecond), one every `gap`.
 fn offer(aqm: Aqm, count: u64, gap: Time, ecn: u8) -> Link<Datagram> {
     let mut link = Link::new(LinkConfig {

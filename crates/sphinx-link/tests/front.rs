@@ -2,6 +2,7 @@
 //! allowed. No test depends on being scheduled in time.
 
 use std::{
+    collections::VecDeque,
     fs,
     io::{Read, Write},
     net::{IpAddr, TcpListener, TcpStream, UdpSocket},
@@ -16,25 +17,29 @@ use std::{
 
 use sphinx_link::{
     Corruption, Depth, Event, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate,
-    front::{Direction, End, Front, FrontConfig, FrontCounters, FrontError},
+    front::{Direction, End, Front, FrontConfig, FrontCounters, FrontError, Side, Stage},
 };
 use sphinx_netdev::netns::{Access, Namespace, probe};
 
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a front, or says why not.
-fn start(left_to_right: LinkConfig, right_to_left: LinkConfig) -> Option<Front> {
+/// Whether fronts can be started; says why not.
+fn is_allowed() -> bool {
     match probe() {
-        Ok(Access::Direct) => {}
+        Ok(Access::Direct) => return true,
         Ok(Access::UserNamespace) => {
             eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
-            return None;
         }
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            return None;
-        }
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+    false
+}
+
+/// Starts a front, or says why not.
+fn start(left_to_right: LinkConfig, right_to_left: LinkConfig) -> Option<Front> {
+    if !is_allowed() {
+        return None;
     }
     let config = FrontConfig {
         left_to_right,
@@ -66,6 +71,86 @@ fn wait_for(front: &Front, wanted: impl Fn(&FrontCounters) -> bool) -> FrontCoun
         assert!(start.elapsed() < PATIENCE, "{counters:?}");
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Keeps what goes into the link for a while, lets what comes out of it pass twice, and every third packet of UDP never goes.
+struct Holding {
+    held: VecDeque<(u64, Vec<u8>)>,
+    out: Vec<(Side, Vec<u8>)>,
+    seen: usize,
+}
+
+const HELD: Duration = Duration::from_millis(5);
+
+impl Stage for Holding {
+    fn packet(&mut self, from: Side, now: u64, packet: &[u8]) {
+        let packet = packet.to_vec();
+        match from {
+            Side::Left => {
+                self.seen += 1;
+                if !self.seen.is_multiple_of(3) {
+                    let until = now + HELD.as_nanos() as u64;
+                    self.held.push_back((until, packet));
+                }
+            }
+            Side::Right => {
+                let twice = [(Side::Left, packet.clone()), (Side::Left, packet)];
+                self.out.extend(twice);
+            }
+        }
+    }
+
+    fn timeout(&mut self, now: u64) {
+        while let Some((_, packet)) = self.held.pop_front_if(|(until, _)| *until <= now) {
+            self.out.push((Side::Right, packet));
+        }
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.held.front().map(|(until, _)| *until)
+    }
+
+    fn drain(&mut self, send: &mut dyn FnMut(Side, &[u8])) {
+        self.out
+            .drain(..)
+            .for_each(|(to, packet)| send(to, &packet));
+    }
+}
+
+#[test]
+fn a_stage_says_what_goes_into_the_link_and_out_of_it() {
+    if !is_allowed() {
+        return;
+    }
+    let stage = Holding {
+        held: VecDeque::new(),
+        out: Vec::new(),
+        seen: 0,
+    };
+    let front = Front::start_with(FrontConfig::default(), None, Some(Box::new(stage))).unwrap();
+    let left = udp(front.left(), addresses(front.left())[0]);
+    let right = udp(front.right(), addresses(front.right())[0]);
+    left.connect(right.local_addr().unwrap()).unwrap();
+    right.connect(left.local_addr().unwrap()).unwrap();
+    let mut buffer = [0; 16];
+    for number in 0..6 {
+        let sent = Instant::now();
+        left.send(&[number]).unwrap();
+        if number % 3 == 2 {
+            continue;
+        }
+        assert_eq!(right.recv(&mut buffer).unwrap(), 1);
+        assert!(buffer[0] == number && sent.elapsed() >= HELD);
+        right.send(&[number + 100]).unwrap();
+        for _ in 0..2 {
+            assert_eq!(left.recv(&mut buffer).unwrap(), 1);
+            assert_eq!(buffer[0], number + 100);
+        }
+    }
+    let counters = front.stop().unwrap();
+    assert_eq!(counters.left_to_right.offered_packets, 4);
+    assert_eq!(counters.right_to_left.delivered_packets, 4);
+    assert_eq!(counters.refused, 0);
 }
 
 #[test]

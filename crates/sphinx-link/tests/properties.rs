@@ -186,6 +186,8 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         queue: front.2,
         // Where all packets have it, nothing is different.
         priority: channel.5.then_some(0),
+        // No datagram is an acknowledgement.
+        compressed_ack: channel.5.then_some(6),
         aqm: front.3,
         loss: channel.0,
         blackouts: channel.1,

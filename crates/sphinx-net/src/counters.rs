@@ -39,9 +39,42 @@ pub struct Counters {
     /// Times that segmentation offload was given up because the kernel refused it. The datagrams
     /// concerned were sent one by one.
     pub gso_downgrades: u64,
+    /// Datagrams, received and sent, that went by the kernel's socket although the back end bypasses it. 0 where there is nothing but that socket.
+    pub kernel_datagrams: u64,
 }
 
 impl Counters {
+    /// What two back ends have done together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let errors = (&self.send_errors, &other.send_errors);
+        Self {
+            recv_calls: self.recv_calls + other.recv_calls,
+            recv_buffers: self.recv_buffers + other.recv_buffers,
+            recv_gro_buffers: self.recv_gro_buffers + other.recv_gro_buffers,
+            recv_datagrams: self.recv_datagrams + other.recv_datagrams,
+            recv_bytes: self.recv_bytes + other.recv_bytes,
+            recv_truncated: self.recv_truncated + other.recv_truncated,
+            recv_overflows: self.recv_overflows + other.recv_overflows,
+            recv_errors: self.recv_errors + other.recv_errors,
+            send_calls: self.send_calls + other.send_calls,
+            send_datagrams: self.send_datagrams + other.send_datagrams,
+            send_bytes: self.send_bytes + other.send_bytes,
+            send_gso_batches: self.send_gso_batches + other.send_gso_batches,
+            send_blocked: self.send_blocked + other.send_blocked,
+            send_errors: SendErrors {
+                denied: errors.0.denied + errors.1.denied,
+                no_buffers: errors.0.no_buffers + errors.1.no_buffers,
+                other: errors.0.other + errors.1.other,
+                refused: errors.0.refused + errors.1.refused,
+                too_large: errors.0.too_large + errors.1.too_large,
+                unreachable: errors.0.unreachable + errors.1.unreachable,
+            },
+            gso_downgrades: self.gso_downgrades + other.gso_downgrades,
+            kernel_datagrams: self.kernel_datagrams + other.kernel_datagrams,
+        }
+    }
+
     /// What one half has received, and the other has sent.
     pub(crate) fn with_sent(&self, sent: &Self) -> Self {
         Self {

@@ -29,6 +29,9 @@ pub trait PacketIo: Send {
     /// The half that sends.
     type Tx: PacketTx;
 
+    /// What it is called in reports: `udp` for instance, or how it was opened.
+    fn name(&self) -> &'static str;
+
     /// The half that receives.
     fn rx(&mut self) -> &mut Self::Rx;
 

@@ -2,9 +2,9 @@
 //!
 //! [`PacketIo`] is the one interface between the engine loop and the network: one half
 //! ([`PacketRx`]) receives whole batches of buffers, the other ([`PacketTx`]) lends frames that are written and sent in
-//! batches. All buffers are the back end's, so that nothing is copied on the way. Its back ends are
+//! batches. All buffers are the back end's, so that nothing is copied on the way. Its back ends here are
 //! [`udp::UdpIo`] over kernel UDP sockets, and [`MemoryIo`], which joins two ends without a
-//! network, for tests.
+//! network, for tests; those that bypass the kernel are crates of their own.
 //!
 //! The other parts serve the same loop: [`Waker`] ends a wait from another thread and [`resolve()`] turns what a user typed
 //! into addresses.

@@ -161,6 +161,10 @@ impl PacketIo for MemoryIo {
     type Rx = MemoryRx;
     type Tx = MemoryTx;
 
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
     fn rx(&mut self) -> &mut MemoryRx {
         &mut self.rx
     }

@@ -1,23 +1,28 @@
 //! Network namespaces, TUN devices, Ethernet interfaces, and routes to them.
 //!
 //! What emulates a link or stands in its path uses these: the front end of the emulator, the lab,
-//! the demonstration and the agent for unmodified TCP. Sessions do not: packets of an endpoint are the
-//! business of `sphinx-net`.
+//! the demonstration and the agent for unmodified TCP. Packets of an endpoint are the
+//! business of `sphinx-net`; back ends that bypass the kernel ask here what it knows of the network.
 //!
 //! - [`netns`]: namespaces of this process, with or without root;
+//! - [`confine`]: one program in namespaces of its own;
 //! - [`pidns`]: programs that end together;
 //! - [`tun`]: devices that carry the packets of a namespace to this process;
 //! - [`ethernet`]: frames of an interface that exists;
+//! - [`lookup`]: interfaces, routes and neighbours, as the kernel knows them;
 //! - [`filter`]: what the packet filter does with packets that others should see;
 //! - [`nfqueue`]: packets on their way through the kernel, judged by this process;
 //! - [`qdisc`]: queues in front of interfaces;
-//! - [`route`]: rules and routes that divert traffic to a device.
+//! - [`route`]: rules and routes that divert traffic to a device;
+//! - [`split`]: routes that lead some destinations into a tunnel, and leave others out.
 //!
 //! The crate is for Linux.
 
 pub mod cgroup;
+pub mod confine;
 pub mod ethernet;
 pub mod filter;
+pub mod lookup;
 mod netlink;
 pub mod netns;
 mod nfnetlink;
@@ -26,4 +31,5 @@ mod offload;
 pub mod pidns;
 pub mod qdisc;
 pub mod route;
+pub mod split;
 pub mod tun;

@@ -164,9 +164,37 @@ impl JoiningTun {
     ///
     /// As there.
     pub fn open(config: &TunConfig) -> io::Result<JoiningTun> {
-        let tun = Tun::open_with(config, libc::IFF_VNET_HDR)?;
+        let tun = JoiningTun(Tun::open_with(config, libc::IFF_VNET_HDR)?);
+        tun.offload()?;
+        Ok(tun)
+    }
+
+    /// As [`open`](JoiningTun::open), but without offloads where the kernel has none: whether it has them comes too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tun::open`].
+    pub fn open_any(config: &TunConfig) -> io::Result<(JoiningTun, bool)> {
+        let tun = JoiningTun(Tun::open_with(config, libc::IFF_VNET_HDR)?);
+        let has_offloads = tun.offload().is_ok();
+        Ok((tun, has_offloads))
+    }
+
+    /// A device that another process has opened as one of this kind, and given away.
+    ///
+    /// # Errors
+    ///
+    /// Those of setting the file not to block.
+    pub fn adopt(file: OwnedFd, name: String) -> io::Result<JoiningTun> {
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::NONBLOCK)?;
+        let file = File::from(file);
+        Ok(JoiningTun(Tun { file, name }))
+    }
+
+    fn offload(&self) -> io::Result<()> {
         let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-        let fd = tun.file.as_raw_fd();
+        let fd = self.0.file.as_raw_fd();
         // SAFETY: the argument of this request is a number.
         if unsafe { libc::ioctl(fd, libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) } < 0 {
             return Err(context(
@@ -174,7 +202,7 @@ impl JoiningTun {
                 io::Error::last_os_error(),
             ));
         }
-        Ok(JoiningTun(tun))
+        Ok(())
     }
 
     /// The name of the interface.
@@ -285,7 +313,11 @@ pub(crate) fn open_device(name: &str, flags: libc::c_int) -> io::Result<File> {
 }
 
 /// Turns on an interface of the calling thread's namespace.
-pub(crate) fn bring_up(name: &str) -> io::Result<()> {
+///
+/// # Errors
+///
+/// Those of the system calls.
+pub fn bring_up(name: &str) -> io::Result<()> {
     let control = control_socket(libc::AF_INET)?;
     let mut request = interface_request(name)?;
     ioctl(&control, libc::SIOCGIFFLAGS, &mut request)
@@ -322,7 +354,12 @@ fn set_queue_length(index: i32, packets: u32) -> io::Result<()> {
         .send()
 }
 
-fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
+/// Gives an interface of the calling thread's namespace an address, and the route to its prefix.
+///
+/// # Errors
+///
+/// Those of the system calls: `PermissionDenied` without `CAP_NET_ADMIN`, `AlreadyExists` if it has it.
+pub fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
     let mut request = interface_request(name)?;
     match address {
         IpAddr::V4(address) if prefix <= 32 => {

@@ -249,8 +249,9 @@ impl Attachment {
                 agent.handle_waiting(*empty);
                 let served = self.port.serve(input, agent, &now)?;
                 let at = now();
+                // What comes later ends the sleep.
+                idle &= served.emptied;
                 if served.packets > 0 {
-                    idle = false;
                     agent.handle_lag(at, at.saturating_sub(*empty));
                 }
                 if served.emptied {
@@ -317,8 +318,11 @@ impl Attachment {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // One ring is enough.
-        let _ = rustix::io::read(&self.stop.0.wake, &mut [0; 8]);
+        let has_rung = |wake: &PollFd<'_>| !wake.revents().is_empty();
+        if files.last().is_some_and(has_rung) {
+            // One ring is enough.
+            let _ = rustix::io::read(&self.stop.0.wake, &mut [0; 8]);
+        }
         Ok(())
     }
 }

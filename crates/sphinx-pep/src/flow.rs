@@ -535,7 +535,12 @@ impl Flow {
         let acks = self.acks.as_ref().and_then(|it| it.deadline());
         let arriving = self.arriving.as_ref().and_then(|it| it.deadline());
         let pacer = self.pacer.as_ref().and_then(|it| it.deadline());
-        let all = [snoop, watch, acks, arriving, pacer];
-        all.into_iter().flatten().min()
+        let earlier = |a: Option<Time>, b: Option<Time>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            _ => a.or(b),
+        };
+        [watch, acks, arriving, pacer]
+            .into_iter()
+            .fold(snoop, earlier)
     }
 }

@@ -37,6 +37,7 @@
 pub mod acks;
 mod agent;
 pub mod attach;
+mod checksum;
 mod config;
 mod delay;
 pub mod doctor;

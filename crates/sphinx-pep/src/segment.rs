@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use etherparse::{IpDscp, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice, checksum};
+use etherparse::{IpDscp, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice};
 
-use crate::Bypass;
+use crate::{Bypass, checksum::Sum};
 
 const TCP: u8 = 6;
 /// Longest IP packet that counts as one segment on a wire; joined ones (GSO, GRO) are longer.
@@ -31,6 +31,9 @@ mod field {
     pub(super) const CHECKSUM: usize = 16;
     pub(super) const OPTIONS: usize = 20;
 }
+
+/// Options that are a timestamp and nothing else, up to its values.
+const TIMESTAMPS_ALONE: &[u8] = &[kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
 /// Kinds of TCP options.
 mod kind {
@@ -332,6 +335,14 @@ impl Options {
     /// Reads the options, which begin at `first` in the packet.
     fn parse(bytes: &[u8], first: usize) -> Option<Options> {
         let mut options = Options::default();
+        if let Some(value) = bytes.strip_prefix(TIMESTAMPS_ALONE)
+            && let Ok(value) = <&[u8; 8]>::try_from(value)
+        {
+            // What nearly every segment has (RFC 7323, appendix A).
+            options.add(kind::TIMESTAMPS, value)?;
+            options.echo_place = Some(first + 8);
+            return Some(options);
+        }
         let mut at = 0;
         while let Some(&kind) = bytes.get(at) {
             match kind {
@@ -497,19 +508,14 @@ fn ipv6_with_dscp(packet: &Bytes, dscp: u8) -> Option<Bytes> {
 
 /// The checksum of a TCP segment; 0 if the one in it is right.
 fn sum(segment: &[u8], place: &Place) -> u16 {
-    let mut sum = checksum::Sum16BitWords::new();
-    sum = match (place.source, place.destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => sum
-            .add_4bytes(source.octets())
-            .add_4bytes(destination.octets()),
-        (IpAddr::V6(source), IpAddr::V6(destination)) => sum
-            .add_16bytes(source.octets())
-            .add_16bytes(destination.octets()),
-        _ => sum,
+    let of = |address| match address {
+        IpAddr::V4(address) => Sum::few(&address.octets()),
+        IpAddr::V6(address) => Sum::few(&address.octets()),
     };
-    sum.add_2bytes([0, TCP])
-        .add_4bytes((segment.len() as u32).to_be_bytes())
-        .add_slice(segment)
-        .ones_complement()
-        .to_be()
+    let [a, b, c, d] = (segment.len() as u32).to_be_bytes();
+    Sum::few(&[a, b, c, d, 0, 0, 0, TCP])
+        .and(of(place.source))
+        .and(of(place.destination))
+        .add(segment)
+        .checksum()
 }

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use foldhash::quality::RandomState;
+
 use crate::{FlowKey, Time, flow::Flow};
 
 /// Memory of all flows, cached packets included.
@@ -15,7 +17,8 @@ const IDLE_NS: Time = 600_000_000_000;
 /// Flows by key, by last use and by deadline.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    places: HashMap<FlowKey, usize>,
+    /// With random keys, as hosts choose their ports. (The standard library's hash takes several times as long, for each packet.)
+    places: HashMap<FlowKey, usize, RandomState>,
     slots: Vec<Slot>,
     /// Slots that no flow has.
     free: Vec<usize>,

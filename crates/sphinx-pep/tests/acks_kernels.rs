@@ -22,7 +22,7 @@ use sphinx_pep::{
     acks::{AckCc, AckFilter, Mode, ReturnQueue},
     attach::Attachment,
     returning::Returning,
-    rsfc::Rsfc,
+    rsfc::{self, Rsfc},
 };
 
 const PORT: u16 = 7777;
@@ -285,10 +285,25 @@ fn without_limited_transmit(config: Config) -> Config {
     }
 }
 
+fn yielding(config: Config) -> Config {
+    Config {
+        rsfc: Some(Rsfc {
+            mode: rsfc::Mode::Rledbat,
+            ..Rsfc::default()
+        }),
+        ..all_others(config)
+    }
+}
+
 #[test]
 fn other_stages_carry_the_same_streams() {
     let of = |(to, congestion, parameters): (IpAddr, _, _)| {
-        [all_others as fn(Config) -> Config, without_limited_transmit].map(|with| Case {
+        let all = [
+            all_others as fn(Config) -> Config,
+            without_limited_transmit,
+            yielding,
+        ];
+        all.map(|with| Case {
             to,
             congestion,
             parameters,

@@ -7,6 +7,7 @@ use crate::blocks::EPSILON;
 use crate::cc::CcKind;
 use crate::paper::Paper;
 use crate::path::mtu_candidates;
+use crate::sc::Sc;
 use crate::session::BASE_DATAGRAM;
 use crate::types::{STREAMS_MAX, Tuple};
 use crate::wire::ConnectionId;
@@ -141,6 +142,9 @@ pub struct Config {
     /// The paper's mode instead of profile, code, ICM and rate control, which are then of no effect, except that the rate of
     /// [`CcKind::Fixed`] is that at which the window's blocks are sent. Both ends must have the same; `None` by default.
     pub paper: Option<Paper>,
+    /// How several paths are used where the receiver's buffer is bounded, instead of profile, code and ICM (`docs/protocol.md` §14). Both ends
+    /// must have the same; `None` by default.
+    pub sc: Option<Sc>,
     /// Paths that may be open at a time: the smaller of what both ends have announced (`docs/protocol.md` §10.4); 1 by default.
     pub paths_max: u8,
     /// What an earlier session found out about the path. It may be wrong.
@@ -176,6 +180,7 @@ impl Config {
             mtu_candidates: mtu_candidates(ip_overhead),
             peer_datagram_max: BASE_DATAGRAM,
             paper: None,
+            sc: None,
             paths_max: 1,
             memory: None,
         }

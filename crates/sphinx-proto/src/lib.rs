@@ -13,6 +13,7 @@
 //! | `control_queue` | frames that must arrive |
 //! | `scheduler` | nothing but what has begun to leave: it answers what the next packet carries |
 //! | `admission` | the limits of what is on its way: whether another block may be handed over |
+//! | `paper`, `sc` | what the modes of two papers choose and say instead |
 //! | `sender`, `receiver` | the two halves, of the owners above |
 //! | `session` | life and death of the session, and the way in and out |
 //! | `numbers` | nothing: the types of numbers that name a packet, a block, a window, and must not be taken for each other |
@@ -43,6 +44,7 @@ mod path;
 mod paths;
 mod ranges;
 mod receiver;
+mod sc;
 mod scheduler;
 mod sender;
 mod session;
@@ -57,6 +59,7 @@ pub use numbers::{BlockId, CidSequence, JobId, PacketNumber, PathId, WindowNumbe
 pub use paper::{Delta, Paper, Redundant, Resend, Triggers, redundant};
 pub use path::{Losses, mtu_candidates};
 pub use paths::PATHS_MAX;
+pub use sc::{InOrder, Sc, symbol_cost};
 pub use session::{BASE_DATAGRAM, Session};
 pub use time::{Nanos, Time};
 pub use types::{

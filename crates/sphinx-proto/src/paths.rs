@@ -150,6 +150,22 @@ impl Paths {
         best.map_or(0, |(index, _)| index)
     }
 
+    /// Where that is.
+    pub(crate) fn main_at(&self) -> usize {
+        self.main_index()
+    }
+
+    /// The working path with the shortest round trip.
+    pub(crate) fn fastest(&self) -> Option<&Lane> {
+        let lanes = self.lanes.iter().filter(|lane| lane.works());
+        lanes.min_by_key(|lane| lane.path.rtt().smoothed())
+    }
+
+    /// Its round trip.
+    pub(crate) fn shortest_rtt(&self) -> Option<Nanos> {
+        self.fastest().map(|lane| lane.path.rtt().smoothed())
+    }
+
     pub(crate) fn main(&self) -> &Lane {
         &self.lanes[self.main_index()]
     }

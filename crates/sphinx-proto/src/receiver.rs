@@ -7,6 +7,7 @@ use sphinx_fec::{Added, CodeId, Row};
 
 use crate::blocks::{Assembly, Complete, Completion, Covering, Key, Restoring, RxBlocks, Shape};
 use crate::config::Config;
+use crate::sc::{Inbound, Rtts, ScReceiver, symbol_cost};
 use crate::streams::{IMPOSSIBLE, RecvStreams, RecvWindow, Resetting};
 use crate::types::{
     AbandonedBlock, CoveredBlock, Incomplete, PartPlacement, PastBlock, Placement, Slot, StreamId,
@@ -16,7 +17,7 @@ use crate::wire::{
     Fragment, Frame, Header, MAX_NAMED, MAX_SYMBOL_LEN, NamedBlock, PaperCounts, Reset, SpanBlock,
     SymbolId, SymbolSack, WindowSpan, block_symbols_max,
 };
-use crate::{BlockId, Time, WindowNumber};
+use crate::{BlockId, PathId, Time, WindowNumber};
 
 /// What the peer is told whose blocks hold more of a stream than its RESET says.
 const TOO_MUCH: &str = "more of a stream than there is";
@@ -32,9 +33,15 @@ pub(crate) struct Receiver {
     assembly: Assembly,
     /// The paper's mode.
     is_paper: bool,
+    /// Generations, if that is how the session works; and when and on which path the symbol at hand has arrived.
+    sc: Option<ScReceiver>,
+    arrival: Option<(Time, PathId, Rtts)>,
+    is_news: bool,
     /// Symbols that the block of the latest one lacked then, if it did.
     lacking: Option<u32>,
     symbols_redundant: u64,
+    /// Bytes of those that were of use.
+    symbol_bytes: u64,
     packets_refused: u64,
 }
 
@@ -73,20 +80,29 @@ impl Receiver {
             completed: VecDeque::new(),
             assembly: Assembly::default(),
             is_paper: config.paper.is_some(),
+            sc: config.sc.map(|sc| ScReceiver::new(sc, now)),
+            arrival: None,
+            is_news: false,
             lacking: None,
             symbols_redundant: 0,
+            symbol_bytes: 0,
             packets_refused: 0,
         }
     }
 
     /// Whether a block has begun to arrive and lacks symbols.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.blocks.is_empty()
+        !self.blocks.is_empty() || self.sc.as_ref().is_some_and(ScReceiver::is_waiting)
     }
 
     /// Symbols that were not needed.
     pub(crate) fn symbols_redundant(&self) -> u64 {
         self.symbols_redundant
+    }
+
+    /// Bytes of symbols that were of use.
+    pub(crate) fn symbol_bytes(&self) -> u64 {
+        self.symbol_bytes
     }
 
     /// Symbols that the block lacks of which the latest one was, if it does.
@@ -147,6 +163,9 @@ impl Receiver {
         }
         let symbol_len = symbol_len as u16;
         let id = self.expand_block(header.block);
+        if self.sc.is_some() {
+            return Ok(self.on_generation(id, (n, symbol_len), symbol));
+        }
         let slot = match self.open(id, Shape { n, symbol_len }, code) {
             Opened::Open(slot) => slot,
             Opened::Complete => {
@@ -168,6 +187,7 @@ impl Receiver {
                 refused
             }
             Added::Innovative => {
+                self.symbol_bytes += u64::from(symbol_len);
                 if let SymbolId::Source(index) = symbol {
                     self.restoring.learn(id, index);
                 }
@@ -181,6 +201,94 @@ impl Receiver {
                 })
             }
         }
+    }
+
+    /// A symbol of a generation.
+    fn on_generation(&mut self, block: BlockId, shape: (u16, u16), symbol: SymbolId) -> Placement {
+        let (n, symbol_len) = shape;
+        let cost = symbol_cost(symbol_len);
+        let has_room = self.streams.has_room(cost);
+        let (Some(sc), Some((now, path, rtts))) = (&mut self.sc, self.arrival) else {
+            return Placement::Discard;
+        };
+        if self.completion.is_complete(block) {
+            let free = self.streams.window().free();
+            sc.on_arrival(now, (path, block), (cost, free), rtts);
+            self.already_complete();
+            return Placement::Discard;
+        }
+        let inbound = Inbound {
+            block,
+            shape,
+            symbol,
+        };
+        let (added, is_whole) = match self.completion.may_open(block) {
+            true => sc.add(now, &inbound, has_room),
+            false => (Added::Invalid, false),
+        };
+        if added == Added::Innovative {
+            self.streams.on_open(cost);
+            self.completion.on_open(block);
+        }
+        if is_whole {
+            self.completion.on_complete(block);
+            self.is_news = true;
+        }
+        if added != Added::Invalid {
+            let free = self.streams.window().free();
+            sc.on_arrival(now, (path, block), (cost, free), rtts);
+        }
+        match added {
+            Added::Invalid => self.refuse(),
+            Added::Redundant => self.symbols_redundant += 1,
+            Added::Innovative => {
+                self.symbol_bytes += u64::from(symbol_len);
+                return Placement::Generation {
+                    block,
+                    n,
+                    symbol_len,
+                    symbol,
+                };
+            }
+        }
+        Placement::Discard
+    }
+
+    /// A symbol is about to be looked at that has come on this path.
+    pub(crate) fn note_arrival(&mut self, now: Time, path: PathId, rtts: Rtts) {
+        self.arrival = Some((now, path, rtts));
+    }
+
+    /// Whether a generation has all it needs since this was last asked.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.is_news)
+    }
+
+    /// Generations that arrive, if that is how the session works.
+    pub(crate) fn sc(&self) -> Option<&ScReceiver> {
+        self.sc.as_ref()
+    }
+
+    pub(crate) fn sc_mut(&mut self) -> Option<&mut ScReceiver> {
+        self.sc.as_mut()
+    }
+
+    /// Time has passed: perhaps the peer is to be warned.
+    pub(crate) fn consider_warning(&mut self, now: Time, rtts: Rtts) {
+        let free = self.streams.window().free();
+        if let Some(sc) = &mut self.sc {
+            sc.consider(now, free, rtts);
+        }
+    }
+
+    /// Pieces of streams are in order. `false`: the peer may not send on one of the streams.
+    pub(crate) fn on_pieces(&mut self, parts: &[StreamPart]) -> bool {
+        parts.iter().all(|part| self.streams.on_received(part))
+    }
+
+    /// What held nothing for anybody is free again.
+    pub(crate) fn on_nothing(&mut self, cost: u64) {
+        self.streams.on_empty(cost);
     }
 
     fn expand_block(&self, block: u32) -> BlockId {
@@ -255,6 +363,11 @@ impl Receiver {
         header: &Header,
         span: &WindowSpan,
     ) -> Option<(Row, Vec<CoveredBlock>)> {
+        if self.sc.is_some() {
+            // Generations have rows of their own.
+            self.refuse();
+            return None;
+        }
         let newest = self.expand_block(header.block);
         let blocks: Vec<_> = span.blocks().collect();
         let is_named = blocks.first().is_some_and(|named| named.n == header.n);

@@ -16,6 +16,7 @@ use crate::control_queue::ControlQueue;
 use crate::demand::Demand;
 use crate::numbers::{PacketNumber, WindowNumber};
 use crate::path::{Path, PathPacket, fragments_for};
+use crate::sc::LaneView;
 use crate::sender::Sender;
 use crate::session::BASE_DATAGRAM;
 use crate::types::{Urgency, block_cost};
@@ -166,6 +167,30 @@ impl Scheduler {
             Duty::Rest | Duty::Probes | Duty::Validation => false,
         };
         self.leaving.is_some() || is_waiting
+    }
+
+    /// The next symbol of a generation for this path, whose rate control allows one; `None`: only what has begun to leave.
+    pub(crate) fn next_of(
+        &mut self,
+        now: Time,
+        sources: &mut Sources<'_>,
+        lane: Option<LaneView>,
+    ) -> Option<Next> {
+        if let Some(part) = self.next_part(sources) {
+            return Some(part);
+        }
+        let lane = lane?;
+        let Some(mut choice) = sources.sender.next_of_generation(lane) else {
+            sources.path.rest();
+            if !std::mem::replace(&mut self.app_limited_told, true) {
+                sources.path.on_app_limited(now);
+            }
+            return None;
+        };
+        self.app_limited_told = false;
+        let goes_on = sources.sender.sc().is_some_and(|sc| sc.has_symbol(lane));
+        choice.last_of_flight = !goes_on;
+        self.leave(now, choice, sources)
     }
 
     /// What the next packet carries; it leaves now, as [`Path::next_pn`].

@@ -9,6 +9,7 @@ use crate::blocks::{
 use crate::config::{Config, Profile};
 use crate::control_queue::ControlQueue;
 use crate::path::{Arrived, Contents, Monitor, Path, Probes};
+use crate::sc::{Kind, LaneView, ScSender};
 use crate::streams::SendStreams;
 use crate::types::{Lifetime, Slot, StreamId, StreamPart, Urgency, block_cost};
 use crate::wire::{BUNDLE_MAX, Blocks, MAX_RESET_BLOCKS, OVERHEAD, Reset, Streams, SymbolId};
@@ -48,6 +49,8 @@ pub(crate) struct Sender {
     counters: Counters,
     /// Symbols are chosen elsewhere: the paper's mode.
     is_passive: bool,
+    /// They are those of generations.
+    sc: Option<ScSender>,
     /// More has been confirmed, since this was last looked at.
     progress: bool,
     /// When a symbol left last.
@@ -66,7 +69,8 @@ impl Sender {
             window: SlidingWindow::default(),
             ahead: Ahead::default(),
             counters: Counters::default(),
-            is_passive: config.paper.is_some(),
+            is_passive: config.paper.is_some() || config.sc.is_some(),
+            sc: config.sc.map(ScSender::new),
             progress: false,
             last_symbol: Time::ZERO,
         }
@@ -177,6 +181,9 @@ impl Sender {
     pub(crate) fn complete_block(&mut self, sequence: BlockId) -> Option<Slot> {
         let block = self.blocks.settle(sequence)?;
         self.compensation.settled(sequence);
+        if let Some(sc) = &mut self.sc {
+            sc.forget(sequence);
+        }
         if block.streams.is_empty() {
             self.streams.close_datagrams(block.cost());
         }
@@ -200,6 +207,8 @@ impl Sender {
         // A sliding window's repairs need the symbols of its blocks.
         let blocks = match self.redundancy.code {
             Some(CodeId::Window) => Vec::new(),
+            // Generations are given out in order: none may be missing.
+            _ if self.sc.is_some() => Vec::new(),
             _ => self.blocks.of_stream(stream),
         };
         for (sequence, _) in &blocks {
@@ -306,6 +315,27 @@ impl Sender {
             counters.repair_proactive += 1;
             counters.repair_proactive_bytes += bytes;
         }
+    }
+
+    // ---- generations ------------------------------------------------------------------------------
+
+    /// Generations on their way, if that is how the session works.
+    pub(crate) fn sc(&self) -> Option<&ScSender> {
+        self.sc.as_ref()
+    }
+
+    pub(crate) fn sc_mut(&mut self) -> Option<&mut ScSender> {
+        self.sc.as_mut()
+    }
+
+    /// The next symbol of a generation for this path, which leaves now.
+    pub(crate) fn next_of_generation(&mut self, lane: LaneView) -> Option<SymbolChoice> {
+        let (choice, kind) = self.sc.as_mut()?.next(lane)?;
+        let (block, bytes) = (choice.sequence, choice.symbol_len);
+        let is_ahead = kind == Kind::Ahead;
+        self.count_sent(block, choice.symbol, bytes, kind == Kind::Reactive);
+        debug_assert!(!is_ahead || choice.symbol.source().is_none());
+        Some(choice)
     }
 
     // ---- what to send -----------------------------------------------------------------------------
@@ -573,9 +603,17 @@ impl Contents for Carriage<'_> {
             Arrived::Whole | Arrived::Late => {
                 let late = arrived == Arrived::Late;
                 let (blocks, redundancy) = (&mut sender.blocks, sender.redundancy);
-                sender
-                    .compensation
-                    .symbol_arrived(blocks, redundancy, (block, symbol, late))
+                match &mut sender.sc {
+                    Some(sc) => {
+                        let at = (self.horizon.now, self.horizon.rtt);
+                        sc.on_arrived(self.path, at, (block, symbol), late)
+                    }
+                    None => sender.compensation.symbol_arrived(
+                        blocks,
+                        redundancy,
+                        (block, symbol, late),
+                    ),
+                }
             }
         };
         sender.progress |= news;
@@ -583,6 +621,10 @@ impl Contents for Carriage<'_> {
     }
 
     fn symbol_lost(&mut self, block: BlockId, round: u8, symbol: SymbolId, monitor: &Monitor) {
+        if let Some(sc) = &mut self.sender.sc {
+            let at = (self.horizon.now, self.horizon.rtt);
+            return sc.on_lost(self.path, at, (block, symbol));
+        }
         let (blocks, redundancy) = (&mut self.sender.blocks, self.sender.redundancy);
         let lost = (block, round, symbol);
         self.sender

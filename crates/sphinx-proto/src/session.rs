@@ -6,6 +6,7 @@ mod paper;
 mod paths;
 mod receiving;
 mod refusal;
+mod sc;
 mod sending;
 
 use std::collections::VecDeque;
@@ -136,6 +137,9 @@ impl Session {
         if let Some(ends) = &self.paper {
             return ends.shape();
         }
+        if let Some(shape) = self.sc_shape() {
+            return shape;
+        }
         self.admission
             .block_shape(&self.sender, self.paths.capacity(), streams)
     }
@@ -146,6 +150,12 @@ impl Session {
     /// A block of a stream that waits for nothing of its own to be read is never [held up](Room::HeldUp), if the peer's
     /// window is at least 360 KiB and holds no more than it has room for since it shrank, all of it has been granted (which it counts as when anything of a stream has been taken), and no datagrams are under way, unless four times as many streams have been opened as there were when others filled the window.
     pub fn room_for(&self, stream: StreamId, urgency: Urgency, shape: (u16, u16)) -> Room {
+        if let Some(room) = self.sc_room() {
+            return match self.life {
+                Life::Open => room,
+                _ => Room::Later,
+            };
+        }
         let room = self.admission.room_for(
             &self.sender,
             self.paths.capacity(),
@@ -171,6 +181,10 @@ impl Session {
         urgency: Urgency,
         parts: &mut [StreamPart],
     ) -> bool {
+        if let Some(room) = self.sc_room() {
+            // What shares a packet is a generation of one symbol.
+            return matches!(self.life, Life::Open) && room == Room::Whole && shape.0 == 1;
+        }
         share_cost(block_cost(shape.0, shape.1), parts);
         matches!(self.life, Life::Open)
             && self.paper_has_room()
@@ -198,13 +212,17 @@ impl Session {
             lane.scheduler.on_submit();
         }
         self.demand.begins(self.has_data());
-        share_cost(block_cost(n, symbol_len), parts);
+        match self.config.sc {
+            Some(_) => crate::sc::share_cost((n, symbol_len), parts),
+            None => share_cost(block_cost(n, symbol_len), parts),
+        }
         for part in parts.iter() {
             self.receiver.begin(part.stream);
         }
         self.sender
             .submit(slot, (n, symbol_len), (tail, urgency), parts);
         self.give_to_paper(slot, (n, symbol_len));
+        self.give_to_sc(slot, (n, symbol_len));
     }
 
     /// Whether a block of datagrams of this shape may be handed over now: window, credit and the amount of unsent data that is as
@@ -212,6 +230,7 @@ impl Session {
     pub fn can_submit_datagrams(&self, shape: (u16, u16), urgency: Urgency) -> bool {
         let cost = block_cost(shape.0, shape.1);
         matches!(self.life, Life::Open)
+            && self.config.sc.is_none()
             && self.paper_has_room()
             && self.sender.streams().have_room_for_datagrams(cost)
             && self
@@ -401,6 +420,7 @@ impl Session {
         }
         let timers = [
             paper,
+            self.sc_timeout(),
             lanes.min(),
             self.silence_timeout(),
             self.demand.ask_at(),
@@ -419,8 +439,8 @@ impl Session {
         if !matches!(self.life, Life::Open) {
             return None;
         }
-        if self.paper.is_some() {
-            // Every packet is answered.
+        if self.paper.is_some() || self.config.sc.is_some() {
+            // Every packet is answered, or may be.
             return None;
         }
         if self.paths.len() > 1 {
@@ -484,6 +504,7 @@ impl Session {
                 .ask_later(now, self.paths.main().path.probe_timeout());
         }
         self.paper_timed_out(now);
+        self.sc_timed_out(now);
         self.look_for_losses(now);
         for index in 0..self.paths.len() {
             let path = &mut self.paths.at_mut(index).path;
@@ -575,6 +596,9 @@ impl Session {
             symbol_len: self.paths.capacity().mtu - OVERHEAD as u16,
             symbols_redundant: self.receiver.symbols_redundant(),
             packets_refused: self.receiver.packets_refused(),
+            symbol_bytes_received: self.receiver.symbol_bytes(),
+            warnings_sent: self.receiver.sc().map_or(0, |sc| sc.warnings()),
+            warnings_received: self.sender.sc().map_or(0, |sc| sc.warnings()),
             ..self.counts
         }
     }

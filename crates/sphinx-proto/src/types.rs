@@ -299,6 +299,17 @@ pub enum Placement {
         /// Which symbol of the block it is.
         symbol: SymbolId,
     },
+    /// To this generation, which is new if the driver has none; then what is [in order](crate::Session::next_in_order) may be given out.
+    Generation {
+        /// Block id.
+        block: BlockId,
+        /// Source symbols in it.
+        n: u16,
+        /// Bytes per symbol.
+        symbol_len: u16,
+        /// Which symbol of it, or which row of [`generation`](sphinx_fec::generation).
+        symbol: SymbolId,
+    },
 }
 
 /// A block that a received repair of a sliding window covers.
@@ -616,4 +627,10 @@ pub struct SessionStats {
     pub symbols_redundant: u64,
     /// Received packets that broke a limit.
     pub packets_refused: u64,
+    /// Bytes of symbols received that were of use.
+    pub symbol_bytes_received: u64,
+    /// WARNINGs sent, and received and answered (`docs/protocol.md` §14).
+    pub warnings_sent: u64,
+    /// The latter.
+    pub warnings_received: u64,
 }

@@ -71,6 +71,7 @@ impl<P: PacketProtection> Pair<P> {
             config.epsilon = scenario.epsilon;
             config.cc = scenario.cc;
             config.paper = scenario.paper;
+            config.sc = scenario.sc;
             config.initial_rtt = rtt;
             config.idle_timeout = scenario.idle_timeout;
             config.readers_may_pause = scenario.readers_may_pause;

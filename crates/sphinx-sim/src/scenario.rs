@@ -6,7 +6,7 @@ use sphinx_driver::PacketProtection;
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{EPSILON, Icm, Nanos, Paper, PathMemory, Profile, STREAMS_MAX};
+use sphinx_proto::{EPSILON, Icm, Nanos, Paper, PathMemory, Profile, STREAMS_MAX, Sc};
 
 use crate::SEC;
 use crate::pair::Pair;
@@ -42,6 +42,8 @@ pub struct Scenario {
     pub cc: CcKind,
     /// The paper's mode at both ends, instead of profile, code and ICM.
     pub paper: Option<Paper>,
+    /// Generations in a bounded buffer at both ends, likewise.
+    pub sc: Option<Sc>,
     /// Bytes that an end may receive ahead of its reader.
     pub recv_window: u64,
     /// The most that this may grow to where it holds up what is read.
@@ -100,6 +102,7 @@ impl Scenario {
             epsilon: EPSILON,
             cc: CcKind::Bbr,
             paper: None,
+            sc: None,
             recv_window: 32 << 20,
             window_max: 0,
             windows: Vec::new(),

@@ -10,7 +10,7 @@ use sphinx_driver::keys::Keys;
 use sphinx_driver::{Driver, EndReason, Origin, Outbox, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, PATHS_MAX, Paper, Session, Time, Tuple};
+use sphinx_proto::{Nanos, PATHS_MAX, Paper, Sc, Session, Time, Tuple};
 use sphinx_workers::Coding;
 
 use crate::control::Traffic;
@@ -86,12 +86,23 @@ fn paper_names(paper: &Paper, options: &Options) -> [&'static str; 4] {
     [icm, cc.name(), paper.code.name(), "paper"]
 }
 
+/// The same of generations.
+fn sc_names(sc: Sc, options: &Options) -> [&'static str; 4] {
+    let codec = match sc {
+        Sc::Systematic | Sc::Rlnc => "rlc",
+        Sc::MinRtt | Sc::Ecf => "none",
+    };
+    ["default", options.cc.name(), codec, sc.name()]
+}
+
 /// What an endpoint has counted for all its sessions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EndpointCounts {
     /// Datagrams that belonged to nobody.
     pub(crate) strays: u64,
     pub(crate) load: Load,
+    /// The back end.
+    pub(crate) io: &'static str,
 }
 
 impl Association {
@@ -103,9 +114,10 @@ impl Association {
         options: &Options,
         endpoint: EndpointCounts,
     ) -> Self {
-        let names = match core.paper() {
-            Some(paper) => paper_names(paper, options),
-            None => [
+        let names = match (core.paper(), core.sc()) {
+            (Some(paper), _) => paper_names(paper, options),
+            (None, Some(sc)) => sc_names(sc, options),
+            (None, None) => [
                 options.icm.name(),
                 options.cc.name(),
                 options.codec.name(),
@@ -118,7 +130,7 @@ impl Association {
             cc,
             codec,
             profile,
-            io: "udp",
+            io: endpoint.io,
             ..Stats::default()
         };
         Self {
@@ -478,6 +490,9 @@ impl Association {
             bytes_delivered: counters.bytes_delivered,
             bytes_received: counters.bytes_received,
             symbol_bytes: u32::from(core.symbol_len),
+            warnings_sent: core.warnings_sent,
+            warnings_received: core.warnings_received,
+            field_operations: counters.field_operations,
             paths,
             load: self.endpoint.load.since(&self.endpoint_before.load),
             ..self.stats_names

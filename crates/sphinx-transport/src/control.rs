@@ -176,7 +176,7 @@ impl Control {
             })?;
         let id = self.next_id(handle);
         // Who connects wants the session.
-        let window = settings.budget.window(0);
+        let window = settings.window(0);
         let window = Window {
             credit: window.bytes,
             ..window
@@ -341,7 +341,7 @@ impl Control {
             self.endpoint.ignore(incoming);
             return;
         };
-        let window = server.settings.budget.window(self.sessions.len());
+        let window = server.settings.window(self.sessions.len());
         let params = local_params(&server.settings, window, self.ids.make());
         let trust = Trust::Asks(server.guests.clone(), server.door_key);
         let mut response = Vec::new();
@@ -510,6 +510,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         idle_timeout_ms: Some(settings.idle_timeout_ms),
         max_udp_payload: settings.max_udp_payload,
         // Whoever uses it may make this end keep four times as much of a block as the window counts: measurements are worth that.
+        sc: Some(settings.sc),
         paper: (settings.service == Service::PERF || settings.paper.is_some())
             .then_some(settings.paper),
         credential: None,

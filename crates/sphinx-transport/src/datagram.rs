@@ -271,6 +271,17 @@ impl Session {
         sent.map(Result::flatten)
     }
 
+    pub(crate) fn poll_datagrams_below(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        bytes: usize,
+    ) -> Poll<Result<(), Error>> {
+        self.shared().poll(waiter, cx, |inner| {
+            (inner.queues.datagram_bytes_waiting() <= bytes).then_some(())
+        })
+    }
+
     pub(crate) fn datagram_room_waiter(&self) -> Waiter {
         Waiter::new(&self.shared().lock().queues.datagrams_left())
     }

@@ -18,13 +18,14 @@ use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
 use sphinx_proto::PATHS_MAX;
 use sphinx_workers::usable_cpus;
+use sphinx_xdp::{XdpConfig, XdpIo};
 
 use crate::access::{Access, AccessList, Guests, TicketSecret};
 use crate::control::Control;
 use crate::engine::{Engine, Purpose, Remote, settings};
 use crate::error::{Error, ErrorKind};
 use crate::memory::PathFile;
-use crate::options::{LocalPath, Options, Service};
+use crate::options::{Io, LocalPath, Options, Service};
 use crate::routing::IdMaker;
 use crate::shared::Session;
 use crate::signal::{Signal, Waiter};
@@ -196,7 +197,27 @@ impl Server {
         ServerKey(identity): ServerKey,
         options: &Options,
     ) -> Result<Self, Error> {
-        let io = open(listen)?;
+        match &options.io {
+            Io::Udp => Self::serve(open(listen)?, service, identity, options),
+            Io::Xdp(config) => {
+                let io = open_xdp(config, open(listen)?)?;
+                Self::serve(io, service, identity, options)
+            }
+            #[cfg(feature = "dpdk")]
+            Io::Dpdk(config) => {
+                let io = open_dpdk(config, listen)?;
+                Self::serve(io, service, identity, options)
+            }
+        }
+    }
+
+    /// Listens with this back end.
+    fn serve(
+        io: impl PacketIo + 'static,
+        service: Service,
+        identity: Identity,
+        options: &Options,
+    ) -> Result<Self, Error> {
         let mut list = AccessList::new();
         list.add_ticket(identity.own_secret(), true);
         let guests = Guests::new(list);
@@ -207,9 +228,9 @@ impl Server {
         check_cpus(options)?;
         let purpose = Purpose::Listen;
         let engine = Engine::new(io, control, purpose, options.clone(), Arc::clone(&lobby));
-        let engine = engine.map_err(no_workers)?;
+        let mut engine = engine.map_err(no_workers)?;
         let pool = engine.pool().clone();
-        let thread = spawn(engine)?;
+        let thread = spawn_thread(move || engine.run())?;
         Ok(Self {
             lobby,
             waker,
@@ -324,14 +345,17 @@ impl Drop for Server {
 /// [`ErrorKind::Protocol`] when the peer serves another purpose, or speaks another version of the protocol.
 pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<Session, Error> {
     let lobby = Lobby::new();
-    let engine = client(ticket, service, options, &lobby)?;
+    let run = client(ticket, service, options, &lobby)?;
     // The thread ends by itself when its session is over.
-    spawn(engine)?;
+    spawn_thread(run)?;
     match lobby.next(None)? {
         Some(session) => Ok(session),
         None => Err(Error::new(ErrorKind::Other, "the engine has stopped")),
     }
 }
+
+/// What the thread of an engine does.
+type Run = Box<dyn FnOnce() + Send>;
 
 /// An engine that connects. Asks for names and looks into a file: it may take a while.
 fn client(
@@ -339,32 +363,73 @@ fn client(
     service: Service,
     options: &Options,
     lobby: &Arc<Lobby>,
-) -> Result<Engine<UdpIo>, Error> {
+) -> Result<Run, Error> {
+    if options.io != Io::Udp && !options.paths.is_empty() {
+        let why = "several paths need the kernel's sockets: --path goes with --io udp only";
+        return Err(Error::new(ErrorKind::Usage, why));
+    }
     let remotes = resolve_all(ticket, options.family)?;
-    let (io, remotes, further) = match &options.paths[..] {
+    #[cfg(feature = "dpdk")]
+    if let Io::Dpdk(config) = &options.io {
+        let io = open_dpdk(config, (Ipv6Addr::UNSPECIFIED, 0).into())?;
+        let purpose = purpose(ticket, service, options, (remotes, Vec::new()));
+        return engine_of(io, purpose, options, lobby);
+    }
+    let (socket, remotes, further) = match &options.paths[..] {
         [] => {
-            let (io, remotes) = open_client(remotes)?;
-            (io, remotes, Vec::new())
+            let (socket, remotes) = open_client(remotes)?;
+            (socket, remotes, Vec::new())
         }
         paths => open_paths(paths, remotes)?,
     };
+    let purpose = purpose(ticket, service, options, (remotes, further));
+    match &options.io {
+        Io::Xdp(config) => engine_of(open_xdp(config, socket)?, purpose, options, lobby),
+        _ => engine_of(socket, purpose, options, lobby),
+    }
+}
+
+/// What a client is for, with the peer's addresses and where paths but the first begin.
+fn purpose(
+    ticket: &Ticket,
+    service: Service,
+    options: &Options,
+    (remotes, further): (Vec<SocketAddr>, Vec<IpAddr>),
+) -> Purpose {
     // Here, as the engine must not wait for a file.
     let paths = options.path_memory.clone().map(PathFile::new);
     let remotes = remotes.into_iter().map(|address| Remote {
         address,
         memory: paths.as_ref().and_then(|paths| paths.recall(address.ip())),
     });
-    let purpose = Purpose::Connect {
+    Purpose::Connect {
         service,
         ticket: ticket.clone(),
         remotes: remotes.collect(),
         further,
-    };
+    }
+}
+
+/// The engine of a client with this back end.
+fn engine_of(
+    io: impl PacketIo + 'static,
+    purpose: Purpose,
+    options: &Options,
+    lobby: &Arc<Lobby>,
+) -> Result<Run, Error> {
     check_cpus(options)?;
     lobby.lock().engine = Some(io.waker());
     let control = Control::client().with_ids(ids(options));
     let engine = Engine::new(io, control, purpose, options.clone(), Arc::clone(lobby));
-    engine.map_err(no_workers)
+    let mut engine = engine.map_err(no_workers)?;
+    Ok(Box::new(move || engine.run()))
+}
+
+/// An interface whose packets go past the kernel, for the port of a socket.
+fn open_xdp(config: &XdpConfig, socket: UdpIo) -> Result<XdpIo, Error> {
+    XdpIo::open(config, socket).map_err(|error| {
+        Error::new(ErrorKind::LocalIo, format!("--io xdp:{config}: {error}")).caused_by(error)
+    })
 }
 
 /// Whether this process may use the processors that it is to be bound to.
@@ -486,6 +551,17 @@ fn begin(path: &LocalPath, remote: SocketAddr) -> Result<(IpAddr, Option<String>
     }
 }
 
+/// A card that DPDK has to itself.
+#[cfg(feature = "dpdk")]
+fn open_dpdk(
+    config: &sphinx_dpdk::DpdkConfig,
+    bind: SocketAddr,
+) -> Result<sphinx_dpdk::DpdkIo, Error> {
+    sphinx_dpdk::DpdkIo::open(config, bind).map_err(|error| {
+        Error::new(ErrorKind::LocalIo, format!("--io dpdk: {error}")).caused_by(error)
+    })
+}
+
 /// An attempt to connect for which no thread waits. Dropping it ends it.
 pub(crate) struct Connecting {
     /// Until the session is there, which the engine then belongs to.
@@ -502,7 +578,7 @@ impl Connecting {
             lobby: Some(Arc::clone(&lobby)),
         };
         spawn_thread(move || match client(&ticket, service, &options, &lobby) {
-            Ok(mut engine) => engine.run(),
+            Ok(run) => run(),
             Err(error) => lobby.fail(error),
         })?;
         Ok(connecting)
@@ -566,10 +642,6 @@ fn open(bind: SocketAddr) -> Result<UdpIo, Error> {
 
 fn ids(options: &Options) -> IdMaker {
     IdMaker::new(options.routing_key.as_ref(), options.server_id)
-}
-
-fn spawn(mut engine: Engine<UdpIo>) -> Result<JoinHandle<()>, Error> {
-    spawn_thread(move || engine.run())
 }
 
 /// The thread of an engine.

@@ -274,7 +274,8 @@ impl<Io: PacketIo> Engine<Io> {
             Interest::ReadWrite
         };
         let gather = self.gather(received, clock, now, wake);
-        let gather = gather.filter(|_| all_sent);
+        // Where the time of arrival is not known it counts as that of looking, which is not to be late.
+        let gather = gather.filter(|_| all_sent && self.io.capabilities().timestamps);
         // Time has passed since `clock` was read.
         let elapsed = clock.elapsed();
         let left = |wake: Duration| {
@@ -368,6 +369,8 @@ impl<Io: PacketIo> Engine<Io> {
                 self.routes.remove(retired);
             }
             let (window, wanted, _) = association.window();
+            // A bound stays as it is.
+            let wanted = wanted.filter(|_| self.options.recv_window.is_none());
             match wanted.map(|wanted| budget.grow(window, wanted, sessions, self.windows)) {
                 Some(Growth::To(size)) => association.set_window(now, size),
                 Some(Growth::OthersHaveIt) => self.is_scarce = true,
@@ -447,9 +450,11 @@ impl<Io: PacketIo> Engine<Io> {
                 sends: io.send_calls,
                 datagrams_sent: io.send_datagrams,
                 gso_downgrades: io.gso_downgrades,
+                kernel_datagrams: io.kernel_datagrams,
                 workers: self.crew.as_ref().map_or(0, Crew::workers),
                 busy: Duration::from_nanos(self.crew.as_ref().map_or(0, Crew::busy_ns)),
             },
+            io: self.io.name(),
         }
     }
 
@@ -577,6 +582,8 @@ fn start_crew(
 /// What an end says about itself in the handshake.
 pub(crate) fn settings(service: Service, options: &Options, paths: usize) -> Settings {
     Settings {
+        sc: options.sc,
+        recv_window: options.recv_window,
         paper: options.paper,
         paths_max: paths.clamp(1, PATHS_MAX) as u8,
         service: service.wire(),

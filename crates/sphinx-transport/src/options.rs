@@ -3,15 +3,19 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+#[cfg(feature = "dpdk")]
+use sphinx_dpdk::DpdkConfig;
 use sphinx_fec::CodeId;
 use sphinx_proto::{Config, Nanos};
 use sphinx_workers::{usable_cpus, workers_for};
 
 pub use sphinx_net::Family;
-use sphinx_proto::Paper;
 pub use sphinx_proto::cc::CcKind as Cc;
+use sphinx_proto::{Paper, Sc};
+use sphinx_xdp::XdpConfig;
 
 use crate::budget::default_memory;
 use crate::routing::RoutingKey;
@@ -171,6 +175,38 @@ impl Service {
     }
 }
 
+/// How packets get to the network and from there.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Io {
+    /// The kernel's UDP sockets.
+    #[default]
+    Udp,
+    /// Past the kernel, at one interface (AF_XDP).
+    Xdp(XdpConfig),
+    /// A card that DPDK has to itself.
+    #[cfg(feature = "dpdk")]
+    Dpdk(DpdkConfig),
+}
+
+impl FromStr for Io {
+    type Err = String;
+
+    /// `udp`, `xdp:IF[:QUEUES][,copy|zerocopy][,native|generic]`, or `dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "udp" => Ok(Self::Udp),
+            Some(("xdp", config)) => config.parse().map(Self::Xdp),
+            #[cfg(feature = "dpdk")]
+            Some(("dpdk", config)) => config.parse().map(Self::Dpdk),
+            #[cfg(not(feature = "dpdk"))]
+            Some(("dpdk", _)) => Err("dpdk is not part of this build: cargo build --release --features dpdk has it".to_owned()),
+            _ if text == "xdp" => Err("expected xdp:IF, with the name of an interface: xdp:eth0".to_owned()),
+            _ => Err("expected udp, xdp:IF[:QUEUES][,copy|zerocopy][,native|generic] or dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]".to_owned()),
+        }
+    }
+}
+
 /// Where a path of a connecting end begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalPath {
@@ -192,6 +228,8 @@ impl fmt::Display for LocalPath {
 /// Settings of an endpoint and its sessions.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// How packets get to the network and from there.
+    pub io: Io,
     /// Address family to use where both are possible.
     pub family: Family,
     /// Redundancy.
@@ -212,6 +250,13 @@ pub struct Options {
     /// The mode of the paper, for comparison, instead of profile, codec and ICM (`docs/paper.md`). Of [`cc`](Self::cc) it takes the rate of
     /// [`Cc::Fixed`]; otherwise its own window adapts. A peer that does not know the mode is refused; one that does follows.
     pub paper: Option<Paper>,
+    /// How several paths are used where the receiver's buffer is bounded ([`recv_window`](Self::recv_window)): systematic coding and what it is
+    /// compared with, instead of profile, codec and ICM (`docs/sc-multipath.md`). Such sessions carry streams, no datagrams. A peer that does not
+    /// know it is refused; one that does follows.
+    pub sc: Option<Sc>,
+    /// Most bytes that a session may hold of what it has received and its application has not read, at least 16 KiB: it does not grow then. None: as
+    /// [`memory`](Self::memory) allows. Below 360 KiB, streams that nobody reads can hold up others.
+    pub recv_window: Option<u64>,
     /// Most that a session sends, in IP bytes per second, headers and repair included, whatever rate control allows: for whoever shares
     /// the line or pays for it.
     pub limit: Option<u64>,
@@ -252,6 +297,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            io: Io::default(),
             family: Family::default(),
             profile: Profile::Auto,
             codec: Codec::Auto,
@@ -260,6 +306,8 @@ impl Default for Options {
             epsilon: sphinx_proto::EPSILON,
             cc: Cc::default(),
             paper: None,
+            sc: None,
+            recv_window: None,
             limit: None,
             paths: Vec::new(),
             connect_timeout: Duration::from_secs(10),
@@ -296,6 +344,7 @@ impl Options {
         config.epsilon = self.epsilon;
         config.cc = self.cc;
         config.paper = self.paper;
+        config.sc = self.sc;
         config.limit = self.limit;
         config.readers_may_pause = self.readers_may_pause;
         config.idle_timeout = idle_timeout.min(u128::from(u64::MAX / 2)) as Nanos;

@@ -99,6 +99,13 @@ pub struct Stats {
     pub datagrams: DatagramCounts,
     /// Largest symbol on the present path MTU, bytes.
     pub symbol_bytes: u32,
+    /// WARNINGs that a generation was about to hold everything up: those that this end sent, and those that it was sent and answered. Only
+    /// with [`Options::sc`](crate::Options::sc).
+    pub warnings_sent: u64,
+    /// The latter.
+    pub warnings_received: u64,
+    /// Bytes multiplied and added over GF(2^8) for generations at this end.
+    pub field_operations: u64,
     /// The open paths, by id.
     pub paths: [Option<PathFigures>; PATHS_MAX],
     /// When losses are compensated.
@@ -109,7 +116,7 @@ pub struct Stats {
     pub codec: &'static str,
     /// Profile.
     pub profile: &'static str,
-    /// Packet back end.
+    /// Packet back end: `udp`, or how the one was opened that bypasses the kernel.
     pub io: &'static str,
     /// What the endpoint has asked of the machine since the session began, for all its sessions.
     pub load: Load,
@@ -130,6 +137,8 @@ pub struct Load {
     pub datagrams_sent: u64,
     /// Times that segmentation offload was given up.
     pub gso_downgrades: u64,
+    /// Datagrams, received and sent, that went by the kernel's socket although the back end bypasses it.
+    pub kernel_datagrams: u64,
     /// Workers that code for it.
     pub workers: usize,
     /// Time for which they were busy, all together.
@@ -151,6 +160,7 @@ impl Load {
             sends,
             datagrams_sent,
             gso_downgrades,
+            kernel_datagrams,
             workers: _,
             busy,
         } = *earlier;
@@ -161,6 +171,7 @@ impl Load {
             sends: self.sends - sends,
             datagrams_sent: self.datagrams_sent - datagrams_sent,
             gso_downgrades: self.gso_downgrades - gso_downgrades,
+            kernel_datagrams: self.kernel_datagrams - kernel_datagrams,
             workers: self.workers,
             busy: self.busy.saturating_sub(busy),
         }

@@ -24,6 +24,7 @@ use crate::live::{Link, Live};
 use crate::proxy::{Credentials, Proxy};
 use crate::relay::{Broken, First, Local, relay};
 use crate::server::{ACCEPT_PAUSE, accept, bind};
+use crate::tun::{self, TunPlan};
 use crate::udp::Listener;
 use crate::wire::{Refusal, Request, Status, Target};
 use remote::Remote;
@@ -34,7 +35,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 const ADDRESSES_TIME: Duration = Duration::from_millis(500);
 
 /// What a client is to forward.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Plan {
     /// Listeners here (`-L`).
     pub local: Vec<Forward>,
@@ -44,6 +45,8 @@ pub struct Plan {
     pub proxies: Vec<SocketAddr>,
     /// What the programs that use them have to name.
     pub credentials: Option<Credentials>,
+    /// IP packets (`--tun`).
+    pub tun: Option<TunPlan>,
 }
 
 /// Why a client has ended.
@@ -70,6 +73,14 @@ pub enum ClientError {
         /// What the other end says.
         refusal: Refusal,
     },
+    /// A network interface here.
+    #[error("{what}: {source}")]
+    Tun {
+        /// What was done.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
     /// Standard input or output.
     #[error("{0}")]
     Stdio(io::Error),
@@ -80,7 +91,7 @@ pub enum ClientError {
 /// # Errors
 /// Why there is none; before that, that there is no first session, or that something cannot listen.
 pub async fn forward(
-    plan: Plan,
+    mut plan: Plan,
     ticket: &Ticket,
     options: &Options,
     events: &Events,
@@ -88,6 +99,8 @@ pub async fn forward(
 ) -> Result<(), ClientError> {
     // Ports first: what fails at once is told before anything is connected.
     let listeners = listen(&plan).await?;
+    let tun = plan.tun.take().map(|plan| tun::Client::open(plan, events));
+    let tun = tun.transpose()?;
     let mut stop = std::pin::pin!(stop);
     let (current, link) = watch::channel(None);
     let link = Link::new(link);
@@ -114,8 +127,13 @@ pub async fn forward(
             let is_first = listeners.is_some();
             let ready = async {
                 let held = remote.listen(&live, is_first).await?;
+                // Later ones are asked for until that works: the addresses may be the lost session's for a while.
+                let carried = match &tun {
+                    Some(tun) if is_first => Some(tun.ask(&live, ticket).await?),
+                    _ => None,
+                };
                 current.send_replace(Some(live.clone()));
-                Ok::<_, ClientError>(held)
+                Ok::<_, ClientError>((held, carried))
             };
             let held = tokio::select! {
                 held = ready => held,
@@ -126,12 +144,22 @@ pub async fn forward(
                 }
             };
             match held {
-                Ok(_held) => {
+                Ok((_held, carried)) => {
                     if let Some(listeners) = listeners.take() {
                         start(listeners, &plan, &link, events, &mut tasks);
+                        if let Some(tun) = &tun {
+                            tun.start(&mut tasks);
+                        }
                     }
+                    let carrying = async {
+                        match &tun {
+                            Some(tun) => tun.carry(&live, ticket, carried).await,
+                            None => std::future::pending().await,
+                        }
+                    };
                     tokio::select! {
                         error = serving => error,
+                        error = carrying => error,
                         () = &mut stop => {
                             close(&live.session, "done").await;
                             return Ok(());

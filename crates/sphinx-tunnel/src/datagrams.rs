@@ -43,7 +43,15 @@ struct State {
     /// When the path was looked at, its one-way delay and its rate in bytes per second.
     path: Option<(Instant, Duration, u64)>,
     next_flow: u64,
+    /// The first of the flows that carry IP packets, and who gets these.
+    packets: Option<(u64, Packets)>,
 }
+
+/// Gets IP packets that have arrived.
+pub(crate) type Packets = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
+
+/// Flows that carry IP packets: as many as a session gives out in order.
+pub(crate) const PACKET_FLOWS: u64 = 256;
 
 impl fmt::Debug for Datagrams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -93,8 +101,16 @@ impl Datagrams {
     pub(crate) async fn run(&self) {
         let mut buffer = vec![0; DATAGRAM_MAX];
         while let Ok(info) = self.0.session.recv_datagram(&mut buffer).await {
-            let data = &buffer[..info.len];
+            let data = &mut buffer[..info.len];
             let mut state = self.lock();
+            if let Some((first, packets)) = &state.packets
+                && is_packet(*first, info.flow)
+            {
+                let packets = Arc::clone(packets);
+                drop(state);
+                packets(data);
+                continue;
+            }
             match state.flows.get(&info.flow) {
                 // A socket that does not take them is a full queue on the way: the new ones go.
                 Some(flow) => drop(flow.try_send(data.to_vec())),
@@ -118,10 +134,41 @@ impl Datagrams {
     pub(crate) fn enter(&self, flow: u64, deadline: Duration) -> Result<DatagramFlow, Taken> {
         let state = self.lock();
         let is_own = flow % 2 == state.next_flow % 2;
-        match is_own || state.flows.contains_key(&flow) {
+        let is_packet = matches!(&state.packets, Some((first, _)) if is_packet(*first, flow));
+        match is_own || is_packet || state.flows.contains_key(&flow) {
             true => Err(Taken),
             false => Ok(self.begin(state, flow, deadline)),
         }
+    }
+
+    /// Begins the flows of IP packets with numbers of their own: the first one.
+    pub(crate) fn open_packets(&self, packets: Packets) -> u64 {
+        let mut state = self.lock();
+        let first = state.next_flow;
+        state.next_flow += 2 * PACKET_FLOWS;
+        state.packets = Some((first, packets));
+        first
+    }
+
+    /// Begins the flows of IP packets that the other end has opened.
+    ///
+    /// # Errors
+    /// The other end may not use the numbers, or has such flows already.
+    pub(crate) fn enter_packets(&self, first: u64, packets: Packets) -> Result<(), Taken> {
+        let mut state = self.lock();
+        let is_own = first % 2 == state.next_flow % 2;
+        let is_too_high = first > FLOW_MAX - 2 * PACKET_FLOWS;
+        let is_used = state.flows.keys().any(|flow| is_packet(first, *flow));
+        if is_own || is_too_high || is_used || state.packets.is_some() {
+            return Err(Taken);
+        }
+        state.packets = Some((first, packets));
+        Ok(())
+    }
+
+    /// Ends the flows of IP packets.
+    pub(crate) fn end_packets(&self) {
+        self.lock().packets = None;
     }
 
     fn begin(
@@ -187,6 +234,13 @@ impl State {
         self.early_bytes -= bytes.sum::<usize>();
         of_it.into_iter().map(|(_, _, data)| data).collect()
     }
+}
+
+/// Above the highest number of a flow.
+const FLOW_MAX: u64 = 1 << 62;
+
+fn is_packet(first: u64, flow: u64) -> bool {
+    (first..first.saturating_add(2 * PACKET_FLOWS)).contains(&flow) && flow % 2 == first % 2
 }
 
 /// What a small datagram costs beside its bytes.

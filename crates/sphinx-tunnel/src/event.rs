@@ -35,6 +35,15 @@ pub enum Event {
         /// Where it listens: the port is never 0.
         bound: String,
     },
+    /// A network interface is there whose packets are carried.
+    Tun {
+        /// Its name.
+        interface: String,
+        /// Its addresses, with the lengths of their prefixes.
+        addresses: Vec<String>,
+        /// What people may want to run for packets to go further than this machine.
+        commands: Vec<String>,
+    },
     /// A flow has ended.
     Flow {
         /// One after the other.

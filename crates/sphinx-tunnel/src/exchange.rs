@@ -76,6 +76,12 @@ pub(crate) async fn accept(
     send.flush().await.map_err(lost)
 }
 
+/// Writes what follows a reply.
+pub(crate) async fn write(send: &mut SendStream, bytes: &[u8]) -> Result<(), Refusal> {
+    send.write_all(bytes).await.map_err(lost)?;
+    send.flush().await.map_err(lost)
+}
+
 /// Answers that it is not done, and why.
 pub(crate) async fn refuse(send: &mut SendStream, refusal: &Refusal) {
     let bytes = Reply(Err(refusal.clone())).to_bytes();
@@ -86,7 +92,7 @@ pub(crate) async fn refuse(send: &mut SendStream, refusal: &Refusal) {
 }
 
 /// What stands behind a length.
-async fn frame(recv: &mut RecvStream) -> Result<Vec<u8>, Refusal> {
+pub(crate) async fn frame(recv: &mut RecvStream) -> Result<Vec<u8>, Refusal> {
     let len = usize::from(recv.read_u16().await.map_err(lost)?);
     if len > HEADER_MAX {
         return Err(Refusal::new(Status::Unsupported, "a header is too long"));

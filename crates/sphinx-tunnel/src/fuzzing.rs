@@ -1,4 +1,4 @@
-//! What the fuzz target `tunnel` runs (`docs/fuzzing.md`).
+//! What the fuzz targets `tunnel` and `tun` run (`docs/fuzzing.md`).
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Waker};
 use crate::forward::{self, Carried, Forward};
 use crate::permit::{Permit, Transport};
 use crate::proxy;
+use crate::tun::fq_codel::FqCodel;
+use crate::tun::{packet, settings::Settings};
 use crate::wire::{HEADER_MAX, Reply, Request, Target};
 
 /// Headers and replies, datagrams with addresses, what programs tell a proxy, and what people write.
@@ -77,6 +79,47 @@ pub fn tunnel(data: &[u8]) {
     }
 }
 
+/// IP packets as a device or the other end gives them, and what a server says of addresses.
+///
+/// # Panics
+/// If an answer to a packet is none to its sender, a packet changes its length or its ends, or the queue loses one or gives another.
+pub fn tun(data: &[u8]) {
+    let Some((choice, rest)) = data.split_first() else {
+        return;
+    };
+    if choice % 2 == 1 {
+        if let Ok(settings) = Settings::parse(rest) {
+            let bytes = settings.to_bytes();
+            assert_eq!(Settings::parse(&bytes[2..]), Ok(settings));
+        }
+        return;
+    }
+    let ends = packet::ends(rest);
+    let mtu = usize::from(*choice) * 8;
+    if let Some(answer) = packet::too_big(rest, mtu) {
+        let (of, to) = (ends.expect("a packet"), packet::ends(&answer));
+        let to = to.expect("an answer is a packet");
+        assert_eq!((of.source, of.destination), (to.destination, to.source));
+        assert!(answer.len() <= packet::MTU_MIN);
+        assert_eq!(packet::too_big(&answer, mtu), None);
+    }
+    let _ = packet::must_stay_whole(rest);
+    let mut clamped = rest.to_vec();
+    packet::clamp_mss(&mut clamped, mtu);
+    assert_eq!((clamped.len(), packet::ends(&clamped)), (rest.len(), ends));
+    // Whatever it is, a queue gives it back, also under another of the same length, and marks it at most.
+    let mut queue = FqCodel::new(1 << 20, 0);
+    for _ in 0..2 {
+        queue.push(0, clamped.clone());
+    }
+    let first = queue.pop(1).expect("it waits");
+    assert_eq!(first.packet, clamped);
+    for now in [200_000_000, u64::MAX] {
+        queue.push(0, clamped.clone());
+        let _ = queue.pop(now);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -87,12 +130,31 @@ mod tests {
     #[test]
     fn corpus() {
         replay("tunnel", tunnel);
+        replay("tun", tun);
     }
 
     proptest! {
         #[test]
         fn random(data in prop::collection::vec(any::<u8>(), 0..300)) {
             tunnel(&data);
+            tun(&data);
+        }
+
+        #[test]
+        fn random_packets(choice in any::<u8>(), first in prop::sample::select(vec![0x45_u8, 0x46, 0x60]), rest in prop::collection::vec(any::<u8>(), 19..200), protocol in prop::sample::select(vec![1_u8, 6, 17, 44, 58])) {
+            let mut packet = [&[choice, first][..], &rest].concat();
+            let len = packet.len() - 1;
+            match first {
+                0x60 if len >= 40 => {
+                    packet[5..7].copy_from_slice(&(len as u16 - 40).to_be_bytes());
+                    packet[7] = protocol;
+                }
+                _ => {
+                    packet[3..5].copy_from_slice(&(len as u16).to_be_bytes());
+                    packet[10] = protocol;
+                }
+            }
+            tun(&packet);
         }
 
         #[test]

@@ -10,6 +10,7 @@
 //! | `dial` | names resolved, targets connected |
 //! | `proxy` | SOCKS5 and HTTP CONNECT |
 //! | `grant`, `limits` | what one client may do, and how much of it |
+//! | `tun` | IP packets of a network interface |
 //! | `live` | a session, and what comes to it |
 //! | `client`, `server` | the two ends |
 //! | `event` | what there is to tell |
@@ -32,6 +33,7 @@ mod permit;
 mod proxy;
 mod relay;
 mod server;
+mod tun;
 mod udp;
 mod wire;
 
@@ -42,4 +44,5 @@ pub use grant::{Grant, Granted, Limits};
 pub use permit::{Permit, PermitError, Transport};
 pub use proxy::Credentials;
 pub use server::Server;
+pub use tun::{Hub, Pool, Prefix, ProgramDevice, Settings, TunPlan, parse_prefix};
 pub use wire::{Refusal, Status, Target};

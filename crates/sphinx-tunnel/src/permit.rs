@@ -70,6 +70,11 @@ fn class(ip: IpAddr) -> Class {
     }
 }
 
+/// Whether IP packets to there are carried: not to a machine itself, and not to where no rule leads by accident.
+pub(crate) fn is_ordinary(ip: IpAddr) -> bool {
+    class(canonical(ip)) == Class::Ordinary
+}
+
 fn class_v4(ip: Ipv4Addr) -> Class {
     let is_special = ip.is_link_local()
         || ip.is_multicast()
@@ -233,6 +238,8 @@ enum Rule {
         ports: RangeInclusive<u16>,
     },
     Unix(String),
+    /// IP packets.
+    Tun,
     Listen {
         /// Loopback if it is [`Host::Localhost`], all of them if it is [`Host::Any`].
         host: Host,
@@ -257,6 +264,7 @@ pub struct PermitError {
 /// | `tunnel:udp:HOST:PORT` | datagrams |
 /// | `tunnel:unix:/PATH` | one Unix socket |
 /// | `listen:PORT`, `listen:HOST:PORT` | listening, on loopback, or on that address (`*`: any) |
+/// | `tun` | IP packets from an address of the client's own, wherever the server's kernel takes them, but to link-local, metadata and multicast addresses |
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Permit(Vec<Rule>);
 
@@ -323,8 +331,10 @@ fn parse_rule(text: &str, rules: &mut Vec<Rule>) -> Result<(), String> {
             }
             rules.push(Rule::Listen { host, ports });
         }
-        ("tun" | "files" | "perf" | "live", _) => return Err(format!("{kind} is not built yet")),
-        _ => return Err("expected tunnel or listen".to_owned()),
+        ("tun", "") if !text.contains(':') => rules.push(Rule::Tun),
+        ("tun", _) => return Err("tun has nothing behind it".to_owned()),
+        ("files" | "perf" | "live", _) => return Err(format!("{kind} is not built yet")),
+        _ => return Err("expected tunnel, listen or tun".to_owned()),
     }
     Ok(())
 }
@@ -400,6 +410,11 @@ impl Permit {
         self.0
             .iter()
             .any(|rule| matches!(rule, Rule::Unix(own) if own == path))
+    }
+
+    /// Whether a client may send and receive IP packets.
+    pub fn lets_tun(&self) -> bool {
+        self.0.contains(&Rule::Tun)
     }
 
     /// Whether a client may have the server listen there.

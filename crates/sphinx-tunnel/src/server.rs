@@ -18,6 +18,7 @@ use crate::grant::{Grant, Granted, Limits};
 use crate::limits::{Count, Counted, Throttle};
 use crate::live::Live;
 use crate::relay::{First, Local, relay_within};
+use crate::tun::{self, Hub};
 use crate::udp::{self, Association, Listener};
 use crate::wire::{Refusal, Request, Status, Target};
 
@@ -25,6 +26,7 @@ use crate::wire::{Refusal, Request, Status, Target};
 #[derive(Debug)]
 pub struct Server {
     events: Events,
+    tun: Option<Hub>,
 }
 
 /// One client.
@@ -42,7 +44,14 @@ struct Client {
 impl Server {
     /// A server that tells `events` what happens.
     pub fn new(events: Events) -> Self {
-        Self { events }
+        Self { events, tun: None }
+    }
+
+    /// The same, with an interface for clients that may send IP packets.
+    #[must_use]
+    pub fn with_tun(self, hub: Hub) -> Self {
+        let tun = Some(hub);
+        Self { tun, ..self }
     }
 
     /// Serves one client until its session ends; it may do what is granted.
@@ -214,6 +223,25 @@ impl Client {
                     }
                     Err(why) => Err(("join".to_owned(), Refusal::new(Status::Denied, why))),
                 }
+            }
+            Request::Tun { flow, addresses } => {
+                let carried = match &self.server.tun {
+                    Some(hub) if grant.permit().lets_tun() => {
+                        let (mut recv, asked) = (recv, (flow, &addresses[..]));
+                        let mut flow = events.flow("tun", grant.name().to_owned(), Direction::In);
+                        let both = (&mut send, &mut recv);
+                        let served = tun::serve(hub, &live, asked, both, &mut flow).await;
+                        if let Err(refusal) = &served {
+                            flow.ended(Err(refusal));
+                        }
+                        served
+                    }
+                    _ => Err(Refusal::new(
+                        Status::Denied,
+                        format!("IP packets: {}", dial::NO_RULE),
+                    )),
+                };
+                carried.map_err(|refusal| ("tun".to_owned(), refusal))
             }
             Request::Accepted { .. } | Request::AcceptedUdp { .. } => {
                 let none = Refusal::new(Status::Unsupported, "this server asked for no listener");

@@ -22,6 +22,7 @@ const LISTEN: u8 = 4;
 const LISTEN_UDP: u8 = 5;
 const ACCEPTED: u8 = 6;
 const ACCEPTED_UDP: u8 = 7;
+const TUN: u8 = 8;
 const JOIN: u8 = 20;
 
 const FORM_IPV4: u8 = 1;
@@ -89,16 +90,7 @@ impl Target {
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Ip(address) => {
-                match address.ip() {
-                    IpAddr::V4(ip) => {
-                        out.put_u8(FORM_IPV4);
-                        out.put_slice(&ip.octets());
-                    }
-                    IpAddr::V6(ip) => {
-                        out.put_u8(FORM_IPV6);
-                        out.put_slice(&ip.octets());
-                    }
-                }
+                put_ip(out, address.ip());
                 out.put_u16(address.port());
             }
             Self::Name(name, port) => {
@@ -210,6 +202,13 @@ pub(crate) enum Request {
         /// Where.
         at: Target,
     },
+    /// Exchange IP packets, for as long as the stream is open.
+    Tun {
+        /// The first of the numbers that its datagrams have.
+        flow: u64,
+        /// Those that this end would have; none: any.
+        addresses: Vec<IpAddr>,
+    },
     /// A listener has accepted a connection.
     Accepted {
         /// Which listener.
@@ -275,6 +274,11 @@ impl Request {
                 out.put_u64(*flow);
             }
             Self::Join => out.put_u8(JOIN),
+            Self::Tun { flow, addresses } => {
+                out.put_u8(TUN);
+                out.put_u64(*flow);
+                put_list(&mut out, addresses, |out, ip| put_ip(out, *ip));
+            }
         }
         with_length(out)
     }
@@ -314,6 +318,10 @@ impl Request {
                 flow: data.try_get_u64().map_err(short)?,
             },
             JOIN => Self::Join,
+            TUN => Self::Tun {
+                flow: data.try_get_u64().map_err(short)?,
+                addresses: take_list(data, take_ip)?,
+            },
             _ => return Err(WireError::Unknown),
         };
         match data.is_empty() {
@@ -321,6 +329,52 @@ impl Request {
             false => Err(WireError::Length),
         }
     }
+}
+
+/// Most addresses of one list.
+pub(crate) const LIST_MAX: usize = 8;
+
+/// Appends what is in a list behind its length in one byte.
+pub(crate) fn put_list<T>(out: &mut Vec<u8>, list: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+    let list = &list[..list.len().min(LIST_MAX)];
+    out.put_u8(list.len() as u8);
+    list.iter().for_each(|item| put(out, item));
+}
+
+/// Takes a list from the front of `data`.
+pub(crate) fn take_list<T>(
+    data: &mut &[u8],
+    take: impl Fn(&mut &[u8]) -> Result<T, WireError>,
+) -> Result<Vec<T>, WireError> {
+    let len = usize::from(data.try_get_u8().map_err(|_| WireError::Length)?);
+    if len > LIST_MAX {
+        return Err(WireError::TooLong);
+    }
+    (0..len).map(|_| take(data)).collect()
+}
+
+/// Appends an address behind its form.
+pub(crate) fn put_ip(out: &mut Vec<u8>, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => {
+            out.put_u8(FORM_IPV4);
+            out.put_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.put_u8(FORM_IPV6);
+            out.put_slice(&ip.octets());
+        }
+    }
+}
+
+/// Takes an address from the front of `data`.
+pub(crate) fn take_ip(data: &mut &[u8]) -> Result<IpAddr, WireError> {
+    let short = |_| WireError::Length;
+    Ok(match data.try_get_u8().map_err(short)? {
+        FORM_IPV4 => std::net::Ipv4Addr::from(data.try_get_u32().map_err(short)?).into(),
+        FORM_IPV6 => std::net::Ipv6Addr::from(data.try_get_u128().map_err(short)?).into(),
+        _ => return Err(WireError::Unknown),
+    })
 }
 
 fn deadline(data: &mut &[u8]) -> Result<Duration, WireError> {
@@ -333,7 +387,7 @@ fn millis(deadline: Duration) -> u16 {
 }
 
 /// Puts the length where room was left for it.
-fn with_length(mut out: Vec<u8>) -> Vec<u8> {
+pub(crate) fn with_length(mut out: Vec<u8>) -> Vec<u8> {
     let len = (out.len() - 2) as u16;
     out[..2].copy_from_slice(&len.to_be_bytes());
     out
@@ -483,6 +537,10 @@ mod tests {
                 listener: 7,
                 flow: 9,
             },
+            Request::Tun {
+                flow: 4,
+                addresses: vec![[10, 9, 0, 2].into(), [1_u16; 8].into()],
+            },
         ] {
             let bytes = request.to_bytes();
             assert!(bytes.len() <= 2 + HEADER_MAX);
@@ -506,6 +564,12 @@ mod tests {
     fn the_bytes_of_the_specification() {
         let request = Request::Connect(Target::new("db", 5432).unwrap());
         assert_eq!(request.to_bytes(), [0, 7, 1, 3, 2, b'd', b'b', 0x15, 0x38]);
+        let request = Request::Tun {
+            flow: 2,
+            addresses: vec![[10, 9, 0, 2].into()],
+        };
+        let expected = [0, 15, 8, 0, 0, 0, 0, 0, 0, 0, 2, 1, 1, 10, 9, 0, 2];
+        assert_eq!(request.to_bytes(), expected);
         let reply = Reply(Ok(Some(([192, 0, 2, 1], 80).into())));
         assert_eq!(reply.to_bytes(), [0, 8, 0, 1, 192, 0, 2, 1, 0, 80]);
         let reply = Reply(Err(Refusal::new(Status::Refused, "no")));

@@ -15,16 +15,17 @@ use crate::units;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct CommonArgs {
-    /// Packet interface: udp
+    /// How packets get to the network: udp, by the kernel; or past it, at one interface: xdp:IF[:QUEUES][,copy|zerocopy][,native|generic],
+    /// or a card that DPDK has: "dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]"
     #[arg(long, value_name = "IO", default_value = "udp", value_parser = io)]
-    pub(crate) io: Io,
+    pub(crate) io: transport::Io,
     #[arg(long, value_name = "N", default_value = "auto", value_parser = workers, help = workers_help())]
     pub(crate) workers: Workers,
     /// Processors to run on, such as 0-2,4: the first one for the thread that has the socket, the others for the workers
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub(crate) cpus: Option<Cpus>,
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = codec, help = format!("Erasure code: {}", transport::Codec::expected()))]
-    pub(crate) codec: Codec,
+    pub(crate) codec: transport::Codec,
     /// What redundancy is chosen for: auto, bulk, latency; or, for messages of perf client, their deadline: live
     #[arg(long, value_name = "P", default_value = "auto", value_parser = profile)]
     pub(crate) profile: Profile,
@@ -33,7 +34,7 @@ pub(crate) struct CommonArgs {
     pub(crate) epsilon: f64,
     /// When losses are repaired: default (at once), paper (its block rule) or off (by timer)
     #[arg(long, value_name = "MODE", default_value = "default", value_parser = icm)]
-    pub(crate) icm: Icm,
+    pub(crate) icm: transport::Icm,
     #[arg(long, value_name = "CC", default_value = "auto", value_parser = cc, help = cc_help())]
     pub(crate) cc: transport::Cc,
     /// Send no more than this, headers and repair included, whatever rate control allows: 20mbit
@@ -43,6 +44,9 @@ pub(crate) struct CommonArgs {
     /// eighth of the machine's if that is less]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<u64>,
+    /// Bound of what a session has received and not read yet, at least 16KiB: it does not grow then [default: what --memory allows]
+    #[arg(long, value_name = "SIZE", value_parser = recv_window)]
+    pub(crate) recv_window: Option<u64>,
     /// Give up connecting after this long
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::period_positive)]
     pub(crate) connect_timeout: Duration,
@@ -88,19 +92,6 @@ impl<T> Choice<T> {
     }
 }
 
-impl<T: Copy + Default> Choice<T> {
-    pub(crate) fn value(&self) -> T {
-        match self {
-            Self::Built(value) => *value,
-            Self::Later(_) => T::default(),
-        }
-    }
-}
-
-pub(crate) type Io = Choice<()>;
-pub(crate) type Codec = Choice<transport::Codec>;
-pub(crate) type Icm = Choice<transport::Icm>;
-
 /// What redundancy is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
@@ -109,14 +100,8 @@ pub(crate) enum Profile {
     Live,
 }
 
-pub(crate) fn io(text: &str) -> Result<Io, String> {
-    let later = ["xdp:", "dpdk:"];
-    match text {
-        "udp" => Ok(Choice::Built(())),
-        _ if later.iter().any(|prefix| text.starts_with(prefix)) => Ok(later_value(text)),
-        "xdp" | "dpdk" => Ok(later_value(text)),
-        _ => Err("expected udp".to_owned()),
-    }
+pub(crate) fn io(text: &str) -> Result<transport::Io, String> {
+    text.parse()
 }
 
 /// How many threads code, seal and open.
@@ -171,9 +156,9 @@ pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
     Ok(Cpus(cpus))
 }
 
-pub(crate) fn codec(text: &str) -> Result<Codec, String> {
+pub(crate) fn codec(text: &str) -> Result<transport::Codec, String> {
     match transport::Codec::by_name(text) {
-        Some(codec) => Ok(Choice::Built(codec)),
+        Some(codec) => Ok(codec),
         None => Err(format!("expected {}", transport::Codec::expected())),
     }
 }
@@ -188,13 +173,13 @@ pub(crate) fn profile(text: &str) -> Result<Profile, String> {
     }))
 }
 
-pub(crate) fn icm(text: &str) -> Result<Icm, String> {
-    Ok(Choice::Built(match text {
+pub(crate) fn icm(text: &str) -> Result<transport::Icm, String> {
+    Ok(match text {
         "default" => transport::Icm::Default,
         "paper" => transport::Icm::Paper,
         "off" => transport::Icm::Off,
         _ => return Err("expected default, paper or off".to_owned()),
-    }))
+    })
 }
 
 pub(crate) fn epsilon(text: &str) -> Result<f64, String> {
@@ -211,6 +196,16 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
     match units::size_positive(text)? {
         bytes @ MEMORY_MIN.. => Ok(bytes),
         _ => Err("expected at least 4MiB".to_owned()),
+    }
+}
+
+/// A packet and its block must fit it several times.
+const RECV_WINDOW_MIN: u64 = 16 << 10;
+
+pub(crate) fn recv_window(text: &str) -> Result<u64, String> {
+    match units::size_positive(text)? {
+        bytes @ RECV_WINDOW_MIN.. => Ok(bytes),
+        _ => Err("expected at least 16KiB".to_owned()),
     }
 }
 
@@ -252,10 +247,6 @@ fn cc_help() -> String {
         .collect()
 }
 
-fn later_value<T>(text: &str) -> Choice<T> {
-    Choice::Later(text.to_owned())
-}
-
 impl CommonArgs {
     /// What is said, and how.
     pub(crate) fn settings(&self) -> Settings {
@@ -273,6 +264,7 @@ impl CommonArgs {
         let default = Options::default();
         let cpus = self.cpus.as_ref().map_or(&[][..], |cpus| &cpus.0);
         Options {
+            io: self.io.clone(),
             family: match (self.ipv4, self.ipv6) {
                 (true, _) => Family::V4,
                 (_, true) => Family::V6,
@@ -282,13 +274,14 @@ impl CommonArgs {
                 Profile::Engine(transport::Profile::Auto) | Profile::Live => profile,
                 Profile::Engine(chosen) => chosen,
             },
-            codec: self.codec.value(),
-            icm: self.icm.value(),
+            codec: self.codec,
+            icm: self.icm,
             epsilon: self.epsilon,
             cc: self.cc,
             // On the command line rates are in bits.
             limit: self.limit.map(|bits| (bits / 8).max(1)),
             memory: self.memory.unwrap_or(default.memory),
+            recv_window: self.recv_window,
             workers: match self.workers {
                 Workers::Auto => transport::auto_workers(cpus),
                 Workers::Number(number) => number,
@@ -319,11 +312,15 @@ mod tests {
         assert!(cc("fast").unwrap_err().contains("scavenger"));
         assert_eq!(memory("4MiB"), Ok(4 << 20));
         assert!(memory("4MB").is_err());
+        assert_eq!(recv_window("16KiB"), Ok(16 << 10));
+        assert!(recv_window("16kB").is_err());
         assert_eq!((bundle("0"), bundle("8")), (Ok(0), Ok(8)));
         assert!(bundle("9").unwrap_err().contains("at most 8"));
         assert!(bundle("-1").is_err() && bundle("1kB").is_err());
-        assert_eq!(io("xdp:eth0").unwrap().later(), Some("xdp:eth0"));
-        assert_eq!(icm("paper"), Ok(Choice::Built(transport::Icm::Paper)));
+        assert!(matches!(io("xdp:eth0:0-1,copy"), Ok(transport::Io::Xdp(_))));
+        assert!(cfg!(feature = "dpdk") || io("dpdk:-l 0 -- 10.0.0.1/24").is_err());
+        assert!(io("xdp:").is_err() && io("xdp:eth0,fast").is_err() && io("tcp").is_err());
+        assert_eq!(icm("paper"), Ok(transport::Icm::Paper));
         assert!(icm("on").is_err());
         assert_eq!(workers("auto"), Ok(Workers::Auto));
         for number in [0, 1, 64] {
@@ -352,10 +349,7 @@ mod tests {
         for text in ["0", "60%", "-1%", "nan", "some"] {
             assert!(epsilon(text).is_err(), "{text}");
         }
-        assert_eq!(
-            codec("srlt"),
-            Ok(Choice::Built(transport::Codec::SemiRandomLt))
-        );
+        assert_eq!(codec("srlt"), Ok(transport::Codec::SemiRandomLt));
     }
 
     proptest! {

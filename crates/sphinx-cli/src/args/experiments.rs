@@ -30,7 +30,7 @@ pub(crate) struct FigureArgs {
     /// Fewer points and shorter runs: all the paper's figures in less than six minutes
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Seeds of each case of snoop…, eln and rdb-… [default: 10, with --quick 1]
+    /// Seeds of each case of snoop…, eln, asymmetry, limited-transmit, rsfc… and rdb-… [default: 10, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) seeds: Option<u64>,
     /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again
@@ -94,8 +94,22 @@ pub(crate) enum Which {
     SnoopBer,
     /// Kernel TCP over a hop that loses packets, by the length of the path, with and without agents
     SnoopDelay,
+    /// The sender's congestion window over a hop with bit errors, with and without agents
+    SnoopWindow,
+    /// Small objects over a hop with bad periods, with and without agents
+    SnoopWeb,
     /// Uploads over a hop with errors, with and without agents on both sides of it
     Eln,
+    /// Transfers whose acknowledgements have a thin way, with and without agents for these
+    Asymmetry,
+    /// Messages over a path that loses packets, with Limited Transmit and without
+    LimitedTransmit,
+    /// Uploads that fill their senders' links, and what is beside them, with receiver-side flow control and without
+    Rsfc,
+    /// Pages beside an upload
+    RsfcWeb,
+    /// Uploads by how long their packets may wait, over a path that changes, and two at once
+    RsfcAblation,
     /// Thin streams that lose every tenth packet, with and without RDB (sphx pep)
     RdbLoss,
     /// Thin streams beside greedy ones, with and without RDB

@@ -175,7 +175,7 @@ before what holds by default.")]
     #[cfg_attr(feature = "pep", command(arg_required_else_help = true))]
     #[cfg_attr(not(feature = "pep"), command(hide = true, disable_help_flag = true))]
     Pep(PepArgs),
-    /// Forward ports, Unix sockets and datagrams, or be a SOCKS proxy, over a lossy link
+    /// Forward ports, Unix sockets, datagrams and IP packets, or be a SOCKS proxy, over a lossy link
     #[cfg_attr(feature = "tunnel", command(arg_required_else_help = true))]
     #[cfg_attr(
         not(feature = "tunnel"),
@@ -192,6 +192,8 @@ Examples:
   sphx tunnel --ticket-file t -R 2222:localhost:22   port 2222 of the server is port 22 here
   sphx tunnel --ticket-file t -L 51820:wg:51820/udp,deadline=60ms
   ssh -o ProxyCommand='sphx tunnel --ticket-file t -W %h:%p' build1
+  sphx tunnel --ticket-file t --tun --route 10.0.0.0/8        a network interface (needs CAP_NET_ADMIN)
+  sphx tunnel --ticket-file t --tun -- firefox                all packets of one program
 
 Listens on loopback unless an address stands in front. Forwards can be repeated. When the session is
 lost, listeners stay and it connects again; with port 0 the line \"listening on\" tells the port.
@@ -199,6 +201,10 @@ Exits with 3 if nobody answers, 4 if the server refuses, 8 if a port is in use, 
 cannot do what it was asked for.")
     )]
     Tunnel(TunnelArgs),
+    /// What a tunnel starts for a program of its own
+    #[cfg(feature = "tunnel")]
+    #[command(name = crate::tunnel::inside::COMMAND, hide = true)]
+    Inside(tunnel::InsideArgs),
     /// Serve those who tunnel to here
     #[cfg_attr(
         not(feature = "tunnel"),
@@ -214,6 +220,7 @@ Examples:
   sphx server --state /var/lib/sphx              for many: keeps its key and its clients
   sphx server invite laptop --permit tunnel --state /var/lib/sphx --ticket-file t
   sphx server revoke laptop --state /var/lib/sphx
+  sphx server --permit tun --tun-pool 10.9.0.0/24 --ticket-file t
 
 Rules, with commas between:
   tunnel                  what ssh would let through: any address, this machine's loopback included; -R on loopback
@@ -221,6 +228,7 @@ Rules, with commas between:
   tunnel:udp:HOST:PORT    PORT is *, a number, or 1-1023
   tunnel:unix:/PATH       one Unix socket
   listen:[HOST:]PORT      -R, on loopback or on that address (*: all)
+  tun                     IP packets, to wherever this machine's routes and packet filter let them
 Rules see the addresses that names lead to: a name never leads to loopback, and to link-local, multicast
 and metadata addresses (169.254.169.254) leads nothing but a rule for them.")
     )]

@@ -19,7 +19,7 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         } => without_deadlines(&args.common),
         Command::Perf {
             command: PerfCommand::Client(args),
-        } => common(&args.common).and_then(|()| paths(&args.paths)),
+        } => paths(&args.paths),
         Command::Perf {
             command: PerfCommand::Cost(_),
         } => Ok(()),
@@ -28,8 +28,10 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
         | Command::Config(_)
         | Command::Tools(_)
         | Command::Join(_)
+        | Command::Tunnel(_)
         | Command::Server(_) => Ok(()),
-        Command::Tunnel(args) => later(args.not_built()),
+        #[cfg(feature = "tunnel")]
+        Command::Inside(_) => Ok(()),
     }
 }
 
@@ -42,30 +44,12 @@ fn without_deadlines(args: &CommonArgs) -> Outcome<()> {
             "sphx perf client --profile live --message-size 1000B --interval 5ms sends such",
         ));
     }
-    common(args)
-}
-
-fn common(args: &CommonArgs) -> Outcome<()> {
-    let choices = [("--io", args.io.later()), ("--codec", args.codec.later())];
-    match choices
-        .iter()
-        .find_map(|(flag, later)| Some((flag, (*later)?)))
-    {
-        Some((flag, value)) => Err(not_built(&format!("{flag} {value}"))),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn paths(args: &PathArgs) -> Outcome<()> {
     match args.later() {
         Some((flag, value)) => Err(not_built(&format!("{flag} {value}"))),
-        None => Ok(()),
-    }
-}
-
-fn later(what: Option<String>) -> Outcome<()> {
-    match what {
-        Some(what) => Err(not_built(&what)),
         None => Ok(()),
     }
 }
@@ -87,13 +71,9 @@ mod tests {
     #[test]
     fn later_parts_say_so() {
         for line in [
-            "sphx recv --io xdp:eth0",
-            "sphx recv --io dpdk:-l,0",
-            #[cfg(feature = "tunnel")]
-            "sphx tunnel t --tun --idle-timeout 2s",
             "sphx send t a --path auto",
             "sphx send t a --path wlan0 --path wwan0,cost=5",
-            "sphx perf client t --path a --path b --bond sc",
+            "sphx perf client t --path a --path b --bond backup",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);
             let failure = refuse_not_built(&cli).expect_err(line);
@@ -110,11 +90,13 @@ mod tests {
     fn what_is_built_passes() {
         for line in [
             "sphx recv",
+            "sphx recv --io xdp:eth0:0,copy",
             "sphx send t a --codec srlt --cc fixed:1mbit",
             "sphx send t a --workers 2 --cpus 0,1",
             "sphx send t a --cc scavenger",
             "sphx send t a --codec rs",
             "sphx send t a --path wlan0 --path 10.0.0.1 --bond aggregate",
+            "sphx perf client t --path a --path b --bond sc",
             "sphx send t a --codec fft-rs",
             "sphx send t a --codec lt",
             "sphx send t a --codec window",

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
-use sphinx_transport::{LocalPath, PATHS_MAX};
+use sphinx_transport::{LocalPath, PATHS_MAX, Sc};
 
 use super::engine::Choice;
 use crate::failure::{Outcome, fail_hint};
@@ -22,9 +22,18 @@ pub(crate) struct PathArgs {
     /// the handshake
     #[arg(long, value_name = "IFACE | ADDR", value_parser = path)]
     pub(crate) path: Vec<Choice<LocalPath>>,
-    /// What several paths are for: aggregate, the sum of their rates
+    /// What several paths are for: aggregate, the sum of their rates; or, in a receive buffer that is bounded (--recv-window at the other end), sc,
+    /// systematic coding as published (docs/sc-multipath.md), with sc:rlnc, min-rtt and ecf to compare it with
     #[arg(long, value_name = "MODE", default_value = "aggregate", value_parser = bond, requires = "path")]
-    pub(crate) bond: Choice<()>,
+    pub(crate) bond: Choice<Bond>,
+}
+
+/// What several paths are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Bond {
+    #[default]
+    Aggregate,
+    Sc(Sc),
 }
 
 /// Where a path begins.
@@ -79,13 +88,19 @@ fn is_interface(name: &str) -> bool {
 }
 
 /// A mode.
-pub(crate) fn bond(text: &str) -> Result<Choice<()>, String> {
+pub(crate) fn bond(text: &str) -> Result<Choice<Bond>, String> {
     let later = |name| text == name || text.strip_prefix(name).is_some_and(|k| k.starts_with(':'));
+    if let Some(sc) = Sc::by_name(text) {
+        return Ok(Choice::Built(Bond::Sc(sc)));
+    }
     match text {
-        "aggregate" => Ok(Choice::Built(())),
-        "backup" | "cheapest" | "min-rtt" | "ecf" => Ok(Choice::Later(text.to_owned())),
-        _ if later("redundant") || later("sc") => Ok(Choice::Later(text.to_owned())),
-        _ => Err("expected aggregate".to_owned()),
+        "aggregate" => Ok(Choice::Built(Bond::Aggregate)),
+        "backup" | "cheapest" => Ok(Choice::Later(text.to_owned())),
+        _ if later("redundant") => Ok(Choice::Later(text.to_owned())),
+        _ => {
+            let schemes: Vec<_> = Sc::names().collect();
+            Err(format!("expected aggregate, {}", schemes.join(", ")))
+        }
     }
 }
 
@@ -95,6 +110,14 @@ impl PathArgs {
         let paths = self.path.iter().find_map(Choice::later);
         let bond = self.bond.later().map(|mode| ("--bond", mode));
         paths.map(|path| ("--path", path)).or(bond)
+    }
+
+    /// The scheme for a bounded buffer, if one is wanted.
+    pub(crate) fn sc(&self) -> Option<Sc> {
+        match &self.bond {
+            Choice::Built(Bond::Sc(sc)) => Some(*sc),
+            Choice::Built(Bond::Aggregate) | Choice::Later(_) => None,
+        }
     }
 
     /// Where the paths begin.
@@ -168,8 +191,11 @@ mod tests {
 
     #[test]
     fn modes() {
-        assert_eq!(bond("aggregate"), Ok(Choice::Built(())));
-        for later in ["redundant", "redundant:2", "sc", "sc:rlnc", "backup"] {
+        assert_eq!(bond("aggregate"), Ok(Choice::Built(Bond::Aggregate)));
+        let rlnc = Bond::Sc(Sc::Rlnc);
+        assert_eq!(bond("sc:rlnc"), Ok(Choice::Built(rlnc)));
+        assert!(bond("sc:").unwrap_err().contains("min-rtt"));
+        for later in ["redundant", "redundant:2", "backup"] {
             assert_eq!(bond(later).expect(later).later(), Some(later));
         }
         assert!(bond("fast").is_err() && bond("redundantly").is_err());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use sphinx_tunnel::{Forward, Limits, Permit, Target};
+use sphinx_tunnel::{Forward, Limits, Permit, Pool, Prefix, Target};
 
 use super::{CommonArgs, Listen, listen_address};
 use crate::report::Settings;
@@ -38,13 +38,54 @@ pub(crate) struct TunnelArgs {
     #[arg(long, value_name = "F", requires = "proxy")]
     pub(crate) proxy_auth: Option<PathBuf>,
     /// Carry standard input and output to HOST:PORT, or to a Unix socket there
-    #[arg(short = 'W', value_name = "HOST:PORT", value_parser = sphinx_tunnel::target, conflicts_with_all = ["local", "remote", "proxy", "json"])]
+    #[arg(short = 'W', value_name = "HOST:PORT", value_parser = sphinx_tunnel::target, conflicts_with_all = ["local", "remote", "proxy", "tun", "json"])]
     pub(crate) stdio: Option<Target>,
-    /// Not built yet
-    #[arg(long, hide = true, num_args = 0..=1, value_name = "IF")]
+    /// Carry IP packets of a network interface, which is made for that (needs CAP_NET_ADMIN); with -- PROGRAM, that of one program, in
+    /// namespaces of its own (needs no rights)
+    #[arg(long, num_args = 0..=1, value_name = "IF", value_parser = interface)]
     pub(crate) tun: Option<Option<String>>,
+    /// Address of the interface, one of each family [default: what the server gives]
+    #[arg(long, value_name = "ADDR/LEN", value_parser = sphinx_tunnel::parse_prefix, requires = "tun")]
+    pub(crate) address: Vec<Prefix>,
+    /// What leads into the tunnel; never the server itself
+    #[arg(long, value_name = "CIDR", num_args = 1.., value_parser = sphinx_tunnel::parse_prefix, requires = "tun", conflicts_with = "program")]
+    pub(crate) route: Vec<Prefix>,
+    /// What of it does not
+    #[arg(long, value_name = "CIDR", num_args = 1.., value_parser = sphinx_tunnel::parse_prefix, requires = "route")]
+    pub(crate) exclude: Vec<Prefix>,
+    /// Where PROGRAM asks for names [default: where the server does]
+    #[arg(long, value_name = "ADDR", requires = "program")]
+    pub(crate) dns: Vec<IpAddr>,
+    /// A program whose packets are carried, and its arguments
+    #[arg(last = true, value_name = "PROGRAM", requires = "tun")]
+    pub(crate) program: Vec<OsString>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
+}
+
+/// The name of an interface, as the kernel takes it.
+fn interface(text: &str) -> Result<String, String> {
+    let is_name = (1..=15).contains(&text.len())
+        && !matches!(text, "." | "..")
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte));
+    match is_name {
+        true => Ok(text.to_owned()),
+        false => Err("the name of an interface has 1 to 15 letters or digits".to_owned()),
+    }
+}
+
+/// `sphx __inside`: what `sphx tunnel --tun -- PROGRAM` starts.
+#[derive(Args, Debug)]
+pub(crate) struct InsideArgs {
+    /// Where the tunnel listens.
+    #[arg(long)]
+    pub(crate) directory: PathBuf,
+    #[arg(long)]
+    pub(crate) dns: Vec<IpAddr>,
+    #[arg(last = true, required = true)]
+    pub(crate) program: Vec<OsString>,
 }
 
 /// `sphx server`.
@@ -67,6 +108,9 @@ pub(crate) struct ServerArgs {
     /// What those who have the ticket may do, rules with commas between; nothing without one
     #[arg(long, value_name = "RULES", value_parser = str::parse::<Permit>)]
     pub(crate) permit: Option<Permit>,
+    /// Addresses for clients that send IP packets (--permit tun); the server has the first one. Once for each family
+    #[arg(long, value_name = "CIDR", value_parser = str::parse::<Pool>)]
+    pub(crate) tun_pool: Vec<Pool>,
     /// Keep the server's key, tickets and clients in this directory: who was invited (sphx server invite) and has joined (sphx join) may
     /// come after every start [default: ~/.local/state/sphinx/server, unless there is --permit]
     #[arg(long, value_name = "DIR", conflicts_with = "key")]
@@ -235,11 +279,6 @@ impl JoinArgs {
 }
 
 impl TunnelArgs {
-    /// What of it comes later.
-    pub(crate) fn not_built(&self) -> Option<String> {
-        self.tun.as_ref().map(|_| "--tun".to_owned())
-    }
-
     pub(crate) fn settings(&self) -> Settings {
         self.common.settings()
     }

@@ -4,14 +4,15 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use sphinx_lab::emulator::{
-    LinkArgs, LinkCommand, LinkError, LinkErrorKind, Plan, Request, RunArgs, Session, State, ask,
-    directory,
+    LinkArgs, LinkCommand, LinkError, LinkErrorKind, Plan, Request, RunArgs, Session, Stage, State,
+    ask, directory,
 };
 use sphinx_transport::ErrorKind;
 
 use super::Context;
 use super::lab::Namespaces;
 use crate::failure::{Failure, Outcome, exit_code, fail_hint, local_io};
+use crate::pep::InLink;
 use crate::report::Event;
 
 pub(crate) fn run(
@@ -45,6 +46,7 @@ fn emulate(args: RunArgs, namespaces: Option<Namespaces>, context: &Context) -> 
     let reporter = &context.reporter;
     // What was asked for wrongly is wrong whatever this machine allows.
     let plan = Plan::new(args).map_err(failure)?;
+    let agent = InLink::new(plan.agents())?;
     let directory = match namespaces {
         Some(namespaces) => {
             namespaces.prepared.map_err(|error| failure(error.into()))?;
@@ -53,7 +55,8 @@ fn emulate(args: RunArgs, namespaces: Option<Namespaces>, context: &Context) -> 
         // Interfaces are those of this process's own namespace.
         None => directory(),
     };
-    let session = Session::start(plan, &directory, init()?).map_err(failure)?;
+    let stage = agent.clone().map(|agent| Box::new(agent) as Box<dyn Stage>);
+    let session = Session::start(plan, stage, &directory, init()?).map_err(failure)?;
     let stopper = session.stopper();
     let _registration = context.stop.on_stop(move || stopper.stop());
 
@@ -68,6 +71,9 @@ fn emulate(args: RunArgs, namespaces: Option<Namespaces>, context: &Context) -> 
         .map_err(failure)?;
     let code = ended.exit_code();
     reporter.note(&ended.state.to_string());
+    if let Some(agent) = agent {
+        agent.report(context);
+    }
     if context.stop.requested() {
         return Err(context.stop.failure());
     }

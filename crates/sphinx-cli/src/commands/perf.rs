@@ -85,6 +85,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let request = request(&args)?;
     let mut options = args.common.options(profile_of(request.pacing.is_some()));
     options.paths = args.paths.paths()?;
+    options.sc = args.paths.sc();
     options.bundle = args.bundle.unwrap_or(options.bundle);
     options.paper = args.paper.as_deref().copied();
     let host = args.ticket.as_deref().and_then(OsStr::to_str);
@@ -178,6 +179,7 @@ fn usual_block(rate: u64) -> u64 {
 
 fn request(args: &PerfClientArgs) -> Outcome<Request> {
     check_paper(args)?;
+    check_sc(args)?;
     if args.ticket_file.is_some() && args.ticket.is_some() {
         return Err(usage(
             "there are two tickets: one in --ticket-file and one as an argument",
@@ -257,6 +259,21 @@ fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
             other.name()
         ))),
     }
+}
+
+/// What goes with generations.
+fn check_sc(args: &PerfClientArgs) -> Outcome<()> {
+    let Some(sc) = args.paths.sc() else {
+        return Ok(());
+    };
+    let is_live = args.common.profile == ProfileArg::Live;
+    if is_live || args.mode.is_some_and(|mode| mode != Mode::Stream) {
+        return Err(usage(format!(
+            "--bond {} carries streams only: --mode stream or none",
+            sc.name()
+        )));
+    }
+    Ok(())
 }
 
 /// What carries messages, if there are any.

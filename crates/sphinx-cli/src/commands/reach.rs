@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use sphinx_transport::{ErrorKind, Options, Session};
+use sphinx_transport::{ErrorKind, Io, Options, Session};
 
 use super::Context;
 use crate::args::CommonArgs;
 use crate::args::ssh::{SshArgs, udp_patience};
-use crate::failure::{Failure, Outcome, code, fail, local_io, protocol};
+use crate::failure::{Failure, Outcome, code, fail, local_io, protocol, usage};
 use crate::files::SyncRequest;
 use crate::report::{Event, Reporter};
 use crate::ssh::Host;
@@ -91,6 +91,10 @@ impl Way<'_> {
         meanwhile: impl FnOnce() -> Outcome<T>,
         context: &Context,
     ) -> Outcome<Reached<T>> {
+        if self.options.io != Io::Udp {
+            let why = "--io is udp where ssh starts the other end: either end may be the one that listens";
+            return Err(usage(why));
+        }
         let CommonArgs { ipv4, ipv6, .. } = *self.common;
         let options = Options {
             connect_timeout: udp_patience(&self.args.written.0, self.common),

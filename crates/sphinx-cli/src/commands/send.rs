@@ -41,6 +41,7 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
         ticket: ticket::read(source)?,
         options: Options {
             paths: args.paths.paths()?,
+            sc: args.paths.sc(),
             ..args.common.options(Profile::Bulk)
         },
         roots,

@@ -1,23 +1,29 @@
 //! `sphx tunnel` and `sphx server`.
 
+pub(crate) mod inside;
+mod interface;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use sphinx_transport::asynchronous::Server as Endpoint;
 use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service, Ticket};
 use sphinx_tunnel::{
-    ClientError, Credentials, Event, Events, Forward, Grant, Granted, Listen, Plan, Server, Status,
+    ClientError, Credentials, Event, Events, Forward, Grant, Granted, Hub, Listen, Permit, Plan,
+    Server, Status,
 };
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -39,8 +45,9 @@ const EVENTS_MAX: usize = 1024;
 /// Longest file with a user and a password.
 const AUTH_BYTES_MAX: u64 = 1024;
 
-pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<()> {
-    let plan = plan(&args)?;
+/// Runs until it is stopped, or the program ends that was to be run: then with its code.
+pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
+    let mut plan = plan(&args)?;
     let ticket = ticket_of(&args, context)?;
     let options = options(&args.common);
     allow_files();
@@ -49,6 +56,14 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<()> {
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let _registration = context.stop.on_stop(move || stopped.notify_one());
+    let (program, device) = match args.program.is_empty() {
+        true => (None, None),
+        false => {
+            let (waiting, device) = inside::start(&args.program, &args.dns)?;
+            (Some(Program::watch(waiting, &stop)?), Some(device))
+        }
+    };
+    plan.tun = interface::plan(&args, device);
     let ended = runtime.block_on(async {
         let stop = stop.notified();
         match args.stdio {
@@ -61,9 +76,50 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<()> {
     // Standard input may be read for ever.
     runtime.shutdown_background();
     told.finish();
+    let code = program.map(|program| program.end(ended.is_err() || context.stop.requested()));
     match context.stop.requested() {
         true => Err(context.stop.failure()),
-        false => ended.map_err(session_failure),
+        false => ended
+            .map_err(session_failure)
+            .and_then(|()| code.unwrap_or(Ok(0))),
+    }
+}
+
+/// A program whose packets are carried.
+struct Program {
+    id: Pid,
+    thread: JoinHandle<io::Result<ExitStatus>>,
+    _directory: TempDir,
+}
+
+impl Program {
+    /// With its end, the tunnel ends too.
+    fn watch(waiting: inside::Waiting, stop: &Arc<Notify>) -> Outcome<Self> {
+        let (mut child, directory) = waiting.into_parts();
+        let id = Pid::from_child(&child);
+        let stop = Arc::clone(stop);
+        let wait = move || {
+            let status = child.wait();
+            stop.notify_one();
+            status
+        };
+        let thread = thread::Builder::new()
+            .name("program".to_owned())
+            .spawn(wait);
+        Ok(Self {
+            id,
+            thread: thread.map_err(|error| local_io("start", "a thread", error))?,
+            _directory: directory,
+        })
+    }
+
+    /// Waits for it; `early`: without a tunnel it is of no use.
+    fn end(self, early: bool) -> Outcome<u8> {
+        if early && !self.thread.is_finished() {
+            let _ = kill_process(self.id, Signal::TERM);
+        }
+        let status = self.thread.join().ok().and_then(Result::ok);
+        status.map(inside::code_of).ok_or_else(inside::lost)
     }
 }
 
@@ -100,7 +156,16 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
             "--permit tunnel lets those who have it reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
         ));
     }
+    let lets_tun = args.permit.as_ref().map(Permit::lets_tun);
+    if lets_tun == Some(true) && args.tun_pool.is_empty() {
+        let failure = usage("--permit tun: clients need addresses");
+        return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
+    }
     let is_kept = args.state.is_some() || args.authorized.is_some() || args.permit.is_none();
+    if !is_kept && lets_tun == Some(false) && !args.tun_pool.is_empty() {
+        let failure = usage("--tun-pool: no rule lets clients send IP packets");
+        return Err(failure.with_hint("--permit tun does"));
+    }
     let mut roster = match is_kept {
         true => {
             let place = Place::open(args.state.as_deref(), args.authorized.as_deref())?;
@@ -147,7 +212,15 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let _registration = context.stop.on_stop(move || stopped.notify_one());
-    let serving = Arc::new(Server::new(told.events.clone()));
+    let mut serving = Server::new(told.events.clone());
+    if !args.tun_pool.is_empty() {
+        let opened = runtime.block_on(async { Hub::open(&args.tun_pool, &told.events) });
+        let hub = opened.map_err(|error| {
+            interface::failure(format!("--tun-pool: opening a TUN device: {error}"), &error)
+        })?;
+        serving = serving.with_tun(hub);
+    }
+    let serving = Arc::new(serving);
     let roster = roster.map(Arc::new);
     let _reload = match args.reloads() {
         true => Some(Reload::start(&args, roster.clone(), &context.reporter)?),
@@ -195,8 +268,8 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
         endpoint.shut_down().await;
         ended
     });
-    drop(runtime);
     drop(serving);
+    drop(runtime);
     told.finish();
     match context.stop.requested() {
         true => Err(context.stop.failure()),
@@ -314,13 +387,19 @@ fn allow_files() {
 }
 
 fn plan(args: &TunnelArgs) -> Outcome<Plan> {
+    interface::check(args)?;
     let TunnelArgs {
         local,
         remote,
         proxy,
         ..
     } = args;
-    if local.is_empty() && remote.is_empty() && proxy.is_empty() && args.stdio.is_none() {
+    if local.is_empty()
+        && remote.is_empty()
+        && proxy.is_empty()
+        && args.stdio.is_none()
+        && args.tun.is_none()
+    {
         let failure = usage("there is nothing to forward");
         return Err(failure
             .with_hint("-L 8080:host:80 forwards a port; sphx tunnel --help shows the others"));
@@ -369,6 +448,7 @@ fn plan(args: &TunnelArgs) -> Outcome<Plan> {
         remote: remote.clone(),
         proxies: proxy.clone(),
         credentials: args.proxy_auth.as_deref().map(credentials).transpose()?,
+        tun: None,
     })
 }
 
@@ -416,6 +496,7 @@ pub(super) fn session_failure(error: ClientError) -> Failure {
             ),
             _ => fail(ErrorKind::RemoteIo, message),
         },
+        ClientError::Tun { source, .. } => interface::failure(message, &source),
         ClientError::Stdio(_) => fail(ErrorKind::LocalIo, message),
     }
 }
@@ -482,6 +563,24 @@ fn tell(event: Event, reporter: &Reporter) {
                     .with("bound", bound.as_str()),
             );
             reporter.note(&format!("{spec}: listening on {bound}"));
+        }
+        Event::Tun {
+            interface,
+            addresses,
+            commands,
+        } => {
+            let told = report::Event::new("tun").with("interface", interface.as_str());
+            let told = told.with("addresses", &addresses[..]);
+            reporter.event(told.with("commands", &commands[..]));
+            let addresses = addresses.join(", ");
+            reporter.note(&format!("{interface}: {addresses}"));
+            if !commands.is_empty() {
+                reporter
+                    .note("For clients to reach more than this machine, run what is missing of:");
+            }
+            for command in commands {
+                reporter.note(&format!("  {command}"));
+            }
         }
         Event::Flow {
             id,

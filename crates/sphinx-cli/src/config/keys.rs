@@ -30,7 +30,7 @@ const fn path(name: &'static str, flag: &'static str, id: &'static str) -> Key {
 }
 
 /// What `sphx server --config` reads.
-pub(super) const SERVER: [Key; 13] = [
+pub(super) const SERVER: [Key; 14] = [
     key("", "listen", "--listen", "listen"),
     key("", "advertise", "--advertise", "advertise"),
     key("", "permit", "--permit", "permit"),
@@ -38,6 +38,7 @@ pub(super) const SERVER: [Key; 13] = [
     path("state", "--state", "state"),
     path("ticket-file", "--ticket-file", "ticket_file"),
     key("", "idle-timeout", "--idle-timeout", "idle_timeout"),
+    key("tun", "pool", "--tun-pool", "tun_pool"),
     key("limits", "memory", "--memory", "memory"),
     key(
         "limits",

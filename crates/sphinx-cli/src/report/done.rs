@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sphinx_transport::{PathFigures, Stats};
+use sphinx_transport::{PathFigures, Sc, Stats};
 
 use super::Event;
 use super::figures::{Figures, Overhead, Role};
@@ -216,6 +216,10 @@ impl Done {
                 ratio(stats.load.datagrams_received, stats.load.receives),
             )
             .with("gso_downgrades", stats.load.gso_downgrades)
+            .with(
+                "kernel_datagrams",
+                (stats.io != "udp").then_some(stats.load.kernel_datagrams),
+            )
             .with("workers", stats.load.workers)
             .with("worker_busy", worker_busy(stats))
             .with("icm", stats.icm)
@@ -226,6 +230,12 @@ impl Done {
         let paths: Vec<_> = stats.paths.iter().flatten().map(path).collect();
         if paths.len() > 1 {
             event = event.with("paths", paths);
+        }
+        if Sc::by_name(stats.profile).is_some() {
+            event = event
+                .with("warnings_sent", stats.warnings_sent)
+                .with("warnings_received", stats.warnings_received)
+                .with("field_operations", stats.field_operations);
         }
         if let Some(blocks) = blocks {
             event = event

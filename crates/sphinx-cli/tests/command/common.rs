@@ -150,6 +150,28 @@ impl Running {
         Self::spawn(command, arguments)
     }
 
+    /// The same in a network namespace.
+    #[cfg(all(feature = "lab", feature = "pep"))]
+    pub(crate) fn start_in_namespace(
+        namespace: &sphinx_netdev::netns::Namespace,
+        scratch: &Scratch,
+        arguments: &[&str],
+    ) -> Self {
+        let start = || Self::start(scratch, arguments, &[]);
+        namespace.run(start).expect("a thread")
+    }
+
+    /// Waits until it listens; whether it does, or has ended.
+    #[cfg(all(feature = "lab", feature = "pep"))]
+    pub(crate) fn listens(&mut self) -> bool {
+        let event = self.events.recv_timeout(PATIENCE);
+        let listens = event
+            .as_ref()
+            .is_ok_and(|event| event["event"] == "listening");
+        self.seen.extend(event);
+        listens
+    }
+
     /// A command that runs it.
     pub(crate) fn of(scratch: &Scratch, mut command: Command) -> Self {
         command.current_dir(scratch.root.path());

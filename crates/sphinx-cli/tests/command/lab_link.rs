@@ -326,3 +326,54 @@ fn mistakes_are_usage_errors_wherever_they_are() {
         run(&scratch, &words).expect(8).error("local_io");
     }
 }
+
+#[test]
+fn an_agent_stands_in_front_of_the_link() {
+    let Some(scratch) = ground() else { return };
+    if !has_python() {
+        eprintln!("skipped: no python3");
+        return;
+    }
+    // 2 MB from left to right, and a byte back when they are there.
+    let right = "python3 -c 'import socket
+s = socket.create_server((\"0.0.0.0\", 4000)); c, _ = s.accept(); n = 0
+while n < 2000000: n += len(c.recv(65536))
+c.sendall(b\"y\"); c.recv(1)'";
+    let left = "python3 -c 'import os, socket
+c = socket.create_connection((os.environ[\"SPHX_RIGHT\"], 4000)); c.sendall(bytes(2000000)); assert c.recv(1) == b\"y\"'";
+    let link = [
+        "--json",
+        "--rate",
+        "50mbit",
+        "--rtt",
+        "4ms",
+        "--forward",
+        "loss=2%",
+    ];
+    let ends = ["--right", right, "--left", left];
+    let agent = ["--agent", "snoop", "--agent", "ack-filter:every=10ms"];
+    let ended = run(&scratch, &[&link[..], &agent, &ends].concat()).expect(0);
+    let of = |kind: &str| ended.events.iter().find(|event| event["event"] == kind);
+    let (totals, flow) = (of("agent").expect("totals"), of("flow").expect("a flow"));
+    assert!(totals["repaired"].as_u64() > Some(5), "{totals}");
+    assert_eq!(flow["cached"], totals["cached"]);
+    let dropped = ended.done()["forward"]["dropped_loss"].as_u64();
+    assert!(dropped > Some(5), "{}", ended.done());
+    for (agent, reason) in [
+        ("split", "write snoop"),
+        ("ack-filter", "only acknowledgements that wait"),
+    ] {
+        let words = ["--json", "--agent", agent, "--", "true"];
+        let message = run(&scratch, &words).expect(2).error("usage")["message"].to_string();
+        assert!(message.contains(reason), "{message}");
+    }
+    let words = ["--json", "--agent", "snoop", "--agent", "rdb", "--", "true"];
+    let message = run(&scratch, &words).expect(2).error("usage")["message"].to_string();
+    assert!(message.contains("one snoop or rdb"), "{message}");
+}
+
+fn has_python() -> bool {
+    let mut python = std::process::Command::new("python3");
+    python.arg("--version").stdout(std::process::Stdio::null());
+    python.status().is_ok_and(|status| status.success())
+}

@@ -23,9 +23,12 @@ mod many_streams;
 mod memory;
 mod partial;
 #[cfg(all(feature = "lab", feature = "pep"))]
+mod past_the_kernel;
+#[cfg(all(feature = "lab", feature = "pep"))]
 mod pep;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod pep_between;
+mod pep_moves;
 mod perf;
 mod pipes;
 mod receiving;
@@ -39,6 +42,8 @@ mod thin;
 mod tickets;
 #[cfg(feature = "tunnel")]
 mod tunnel;
+#[cfg(all(feature = "lab", feature = "tunnel"))]
+mod tunnel_ip;
 mod usage;
 mod values;
 mod workers;

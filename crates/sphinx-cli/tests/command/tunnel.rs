@@ -743,7 +743,32 @@ fn mistakes_are_told_before_anything_happens() {
             &["tunnel", "-D", "0", "--proxy-auth", "auth"],
             "USER:PASSWORD",
         ),
-        (&["tunnel", "--tun"], "--tun is not built yet"),
+        (
+            &["tunnel", "--tun", "--tun"],
+            "cannot be used multiple times",
+        ),
+        (
+            &["tunnel", "--tun", "--address", "10.9.0.2/33"],
+            "no address",
+        ),
+        (
+            &["tunnel", "--tun", "--address", "::/0", "--address", "::1"],
+            "one address of each family",
+        ),
+        (
+            &[
+                "tunnel",
+                "--tun",
+                "--address",
+                "::2/64",
+                "--route",
+                "0.0.0.0/0",
+            ],
+            "none of this family",
+        ),
+        (&["tunnel", "--tun", "a/b"], "name of an interface"),
+        (&["tunnel", "--route", "::/0"], "--tun"),
+        (&["tunnel", "--tun", "a", "--", "sh"], "has no name here"),
         (
             &["tunnel", "-L", "1:a:1", "office"],
             "no server called office",
@@ -751,6 +776,15 @@ fn mistakes_are_told_before_anything_happens() {
         (&["tunnel", "-L", "1:a:1"], "there is no ticket"),
         (&["server", "--ticket-file", "t"], "rules"),
         (&["server", "--permit", "tunel"], "no rule"),
+        (&["server", "--permit", "tun"], "--tun-pool"),
+        (
+            &["server", "--permit", "tunnel", "--tun-pool", "10.9.0.0/24"],
+            "--permit tun",
+        ),
+        (
+            &["server", "--permit", "tun", "--tun-pool", "10.9.0.0/31"],
+            "no network for clients",
+        ),
         (&["server", "--permit", "tunnel,files"], "not built yet"),
         (&["server", "--key", "k"], "rules"),
         (&["server", "invite", "laptop"], "--permit"),

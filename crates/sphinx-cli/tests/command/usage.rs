@@ -7,12 +7,18 @@ use crate::common::{Running, Scratch, command};
 #[test]
 fn what_is_not_built_says_so() {
     let scratch = Scratch::new();
-    for line in ["recv --json --io xdp:lo", "recv --json --io dpdk:-l,0"] {
-        let words: Vec<&str> = line.split(' ').collect();
-        let ended = Running::start(&scratch, &words, &[]).end().expect(2);
-        let message = ended.error("usage")["message"].to_string();
-        assert!(message.contains("is not built yet"), "{line}: {message}");
-    }
+    let words = [
+        "send",
+        "--json",
+        "--ticket-file",
+        "t",
+        "--path",
+        "auto",
+        "a",
+    ];
+    let ended = Running::start(&scratch, &words, &[]).end().expect(2);
+    let message = ended.error("usage")["message"].to_string();
+    assert!(message.contains("is not built yet"), "{message}");
 }
 
 /// Whether this build is without a command.
@@ -215,10 +221,8 @@ fn help_and_version_are_no_errors() {
             !expected.starts_with("sphx ") || text.starts_with(expected),
             "{line}: {text}"
         );
-        for later in ["not built", "xdp", "dpdk"] {
-            let engine = text.split("Engine:").nth(1).unwrap_or_default();
-            assert!(!engine.contains(later), "{line} tells of {later}: {engine}");
-        }
+        let engine = text.split("Engine:").nth(1).unwrap_or_default();
+        assert!(!engine.contains("not built"), "{line}: {engine}");
     }
 }
 

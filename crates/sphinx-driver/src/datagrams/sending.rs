@@ -123,6 +123,11 @@ impl<S: Clone + Default> SendQueue<S> {
         self.waiting.is_empty() || self.bytes + HEADER_MAX + len <= BYTES_MAX
     }
 
+    /// Bytes of those that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The next flow of live messages; `None` while there are as many as there may be.
     pub(crate) fn open_live(&mut self) -> Option<u64> {
         if self.open(FlowKind::Live) >= FLOWS_MAX {

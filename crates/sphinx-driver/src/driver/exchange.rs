@@ -10,7 +10,7 @@ use crate::blocks::TxBlock;
 use crate::executor::Executor;
 use crate::incoming::{Chunk, Taken};
 use crate::outgoing::{Block, Piece, StreamEnd, Turn, shape};
-use crate::pool::BufferPool;
+use crate::pool::{BufferPool, PoolBuffer};
 use crate::protection::PacketProtection;
 use crate::queues::{Application, Queues, SharedSlicer};
 use crate::slicer::{PAUSE, Watch};
@@ -37,6 +37,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.reset_streams(queues);
         self.handle_datagrams(now, queues);
         let mut news = self.handle_events(now, queues, pool);
+        news |= self.give_in_order(now, (queues, pool));
         self.reset_streams(queues);
         if let Some((code, reason)) = queues.close.take()
             && !queues.ended
@@ -74,7 +75,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         news
     }
 
-    fn release(&mut self, now: Time, taken: Taken) {
+    pub(super) fn release(&mut self, now: Time, taken: Taken) {
         self.rx.release(taken.cost);
         self.core.taken(now, taken.stream, taken.cost);
     }
@@ -191,9 +192,20 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         if parts.is_empty() {
             self.rx.release(cost);
         }
+        self.give_segments(now, memory, (segments, &parts), (queues, pool));
+    }
+
+    /// Gives these segments to their streams; they lie in `memory`.
+    pub(super) fn give_segments<A: Application>(
+        &mut self,
+        now: Time,
+        memory: PoolBuffer,
+        (segments, parts): (Vec<(Segment, Range<usize>)>, &[StreamPart]),
+        (queues, pool): (&mut Queues<A>, &BufferPool),
+    ) {
         let mut whole = Some(memory);
         let mut over = Vec::new();
-        for ((segment, data), part) in segments.into_iter().zip(&parts) {
+        for ((segment, data), part) in segments.into_iter().zip(parts) {
             let incoming = queues.incoming.entry(segment.stream).or_default();
             if !incoming.add(&segment) {
                 return self.violation(now, "data out of place");
@@ -337,9 +349,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     ) -> bool {
         let mut again: Option<Nanos> = None;
         let mut any = false;
+        let pause = self.core.pause().unwrap_or(PAUSE);
         for slicer in std::mem::take(&mut queues.filling) {
             let watch = slicer
-                .try_with(|slicer| slicer.watch(now, queues.has_room(slicer.stream()), pool))
+                .try_with(|slicer| {
+                    slicer.watch((now, pause), queues.has_room(slicer.stream()), pool)
+                })
                 // Being written to at this moment.
                 .unwrap_or(Watch::Again(PAUSE));
             match watch {
@@ -361,20 +376,24 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     fn submit(&mut self, block: Block, urgency: Urgency) {
         let (shape, tail, mut parts) = ((block.n, block.symbol_len), block.tail, block.parts);
-        let sent = TxBlock::new(block.memory, shape, block.data_len, Vec::new());
+        let (memory, data_len) = (block.memory, block.data_len);
+        let sent = match self.core.sc() {
+            Some(_) => TxBlock::generation(memory, shape, data_len),
+            None => TxBlock::new(memory, shape, data_len, Vec::new()),
+        };
         let slot = self.tx.insert(sent);
         self.core.submit(slot, shape, (tail, urgency), &mut parts);
     }
 }
 
 /// The segments of a block, with the places of their data, and what each is to the core.
-type Unpacked = (Vec<(Segment, Range<usize>)>, Vec<StreamPart>);
+pub(super) type Unpacked = (Vec<(Segment, Range<usize>)>, Vec<StreamPart>);
 
 /// What a block holds.
 ///
 /// # Errors
 /// What the peer did wrong.
-fn unpack(block: &[u8]) -> Result<Unpacked, &'static str> {
+pub(super) fn unpack(block: &[u8]) -> Result<Unpacked, &'static str> {
     let most = 1 + block.len() / SEGMENT_BYTES_MIN;
     let segments: Result<Vec<_>, _> = SegmentIter::new(block).take(most + 1).collect();
     let segments = segments.map_err(|_| "malformed block")?;

@@ -202,6 +202,15 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         symbol: &[u8],
         workshop: &mut Workshop,
     ) {
+        if let Placement::Generation {
+            block,
+            n,
+            symbol: id,
+            ..
+        } = placement
+        {
+            return self.store_of_generation(now, (block, n, id), symbol, workshop);
+        }
         self.rx.store(placement, symbol, &workshop.pool);
         self.window.stored(header.block, &placement);
         self.settle(now, workshop);

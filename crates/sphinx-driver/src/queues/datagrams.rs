@@ -46,6 +46,11 @@ impl<A: Application> Queues<A> {
         self.datagrams.sending.has_room(len)
     }
 
+    /// Bytes of the datagrams that wait for their turn to be sent.
+    pub fn datagram_bytes_waiting(&self) -> usize {
+        self.datagrams.sending.bytes()
+    }
+
     /// What tells that there is room, or that a flow of live messages has news.
     pub fn datagrams_left(&self) -> A::Signal {
         self.datagrams.sending.signal.clone()

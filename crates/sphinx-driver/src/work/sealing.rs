@@ -227,7 +227,16 @@ fn write_symbol(
     match symbol {
         SymbolId::Source(index) => out.copy_from_slice(block.source(index)),
         SymbolId::Repair(code, row) => {
-            let Workshop { encoder, pool, .. } = workshop;
+            let Workshop {
+                encoder,
+                pool,
+                rows,
+                ..
+            } = workshop;
+            let row_made = block.encode_row(row, rows, out);
+            if row_made.map_err(|error| error.to_string())? {
+                return Ok(());
+            }
             let encoded = block.encode(code, row, encoder, pool, out);
             encoded.map_err(|error| error.to_string())?;
         }

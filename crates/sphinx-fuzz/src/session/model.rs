@@ -575,6 +575,7 @@ impl Model {
     pub(super) fn place(&mut self, placement: Placement, header: &Header, len: usize) {
         let (slot, n, symbol_len) = match placement {
             Placement::Discard => return,
+            Placement::Generation { .. } => panic!("there are no generations"),
             Placement::Block {
                 slot,
                 n,
@@ -607,7 +608,7 @@ impl Model {
                 rx.repairs.push((code, row));
                 assert!(rx.repairs.len() <= usize::from(n), "more than are needed");
             }
-            Placement::Discard => {}
+            Placement::Discard | Placement::Generation { .. } => {}
         }
     }
 

@@ -18,6 +18,7 @@ Examples:
   sphx lab link --loss burst:2%,6 --return loss=0 --left bash --right 'python3 -m http.server'
   sphx lab link --like wifi --right 'iperf3 -s -1' -- iperf3 -c 10.77.0.2
   sphx lab link --rate trace:docs/examples/lte.down --log drops.ndjson --pcap caps
+  sphx lab link --rate 20mbit --rtt 10ms --loss 1% --agent snoop --right 'iperf3 -s -1' -- iperf3 -c 10.77.0.2
   sphx lab link --interfaces eth1,eth2 --rtt 80ms --loss 2%     a box in the middle of a cable
   sphx lab link set loss=5% return.rate=1mbit       from another terminal, or from inside
   sphx lab link show
@@ -80,6 +81,9 @@ pub struct RunArgs {
     /// MTU of the interfaces at both ends [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = sphinx_units::packet_size)]
     pub interface_mtu: Option<usize>,
+    /// Help for TCP in front of the link, at its left end: as 'sphx pep run --agent', with this link as the lossy hop
+    #[arg(long, value_name = "NAME[:KEY=VALUE,…]", conflicts_with = "interfaces")]
+    pub agent: Vec<String>,
     /// The link's settings.
     #[command(flatten)]
     pub settings: SettingFlags,

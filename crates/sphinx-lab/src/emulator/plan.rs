@@ -35,6 +35,7 @@ pub struct Plan {
     pub(super) pcap: Option<PathBuf>,
     pub(super) log: Option<PathBuf>,
     pub(super) interface_mtu: usize,
+    pub(super) agents: Vec<String>,
     /// Interfaces to join, instead of namespaces.
     pub(super) interfaces: Option<[String; 2]>,
     /// Standard output of the commands goes to standard error.
@@ -71,12 +72,19 @@ impl Plan {
         plan.pcap = args.pcap.or(plan.pcap);
         plan.log = args.log.or(plan.log);
         plan.interface_mtu = args.interface_mtu.unwrap_or(plan.interface_mtu);
+        if !args.agent.is_empty() {
+            plan.agents = args.agent;
+        }
         plan.output_is_taken = args.json;
         plan.interfaces = args.interfaces;
         if plan.interfaces.is_some() && (plan.left.is_some() || plan.right.is_some()) {
             return Err(LinkError::usage(
                 "between interfaces there are no ends to run commands at",
             ));
+        }
+        if plan.interfaces.is_some() && !plan.agents.is_empty() {
+            let why = "between interfaces there is no place for an agent: run 'sphx pep run' there";
+            return Err(LinkError::usage(why));
         }
         place::check_name(&plan.name)?;
         // What is wrong shall be said before anything is created.
@@ -100,6 +108,7 @@ impl Plan {
             pcap: None,
             log: None,
             interface_mtu: INTERFACE_MTU,
+            agents: Vec::new(),
             interfaces: None,
             output_is_taken: false,
         };
@@ -116,6 +125,11 @@ impl Plan {
                     plan.interface_mtu = sphinx_units::packet_size(&bytes)
                         .map_err(|message| LinkError::usage(format!("{key}: {message}")))?;
                 }
+                ("agent", Value::Array(agents)) => {
+                    let agents = agents.into_iter().map(|agent| scalar(&key, agent));
+                    plan.agents = agents.collect::<Result<_, _>>()?;
+                }
+                ("agent", value) => plan.agents = vec![scalar(&key, value)?],
                 // After what holds for both directions.
                 ("forward" | "return", Value::Table(table)) => directions.push((key, table)),
                 (_, value) => plan.settings.set(&key, &scalar(&key, value)?)?,
@@ -129,6 +143,11 @@ impl Plan {
             }
         }
         Ok(plan)
+    }
+
+    /// What `--agent` says, in the words of `sphx pep`: the agent stands between the left end and the link.
+    pub fn agents(&self) -> &[String] {
+        &self.agents
     }
 
     /// Both directions, forward and return.

@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
 };
-use sphinx_link::front::{Front, FrontConfig, Observer, Side, join};
+use sphinx_link::front::{Front, FrontConfig, Observer, Side, Stage, join};
 use sphinx_netdev::pidns::PidNamespace;
 
 use super::{
@@ -107,7 +107,7 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 }
 
 impl Session {
-    /// Starts the link, without the programs. `directory` is what [`directory`](super::directory) has
+    /// Starts the link, without the programs, with something in front of it if the plan has [agents](Plan::agents). `directory` is what [`directory`](super::directory) has
     /// told before this process had entered a user namespace; `init` is the command of this program
     /// that calls [`serve_as_init`](sphinx_netdev::pidns::serve_as_init).
     ///
@@ -115,7 +115,12 @@ impl Session {
     ///
     /// A name that is taken, files that cannot be created, no rights to namespaces or TUN devices.
     /// Nothing remains of what had been created.
-    pub fn start(plan: Plan, directory: &Path, mut init: Command) -> Result<Session, LinkError> {
+    pub fn start(
+        plan: Plan,
+        stage: Option<Box<dyn Stage>>,
+        directory: &Path,
+        mut init: Command,
+    ) -> Result<Session, LinkError> {
         let [mut forward, mut back] = plan.configs()?;
         let place = Place::claim(directory, &plan.name)?;
         let log = plan.log.as_deref().map(Log::create).transpose()?;
@@ -157,7 +162,7 @@ impl Session {
                     mtu: plan.interface_mtu,
                     ..FrontConfig::default()
                 };
-                let front = Front::start_observed(config, observer)?;
+                let front = Front::start_with(config, observer, stage)?;
                 let warnings = front.warnings().to_vec();
                 let (left, right, link) = front.into_parts();
                 Ground {

@@ -27,6 +27,7 @@ mod curves;
 mod eln;
 mod goodput;
 mod links;
+mod mixed;
 mod modes;
 mod over_path;
 mod paths;
@@ -35,6 +36,7 @@ mod sheet;
 mod snoop;
 mod snoop_ber;
 mod snoop_delay;
+mod snoop_window;
 mod sweep;
 mod table1;
 mod video;
@@ -81,8 +83,22 @@ pub enum Figure {
     SnoopBer,
     /// By the length of the wired part.
     SnoopDelay,
+    /// How the sender's window moves meanwhile.
+    SnoopWindow,
+    /// Small objects over a hop with bad periods.
+    SnoopWeb,
     /// What agents on both sides of a hop do for uploads.
     Eln,
+    /// Transfers whose acknowledgements have a thin way.
+    Asymmetry,
+    /// What Limited Transmit is worth.
+    LimitedTransmit,
+    /// Uploads that do not fill their senders' links.
+    Rsfc,
+    /// Pages beside an upload.
+    RsfcWeb,
+    /// By how long packets may wait.
+    RsfcAblation,
     /// What RDB does for thin streams that lose every tenth packet.
     RdbLoss,
     /// Beside greedy streams.
@@ -105,7 +121,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 17] = [
+    pub const ALL: [Figure; 24] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -118,7 +134,14 @@ impl Figure {
         Figure::Snoop,
         Figure::SnoopBer,
         Figure::SnoopDelay,
+        Figure::SnoopWindow,
+        Figure::SnoopWeb,
         Figure::Eln,
+        Figure::Asymmetry,
+        Figure::LimitedTransmit,
+        Figure::Rsfc,
+        Figure::RsfcWeb,
+        Figure::RsfcAblation,
         Figure::RdbLoss,
         Figure::RdbFairness,
         Figure::RdbDpifl,
@@ -140,7 +163,14 @@ impl Figure {
             Figure::Snoop => "snoop",
             Figure::SnoopBer => "snoop-ber",
             Figure::SnoopDelay => "snoop-delay",
+            Figure::SnoopWindow => "snoop-window",
+            Figure::SnoopWeb => "snoop-web",
             Figure::Eln => "eln",
+            Figure::Asymmetry => "asymmetry",
+            Figure::LimitedTransmit => "limited-transmit",
+            Figure::Rsfc => "rsfc",
+            Figure::RsfcWeb => "rsfc-web",
+            Figure::RsfcAblation => "rsfc-ablation",
             Figure::RdbLoss => "rdb-loss",
             Figure::RdbFairness => "rdb-fairness",
             Figure::RdbDpifl => "rdb-dpifl",
@@ -172,7 +202,14 @@ impl Figure {
             Figure::Snoop
             | Figure::SnoopBer
             | Figure::SnoopDelay
+            | Figure::SnoopWindow
+            | Figure::SnoopWeb
             | Figure::Eln
+            | Figure::Asymmetry
+            | Figure::LimitedTransmit
+            | Figure::Rsfc
+            | Figure::RsfcWeb
+            | Figure::RsfcAblation
             | Figure::RdbLoss
             | Figure::RdbFairness
             | Figure::RdbDpifl => &[],
@@ -258,7 +295,14 @@ impl Studio<'_> {
                 Figure::Snoop => snoop::EXPERIMENT.duration(self),
                 Figure::SnoopBer => snoop_ber::EXPERIMENT.duration(self),
                 Figure::SnoopDelay => snoop_delay::EXPERIMENT.duration(self),
+                Figure::SnoopWindow => snoop_window::duration(self),
+                Figure::SnoopWeb => mixed::SNOOP_WEB.duration(self),
                 Figure::Eln => eln::EXPERIMENT.duration(self),
+                Figure::Asymmetry => mixed::ASYMMETRY.duration(self),
+                Figure::LimitedTransmit => mixed::LIMITED_TRANSMIT.duration(self),
+                Figure::Rsfc => mixed::RSFC.duration(self),
+                Figure::RsfcWeb => mixed::RSFC_WEB.duration(self),
+                Figure::RsfcAblation => mixed::RSFC_ABLATION.duration(self),
                 Figure::RdbLoss => rdb::loss_duration(self),
                 Figure::RdbFairness => rdb::fairness_duration(self),
                 Figure::RdbDpifl => rdb::dpifl_duration(self),
@@ -290,7 +334,14 @@ impl Studio<'_> {
             Figure::Snoop => snoop::draw(self, &mut sheet)?,
             Figure::SnoopBer => snoop_ber::draw(self, &mut sheet)?,
             Figure::SnoopDelay => snoop_delay::draw(self, &mut sheet)?,
+            Figure::SnoopWindow => snoop_window::draw(self, &mut sheet)?,
+            Figure::SnoopWeb => mixed::SNOOP_WEB.draw(self, &mut sheet)?,
             Figure::Eln => eln::draw(self, &mut sheet)?,
+            Figure::Asymmetry => mixed::ASYMMETRY.draw(self, &mut sheet)?,
+            Figure::LimitedTransmit => mixed::LIMITED_TRANSMIT.draw(self, &mut sheet)?,
+            Figure::Rsfc => mixed::RSFC.draw(self, &mut sheet)?,
+            Figure::RsfcWeb => mixed::RSFC_WEB.draw(self, &mut sheet)?,
+            Figure::RsfcAblation => mixed::RSFC_ABLATION.draw(self, &mut sheet)?,
             Figure::RdbLoss => rdb::loss(self, &mut sheet)?,
             Figure::RdbFairness => rdb::fairness(self, &mut sheet)?,
             Figure::RdbDpifl => rdb::dpifl(self, &mut sheet)?,

@@ -16,7 +16,7 @@ A hop is KEY=VALUE…, with spaces between them: the settings of 'sphx lab link 
 
 --flows is KEY=VALUE… too: flows (how many connections), and what each of them carries: greedy (as much as fits), or bytes and interval of its
 messages, or app, the messages of an application as published: vnc, skype, ssh, anarchy-online, wow or age-of-conan. name, cc, and port, where the
-left host listens (7001 and the following).
+left host listens (7001 and the following). back: they send against the direction of the path.
 
 The middle command is started first, by the shell, then the right one; what follows begins when a command says that it is ready (sd_notify,
 as 'sphx pep run' does), or after 2 seconds.
@@ -80,6 +80,9 @@ pub struct PathArgs {
     /// MTU of all interfaces
     #[arg(long, value_name = "BYTES", default_value = INTERFACE_MTU, value_parser = sphinx_units::packet_size)]
     pub interface_mtu: usize,
+    /// Tell the sender's congestion window and slow-start threshold too, every 10 ms (in 'done': windows, [ms, segments, segments])
+    #[arg(long, requires = "json", conflicts_with = "flows")]
+    pub windows: bool,
     /// Write what happened to which packet on which hop, and why, to this file (one JSON object per line)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,

@@ -72,15 +72,15 @@ impl Bed {
         let (left, middle, right) = (host()?, host()?, host()?);
         let [wired_settings, wireless_settings] = plan.hops.clone();
         let mtu = plan.interface_mtu;
-        let upload = plan.transfer.upload;
-        let edge = |side, is_sender| {
-            watch.map(|watch| Box::new(Edge::new(watch, side, is_sender)) as Box<dyn Observer>)
+        let edge = |side| {
+            let new = |watch| Box::new(Edge::new(watch, side, side == Side::Left));
+            watch.map(|watch| new(watch) as Box<dyn Observer>)
         };
         let ends = [(&left, "left"), (&middle, NAMES[0])];
-        let observer = edge(Side::Left, !upload);
+        let observer = edge(Side::Left);
         let wired = Hop::start(0, wired_settings, ends, wired, mtu, observer)?;
         let ends = [(&middle, NAMES[1]), (&right, "right")];
-        let observer = edge(Side::Right, upload);
+        let observer = edge(Side::Right);
         let wireless = Hop::start(1, wireless_settings, ends, wireless, mtu, observer)?;
         let bed = Bed {
             left,

@@ -61,6 +61,7 @@ impl Plan {
                 congestion: args.cc.clone(),
                 sack: !args.no_sack,
                 split: args.split,
+                windows: args.windows,
             },
             groups: Group::parse_all(&args.flows, &args.cc)?,
             parameters: args

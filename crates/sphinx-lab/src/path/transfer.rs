@@ -18,6 +18,8 @@ use super::bed::{Bed, left_address, middle_address};
 /// Between two looks at the clock while nothing moves.
 const POLL: Duration = Duration::from_millis(20);
 const BLOCK_BYTES: usize = 1 << 16;
+/// Between two looks at the sender's window.
+const WINDOWS: Duration = Duration::from_millis(10);
 
 /// What to transfer, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Transfer {
     pub sack: bool,
     /// Whether the host in the middle ends the connection and begins another one.
     pub split: bool,
+    /// Whether the sender's window is looked at.
+    pub windows: bool,
 }
 
 /// What came of it.
@@ -53,6 +57,10 @@ pub struct Transferred {
     pub segments_sent: u64,
     /// How many of these it had sent before.
     pub segments_again: u64,
+    /// The sender's congestion window every 10 ms, if that was asked for: milliseconds, segments, and the slow-start threshold (-1 if there is
+    /// none yet).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<(u64, i64, i64)>,
 }
 
 /// When to give up.
@@ -118,7 +126,11 @@ pub(super) fn run(bed: &Bed, transfer: &Transfer, stop: &AtomicBool) -> io::Resu
         true => (&bed.right, &right, &left),
     };
     let before = segments(host)?;
-    let transferred = thread::scope(|scope| {
+    let done = AtomicBool::new(false);
+    let (transferred, windows) = thread::scope(|scope| {
+        let windows = transfer
+            .windows
+            .then(|| scope.spawn(|| look_at_windows(host, start, &done)));
         let sending = scope.spawn(|| send(sender, transfer.bytes, until));
         let relaying = relay.as_ref().map(|relay| {
             let right = || accept(relay, until);
@@ -126,20 +138,55 @@ pub(super) fn run(bed: &Bed, transfer: &Transfer, stop: &AtomicBool) -> io::Resu
             scope.spawn(move || copy(&right, &left, transfer.upload, until))
         });
         let received = receive(receiver, start, transfer.bytes, until);
+        done.store(true, Ordering::Relaxed);
         let panicked = |_| Err(io::Error::other("a thread panicked"));
         // Why the receiver has got nothing is told by those before it.
         sending.join().unwrap_or_else(panicked)?;
         if let Some(relaying) = relaying {
             relaying.join().unwrap_or_else(panicked)?;
         }
-        received
+        let panicked = |_| Err(io::Error::other("a thread panicked"));
+        let windows = windows.map(|thread| thread.join().unwrap_or_else(panicked));
+        io::Result::Ok((received?, windows.transpose()?))
     })?;
     let after = segments(host)?;
     Ok(Transferred {
         segments_sent: after.0 - before.0,
         segments_again: after.1 - before.1,
+        windows: windows.unwrap_or_default(),
         ..transferred
     })
+}
+
+/// The congestion window of a host's connection, until it is done.
+fn look_at_windows(
+    host: &Namespace,
+    start: Instant,
+    done: &AtomicBool,
+) -> io::Result<Vec<(u64, i64, i64)>> {
+    host.run(|| {
+        let mut windows = Vec::new();
+        while !done.load(Ordering::Relaxed) {
+            let text = fs::read_to_string("/proc/thread-self/net/tcp")?;
+            if let Some((window, threshold)) = window(&text) {
+                let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+                windows.push((ms, window, threshold));
+            }
+            thread::sleep(WINDOWS);
+        }
+        Ok(windows)
+    })?
+}
+
+/// Congestion window and slow-start threshold of the first connection that is established.
+fn window(text: &str) -> Option<(i64, i64)> {
+    const ESTABLISHED: &str = "01";
+    let mut lines = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let fields = lines.find(|fields| fields.get(3) == Some(&ESTABLISHED))?;
+    let number = |index: usize| fields.get(index)?.parse().ok();
+    Some((number(15)?, number(16)?))
 }
 
 /// What it accepts sends with the congestion control that is wanted.
@@ -283,6 +330,7 @@ fn receive(
         pause_ms_max: pause.max(end - last).as_secs_f64() * 1e3,
         segments_sent: 0,
         segments_again: 0,
+        windows: Vec::new(),
     })
 }
 
@@ -307,6 +355,16 @@ fn field(text: &str, wanted: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_window_is_that_of_the_connection() {
+        let text = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+            0: 0101510A:1389 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 6114 1 0000000000000000 100 0 0 10 0\n   \
+            1: 0101510A:1389 0202510A:8B2E 01 0000F000:00000000 01:00000014 00000000     0        0 6116 2 0000000000000000 22 4 30 17 -1\n";
+        assert_eq!(window(text), Some((17, -1)));
+        assert_eq!(window(&text[..300]), None);
+        assert_eq!(window(""), None);
+    }
 
     #[test]
     fn the_kernels_numbers_are_found_by_name() {

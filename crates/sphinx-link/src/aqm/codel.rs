@@ -6,9 +6,9 @@ use crate::{Time, config::CoDel, nanos};
 /// intervals (section 5.5: `now - drop_next_ < 16 * INTERVAL`).
 const MEMORY_INTERVALS: u64 = 16;
 
-/// The state of section 5.1.
+/// The state of section 5.1 of RFC 8289, for whoever has a queue.
 #[derive(Clone, Debug)]
-pub(crate) struct CoDelState {
+pub struct CoDelState {
     target: Time,
     interval: Time,
     /// When packets will have been too late for an interval.
@@ -23,13 +23,16 @@ pub(crate) struct CoDelState {
 
 /// What is to be done with a packet at the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// It goes on as it is.
     Pass,
+    /// It is marked or dropped.
     Signal,
 }
 
 impl CoDelState {
-    pub(crate) fn new(settings: &CoDel) -> CoDelState {
+    /// A queue without congestion. What the signal is like is the caller's business.
+    pub fn new(settings: &CoDel) -> CoDelState {
         CoDelState {
             target: nanos(settings.target),
             interval: nanos(settings.interval),
@@ -44,7 +47,7 @@ impl CoDelState {
     /// Judges the packet that leaves the queue at `now` after waiting for `sojourn`. `is_last` says
     /// that less than a full packet waits behind it. A dropped packet is followed by a question about
     /// the next one at the same time. (Sections 5.5 and 5.6, one packet at a time.)
-    pub(crate) fn leaving(&mut self, now: Time, sojourn: Time, is_last: bool) -> Verdict {
+    pub fn leaving(&mut self, now: Time, sojourn: Time, is_last: bool) -> Verdict {
         let may_signal = self.has_been_late(now, sojourn, is_last);
         if self.dropping {
             if !may_signal {
@@ -72,7 +75,7 @@ impl CoDelState {
     }
 
     /// A packet has found nothing before it.
-    pub(crate) fn idle(&mut self) {
+    pub fn idle(&mut self) {
         self.first_above = None;
         self.dropping = false;
     }

@@ -3,7 +3,7 @@
 mod codel;
 mod red;
 
-pub(crate) use codel::{CoDelState, Verdict};
+pub use codel::{CoDelState, Verdict};
 pub(crate) use red::RedState;
 
 use crate::config::{Aqm, Depth, Signal};

@@ -45,6 +45,9 @@ pub struct LinkConfig {
     pub queue: Depth,
     /// The DSCP (0 to 63) of packets that overtake all others that wait.
     pub priority: Option<u8>,
+    /// What a TCP segment that only acknowledges counts for in the queue and on the link, in bytes: headers are compressed there. `None`: what it
+    /// has.
+    pub compressed_ack: Option<usize>,
     /// Signals congestion before the queue is full.
     pub aqm: Aqm,
     /// Packets lost by the channel, after they have used the link.
@@ -84,6 +87,7 @@ impl Default for LinkConfig {
             rate: Rate::Unlimited,
             queue: Depth::Packets(1000),
             priority: None,
+            compressed_ack: None,
             aqm: Aqm::None,
             loss: Loss::None,
             blackouts: Vec::new(),

@@ -10,7 +10,7 @@ use sphinx_netdev::{
     tun::{MTU_MAX, Tun, TunConfig},
 };
 
-use super::{FrontError, LinkThread, Observer, port::Port};
+use super::{FrontError, LinkThread, Observer, port::Port, thread::Guests};
 use crate::LinkConfig;
 
 /// An interface to be made.
@@ -59,5 +59,5 @@ pub fn between(
         return Err(FrontError::Mtu(mtu));
     }
     let ports = [left.open()?, right.open()?].map(Port::Tun);
-    LinkThread::start(ports, links, 0, mtu, observer)
+    LinkThread::start(ports, links, 0, mtu, Guests::seeing(observer))
 }

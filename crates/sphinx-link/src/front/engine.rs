@@ -18,7 +18,7 @@ use rustix::{
 use sphinx_netdev::tun::serve_in_time;
 
 use super::{
-    FrontCounters, Inside, Lateness, Observer, Side,
+    FrontCounters, Inside, Lateness, Observer, Side, Stage,
     pool::{Pool, PooledPacket},
     port::Port,
 };
@@ -102,6 +102,7 @@ pub(super) struct Setup {
     /// Time 0 of the links.
     pub(super) start: Instant,
     pub(super) observer: Option<Box<dyn Observer>>,
+    pub(super) stage: Option<Box<dyn Stage>>,
 }
 
 /// The thread's own state. Direction 0 goes from interface 0 to interface 1, direction 1 back.
@@ -114,6 +115,7 @@ pub(super) struct Engine {
     shared: Arc<Shared>,
     start: Instant,
     observer: Option<Box<dyn Observer>>,
+    stage: Option<Box<dyn Stage>>,
     lateness: Lateness,
     ignored: u64,
     refused: u64,
@@ -134,6 +136,7 @@ impl Engine {
             shared,
             start: setup.start,
             observer: setup.observer,
+            stage: setup.stage,
             lateness: Lateness::default(),
             ignored: 0,
             refused: 0,
@@ -157,6 +160,7 @@ impl Engine {
                     .max(self.deliver(direction));
             }
             let now = self.now();
+            self.serve_stage(now);
             if most > 0 {
                 self.unpublished_since.get_or_insert(now);
             }
@@ -213,7 +217,43 @@ impl Engine {
         if let Some(observer) = &mut self.observer {
             observer.packet(SIDES[direction], now, packet.bytes());
         }
-        self.links[direction].enqueue(now, packet);
+        match &mut self.stage {
+            Some(stage) if direction == 0 => {
+                stage.packet(Side::Left, now, packet.bytes());
+                self.drain_stage(now);
+            }
+            _ => self.links[direction].enqueue(now, packet),
+        }
+    }
+
+    /// Lets the stage do what is due.
+    fn serve_stage(&mut self, now: Time) {
+        if let Some(stage) = &mut self.stage
+            && stage.next_timeout().is_some_and(|at| at <= now)
+        {
+            stage.timeout(now);
+            self.drain_stage(now);
+        }
+    }
+
+    /// What the stage lets go on goes on.
+    fn drain_stage(&mut self, now: Time) {
+        let Some(stage) = &mut self.stage else { return };
+        stage.drain(&mut |to, packet| {
+            let Some(packet) = self.pool.copy(packet) else {
+                self.refused += 1;
+                return;
+            };
+            match to {
+                Side::Right => self.links[0].enqueue(now, packet),
+                Side::Left => {
+                    if let Some(observer) = &mut self.observer {
+                        observer.packet(Side::Left, now, packet.bytes());
+                    }
+                    self.refused += u64::from(self.interfaces[0].send(&packet).is_err());
+                }
+            }
+        });
     }
 
     /// Delivers what is due, up to a batch, and returns how much that was.
@@ -224,6 +264,13 @@ impl Engine {
                 return count;
             };
             self.lateness.add(now - delivery.at);
+            if direction == 1
+                && let Some(stage) = &mut self.stage
+            {
+                stage.packet(Side::Right, now, delivery.packet.bytes());
+                self.drain_stage(now);
+                continue;
+            }
             if let Some(observer) = &mut self.observer {
                 observer.packet(SIDES[1 - direction], now, delivery.packet.bytes());
             }
@@ -239,7 +286,9 @@ impl Engine {
 
     /// Waits for a packet, an order, or the next event of a link.
     fn sleep(&mut self, now: Time) -> io::Result<()> {
-        let event = self.links.iter().filter_map(Link::next_event).min();
+        let stage = self.stage.as_ref().and_then(|stage| stage.next_timeout());
+        let links = self.links.iter().filter_map(Link::next_event);
+        let event = links.chain(stage).min();
         let mut timeout = event.map(|event| Duration::from_nanos(event.saturating_sub(now)));
         if self.unpublished_since.is_some() {
             let soon = Duration::from_nanos(PUBLISH_NS);

@@ -8,6 +8,7 @@ mod engine;
 mod lateness;
 mod pool;
 mod port;
+mod stage;
 mod thread;
 
 use std::{
@@ -23,12 +24,13 @@ use sphinx_netdev::{
 };
 use thiserror::Error;
 
-use self::port::Port;
 pub use self::{
     between::{Interface, between},
     lateness::Lateness,
+    stage::Stage,
     thread::{LinkThread, join},
 };
+use self::{port::Port, thread::Guests};
 use crate::{ConfigError, Counters, LinkConfig, Record, Time};
 
 /// Kernel TCP with buffers that never limit a transfer, and no memory of earlier connections: set in
@@ -257,17 +259,18 @@ impl Front {
     ///
     /// See [`FrontError`]. Nothing remains of what had been created.
     pub fn start(config: FrontConfig) -> Result<Front, FrontError> {
-        Front::start_observed(config, None)
+        Front::start_with(config, None, None)
     }
 
-    /// The same with somebody who sees every packet.
+    /// The same with somebody who sees every packet, and something in front of the link that may change what passes.
     ///
     /// # Errors
     ///
     /// Those of [`start`](Front::start).
-    pub fn start_observed(
+    pub fn start_with(
         config: FrontConfig,
         observer: Option<Box<dyn Observer>>,
+        stage: Option<Box<dyn Stage>>,
     ) -> Result<Front, FrontError> {
         config.left_to_right.validate()?;
         config.right_to_left.validate()?;
@@ -291,7 +294,7 @@ impl Front {
         )?;
         let ports = [left_tun, right_tun].map(Port::Tun);
         let links = [config.left_to_right, config.right_to_left];
-        let link = LinkThread::start(ports, links, 0, config.mtu, observer)?;
+        let link = LinkThread::start(ports, links, 0, config.mtu, Guests { observer, stage })?;
         Ok(Front {
             left,
             right,

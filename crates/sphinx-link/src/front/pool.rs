@@ -115,6 +115,14 @@ impl Packet for PooledPacket {
         ip::flow(self.bytes())
     }
 
+    fn dscp(&self) -> u8 {
+        ip::dscp(self.bytes())
+    }
+
+    fn is_pure_ack(&self) -> bool {
+        ip::is_pure_ack(self.bytes())
+    }
+
     fn sequence(&self) -> Option<u32> {
         ip::sequence(self.bytes())
     }
@@ -142,15 +150,16 @@ mod tests {
     fn a_link_header_is_carried_and_not_counted() {
         let pool = Pool::new(14, 50);
         let mut frame = vec![1; 14];
-        frame.extend([0x60, 0x20]);
+        frame.extend([0x6b, 0xa0]);
         frame.resize(14 + 40, 0);
         let mut packet = pool.copy(&frame).unwrap();
         assert_eq!((packet.ip_len(), packet.corruptible_bits()), (40, 0));
         assert!(packet.mark_ce());
+        assert_eq!(packet.dscp(), 46);
         let copy = packet.duplicate();
         assert_eq!(
             (copy.frame()[13], copy.frame()[15], copy.bytes()[1]),
-            (1, 0x30, 0x30)
+            (1, 0xb0, 0xb0)
         );
         assert!(pool.copy(&[0; 65]).is_none());
         assert_eq!(pool.copy(&[0; 3]).unwrap().ip_len(), 0);

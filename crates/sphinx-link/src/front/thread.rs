@@ -10,7 +10,7 @@ use std::{
 use sphinx_netdev::ethernet::{self, Ethernet};
 
 use super::{
-    Direction, FrontCounters, FrontError, Observer,
+    Direction, FrontCounters, FrontError, Observer, Stage,
     engine::{Engine, Setup, Shared},
     port::Port,
 };
@@ -22,6 +22,22 @@ pub struct LinkThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<io::Result<()>>>,
     started: SystemTime,
+}
+
+/// Who is in the link's thread besides the link.
+pub(super) struct Guests {
+    pub(super) observer: Option<Box<dyn Observer>>,
+    pub(super) stage: Option<Box<dyn Stage>>,
+}
+
+impl Guests {
+    /// Nobody who changes anything.
+    pub(super) fn seeing(observer: Option<Box<dyn Observer>>) -> Guests {
+        Guests {
+            observer,
+            stage: None,
+        }
+    }
 }
 
 /// Joins two Ethernet interfaces that exist, of this namespace: what arrives at the left one leaves at
@@ -40,17 +56,26 @@ pub fn join(
     let (left, right) = (Ethernet::open(left)?, Ethernet::open(right)?);
     let mtu = left.mtu().max(right.mtu());
     let ports = [left, right].map(Port::Ethernet);
-    LinkThread::start(ports, links, ethernet::HEADER_BYTES, mtu, observer)
+    LinkThread::start(
+        ports,
+        links,
+        ethernet::HEADER_BYTES,
+        mtu,
+        Guests::seeing(observer),
+    )
 }
 
 impl LinkThread {
-    /// Packets have `header` bytes in front of the IP header.
+    /// Packets have `header` bytes in front of the IP header: none, if there is a stage.
     pub(super) fn start(
         interfaces: [Port; 2],
         links: [LinkConfig; 2],
         header: usize,
         mtu: usize,
-        mut observer: Option<Box<dyn Observer>>,
+        Guests {
+            mut observer,
+            stage,
+        }: Guests,
     ) -> Result<LinkThread, FrontError> {
         for link in &links {
             link.validate()?;
@@ -67,6 +92,7 @@ impl LinkThread {
             mtu,
             start,
             observer,
+            stage,
         };
         let thread = thread::Builder::new().name("sphinx-link".into()).spawn({
             let shared = Arc::clone(&shared);

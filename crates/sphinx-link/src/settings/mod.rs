@@ -31,7 +31,7 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which a packet meets them.
-pub const SETTINGS: [Setting; 18] = [
+pub const SETTINGS: [Setting; 19] = [
     Setting {
         key: "mtu",
         value_name: "BYTES",
@@ -55,6 +55,12 @@ pub const SETTINGS: [Setting; 18] = [
         value_name: "DSCP",
         default: "none",
         help: "Packets with this DSCP, such as 46, overtake all others in the queue",
+    },
+    Setting {
+        key: "compress",
+        value_name: "acks:BYTES",
+        default: "none",
+        help: "TCP segments that only acknowledge count for so many bytes in the queue and on the link, as where headers are compressed: acks:6B",
     },
     Setting {
         key: "aqm",
@@ -352,6 +358,9 @@ fn apply(
         "mtu" => value::optional(text, sphinx_units::packet_size).map(|mtu| config.mtu = mtu),
         "policer" => value::optional(text, queue::policer).map(|policer| config.policer = policer),
         "priority" => value::priority(text).map(|dscp| config.priority = dscp),
+        "compress" => {
+            value::optional(text, value::compress).map(|bytes| config.compressed_ack = bytes)
+        }
         "queue" => queue::depth(text).map(|depth| config.queue = depth),
         "aqm" => queue::aqm(text).map(|aqm| config.aqm = aqm),
         "rate" | "loss" => {
@@ -727,6 +736,8 @@ mod tests {
         assert_eq!(link.shift.map(|shift| shift.max), Some(ms(20)));
         let link = config("wake=10s,100ms").unwrap();
         assert_eq!(link.wake.map(|wake| wake.delay), Some(ms(100)));
+        assert_eq!(config("compress=acks:6B").unwrap().compressed_ack, Some(6));
+        assert_eq!(config("compress=none").unwrap().compressed_ack, None);
         for (text, reason) in [
             ("rate=fading:20mbit", "rate: write fading:MEDIAN"),
             ("rate=fading:20mbit,0.5,1s", "rate: rates from 10 kbit/s"),
@@ -739,6 +750,9 @@ mod tests {
             ("retries=10%,8ms,2000", "retries: at most 1000 tries"),
             ("shift=15s", "shift: write EVERY,DURATION"),
             ("wake=10s", "wake: write IDLE,DELAY"),
+            ("compress=6B", "compress: write acks:BYTES"),
+            ("compress=all:6B", "compress: write acks:BYTES"),
+            ("compress=acks:0", "compress: 1B is the least"),
         ] {
             let error = config(text).expect_err(text).to_string();
             assert!(error.starts_with(reason), "{text}: {error}");

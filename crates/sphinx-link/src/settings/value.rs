@@ -300,6 +300,18 @@ pub(super) fn shift(text: &str) -> Result<Shift, String> {
     })
 }
 
+/// What an acknowledgement counts for.
+pub(super) fn compress(text: &str) -> Result<usize, String> {
+    let form = "write acks:BYTES, such as acks:6B";
+    let ("acks", bytes) = text.split_once(':').ok_or(form)? else {
+        return Err(form.into());
+    };
+    match units::packet_size(bytes)? {
+        0 => Err("1B is the least".into()),
+        bytes => Ok(bytes),
+    }
+}
+
 pub(super) fn wake(text: &str) -> Result<Wake, String> {
     let [idle, delay] = parts(text)[..] else {
         return Err("write IDLE,DELAY, such as 10s,100ms".into());

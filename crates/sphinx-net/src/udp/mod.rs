@@ -253,6 +253,10 @@ impl PacketIo for UdpIo {
     type Rx = UdpRx;
     type Tx = UdpTx;
 
+    fn name(&self) -> &'static str {
+        "udp"
+    }
+
     fn rx(&mut self) -> &mut UdpRx {
         &mut self.rx
     }

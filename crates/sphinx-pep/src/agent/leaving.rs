@@ -35,6 +35,9 @@ impl Agent {
         output: Output,
         flow: &mut Flow,
     ) {
+        if flow.upload.is_none() && flow.acks.is_none() && flow.pacer.is_none() {
+            return self.leave_with(Some(key), output, None, &mut flow.counts);
+        }
         // What is more than what its host has said has its own window, as it is.
         let is_own = output.cause == Cause::Passed && segment.ack && !segment.syn && !segment.rst;
         let lowered = match is_own {
@@ -245,6 +248,10 @@ impl Agent {
         ack: Option<Ack>,
         counts: &mut Counts,
     ) {
+        let has_queue = self.fair.is_some() || self.queue.is_some() || self.config.dry_run;
+        if !has_queue && output.cause != Cause::Repair {
+            return self.out.push_back(output);
+        }
         let over_hop = self.goes_over_hop(output.to.other());
         let output = match (output.cause, self.config.repair_dscp) {
             (Cause::Repair, Some(dscp)) => Output {

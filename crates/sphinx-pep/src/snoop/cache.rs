@@ -1,7 +1,7 @@
 //! What has gone over the lossy hop and is not acknowledged: whole packets, and what the mobile host has
 //! said of them.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
@@ -10,6 +10,8 @@ use crate::Time;
 
 /// What a cached packet takes besides its bytes.
 const OVERHEAD_BYTES: usize = 192;
+/// Packets for which there is always room once there was.
+const CAPACITY_MIN: usize = 64;
 
 /// A packet that may be lost.
 #[derive(Clone, Debug)]
@@ -29,10 +31,11 @@ pub(super) struct Cached {
     pub(super) sender_repaired: bool,
 }
 
-/// Packets by the position of their first byte; none overlaps another.
+/// Packets with the positions of their first bytes, ascending; none overlaps another. Nearly all come to one end and leave from the other, so
+/// that a queue is cheaper than a tree.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    packets: BTreeMap<u64, Cached>,
+    packets: VecDeque<(u64, Cached)>,
     bytes: usize,
 }
 
@@ -46,24 +49,50 @@ impl Cache {
         packet.len() + OVERHEAD_BYTES
     }
 
+    /// Puts a packet in, which overlaps no other but one of the same range: that one goes.
     pub(super) fn insert(&mut self, start: u64, cached: Cached) {
         self.bytes += Cache::cost(&cached.packet);
-        if let Some(old) = self.packets.insert(start, cached) {
-            self.bytes -= Cache::cost(&old.packet);
+        let index = self.first_behind(start);
+        match self.packets.get_mut(index).filter(|it| it.0 == start) {
+            Some((_, known)) => {
+                let old = std::mem::replace(known, cached);
+                self.bytes -= Cache::cost(&old.packet);
+            }
+            None => self.packets.insert(index, (start, cached)),
         }
     }
 
+    /// The index of the first packet that ends behind a position.
+    fn first_behind(&self, position: u64) -> usize {
+        match (self.packets.front(), self.packets.back()) {
+            (Some((_, first)), _) if first.end > position => 0,
+            (_, Some((_, last))) if last.end <= position => self.packets.len(),
+            _ => self.packets.partition_point(|it| it.1.end <= position),
+        }
+    }
+
+    /// The packet with the byte at a position.
+    pub(super) fn at(&self, position: u64) -> Option<(u64, &Cached)> {
+        let packet = self.packets.get(self.first_behind(position));
+        let packet = packet.filter(|it| it.0 <= position);
+        packet.map(|(start, cached)| (*start, cached))
+    }
+
+    /// Whether everything lies before a position.
+    pub(super) fn ends_by(&self, position: u64) -> bool {
+        self.packets.back().is_none_or(|it| it.1.end <= position)
+    }
+
     pub(super) fn get_mut(&mut self, start: u64) -> Option<&mut Cached> {
-        self.packets.get_mut(&start)
+        let index = self.first_behind(start);
+        let found = self.packets.get_mut(index).filter(|it| it.0 == start);
+        found.map(|(_, cached)| cached)
     }
 
     /// The packets that have a byte in a range, oldest first.
     pub(super) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &Cached)> {
-        let before = self.packets.range(..start).next_back();
-        let first = before
-            .filter(|(_, cached)| cached.end > start)
-            .map_or(start, |(first, _)| *first);
-        let packets = self.packets.range(first..end.max(first));
+        let packets = self.packets.range(self.first_behind(start)..);
+        let packets = packets.take_while(move |it| it.0 < end);
         packets.map(|(start, cached)| (*start, cached))
     }
 
@@ -85,33 +114,38 @@ impl Cache {
 
     /// Forgets what lies within a range.
     pub(super) fn remove_within(&mut self, start: u64, end: u64) {
-        let within = self.packets.range(start..end.max(start));
-        let within = within.filter(|(_, cached)| cached.end <= end);
-        let starts: Vec<u64> = within.map(|(start, _)| *start).collect();
-        for start in starts {
-            if let Some(cached) = self.packets.remove(&start) {
-                self.bytes -= Cache::cost(&cached.packet);
-            }
+        let mut first = self.first_behind(start);
+        first += usize::from(self.packets.get(first).is_some_and(|it| it.0 < start));
+        let behind = self.packets.range(first..);
+        let within = behind.take_while(|it| it.1.end <= end).count();
+        for (_, cached) in self.packets.drain(first..first + within) {
+            self.bytes -= Cache::cost(&cached.packet);
         }
+        self.fit();
     }
 
     /// Forgets what ends at or before a position; returns the last of it.
     pub(super) fn remove_below(&mut self, position: u64) -> Option<Cached> {
         let mut last = None;
-        while let Some(entry) = self.packets.first_entry() {
-            if entry.get().end > position {
-                break;
-            }
-            let cached = entry.remove();
+        while let Some((_, cached)) = self.packets.pop_front_if(|it| it.1.end <= position) {
             self.bytes -= Cache::cost(&cached.packet);
             last = Some(cached);
         }
+        self.fit();
         last
+    }
+
+    /// Gives back memory that is not counted any more.
+    fn fit(&mut self) {
+        let (len, capacity) = (self.packets.len(), self.packets.capacity());
+        if capacity > CAPACITY_MIN && len < capacity / 4 {
+            self.packets.shrink_to(CAPACITY_MIN.max(2 * len));
+        }
     }
 
     /// All packets are as if they had never gone over the hop.
     pub(super) fn forget_departures(&mut self) {
-        for cached in self.packets.values_mut() {
+        for (_, cached) in &mut self.packets {
             cached.departed = NEVER;
             cached.repairs = cached.repairs.max(1);
         }
@@ -155,6 +189,14 @@ mod tests {
         assert_eq!(cache.bytes(), 40 + OVERHEAD_BYTES);
         cache.remove_within(40, 50);
         assert_eq!(cache.bytes(), 0);
+        // What comes behind its place, and what comes again.
+        for (start, end) in [(40, 50), (10, 20), (25, 40), (40, 50)] {
+            cache.insert(start, cached(end));
+        }
+        assert!(cache.covers(25, 50) && !cache.covers(20, 25) && cache.get_mut(30).is_none());
+        assert!(cache.get_mut(25).is_some_and(|it| it.end == 40));
+        assert_eq!(cache.overlapping(15, 41).count(), 3);
+        assert_eq!(cache.bytes(), 3 * (40 + OVERHEAD_BYTES));
         cache.insert(40, cached(50));
         cache.clear();
         assert_eq!(cache.bytes(), 0);

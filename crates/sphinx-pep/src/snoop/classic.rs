@@ -60,10 +60,7 @@ impl Snoop {
 
     /// A duplicate acknowledgement: repairs the hole, or not; `None` if the sender is to hear of it.
     fn suppresses(&mut self, context: &mut Context<'_>) -> Option<()> {
-        let head = self
-            .cache
-            .overlapping(self.acknowledged, self.acknowledged + 1);
-        let Some((start, cached)) = head.into_iter().next() else {
+        let Some((start, cached)) = self.cache.at(self.acknowledged) else {
             // (a) Lost before it came here: the sender's.
             context.counts.release(Release::NotCached);
             return None;
@@ -104,10 +101,7 @@ impl Snoop {
 
     /// The timer of the oldest packet.
     pub(super) fn classic_timer(&self) -> Option<(u64, Time)> {
-        let mut head = self
-            .cache
-            .overlapping(self.acknowledged, self.acknowledged + 1);
-        let (start, cached) = head.next()?;
+        let (start, cached) = self.cache.at(self.acknowledged)?;
         let timeout = self.rtt.timeout().max(TICK_NS) + self.overtaken(cached);
         (cached.repairs < REPAIRS_MAX).then(|| (start, cached.departed.saturating_add(timeout)))
     }

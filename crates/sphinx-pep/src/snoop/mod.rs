@@ -243,7 +243,11 @@ impl Snoop {
         };
         let sent = segment.options.timestamps.map(|(sent, _)| sent);
         let repairing = self.repairing;
-        let known = self.cache.get_mut(start);
+        let follows = self.cache.ends_by(start);
+        let known = match follows {
+            true => None,
+            false => self.cache.get_mut(start),
+        };
         if known.is_some_and(|cached| cached.end == end) {
             // The bytes may be others than before: timestamps go on.
             let cached = Cached {
@@ -257,7 +261,7 @@ impl Snoop {
             };
             return self.cache.insert(start, cached);
         }
-        if self.cache.overlaps(start, end) {
+        if !follows && self.cache.overlaps(start, end) {
             return self.see_sender_repair(start, end, departs);
         }
         if self.cache.bytes() + Cache::cost(&segment.packet) > CACHE_BYTES_MAX {

@@ -82,7 +82,7 @@ impl Snoop {
     /// Whether a segment of the sender is cached, and whether it is the sender's repair.
     pub(crate) fn caches(&self, segment: &Segment) -> Option<bool> {
         let start = nearest(self.highest, segment.sequence);
-        let (at, cached) = self.cache.overlapping(start, start + 1).next()?;
+        let (at, cached) = self.cache.at(start)?;
         (at == start && cached.packet == segment.packet).then_some(cached.sender_repaired)
     }
 

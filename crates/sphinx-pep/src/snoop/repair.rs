@@ -68,10 +68,8 @@ impl Snoop {
         let duplicates = !self.sack && self.classic.duplicates > 0;
         // Without SACK only the first one is known.
         let head = duplicates.then(|| {
-            let mut head = self
-                .cache
-                .overlapping(self.acknowledged, self.acknowledged + 1);
-            let end = head.next().map_or(self.acknowledged + 1, |it| it.1.end);
+            let head = self.cache.at(self.acknowledged);
+            let end = head.map_or(self.acknowledged + 1, |it| it.1.end);
             (self.acknowledged, end)
         });
         head.into_iter()
@@ -167,8 +165,7 @@ impl Snoop {
 
     /// How long after a packet the one behind it leaves for the hop, as far as its receiver waits for that.
     fn until_next(&self, cached: &Cached) -> Time {
-        let mut behind = self.cache.overlapping(cached.end, cached.end + 1);
-        let until = match behind.next() {
+        let until = match self.cache.at(cached.end) {
             Some((_, next)) => next.departed.saturating_sub(cached.departed),
             None if cached.end == self.highest => DELAYED_ACK_NS,
             // It was dropped, or is not kept.
@@ -215,15 +212,14 @@ impl Snoop {
         if self.profile == Profile::Classic {
             return self.classic_timer();
         }
-        let head = || {
-            let head = self
-                .cache
-                .overlapping(self.acknowledged, self.acknowledged + 1);
-            head.take(1)
+        let is_whole = self.reported.is_empty() && self.classic.duplicates == 0;
+        let candidate = match is_whole {
+            true => None,
+            false => self.missing(self.repairable()).next(),
         };
-        let candidate = self.missing(self.repairable()).next();
         let tails = self.attributed.is_none();
-        let candidate = candidate.or_else(|| head().next().filter(|_| tails));
+        let head = || self.cache.at(self.acknowledged).filter(|_| tails);
+        let candidate = candidate.or_else(head);
         candidate
             .filter(|(_, cached)| cached.repairs < REPAIRS_MAX && !self.is_outdated(cached))
             .map(|(start, cached)| (start, self.due(cached)))

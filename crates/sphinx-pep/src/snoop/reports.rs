@@ -125,7 +125,7 @@ impl Snoop {
     /// A range is reported. What of it is cached has just arrived. The rest may have been there for long, as
     /// where a repair joins two ranges: it left the cache when it was reported first.
     fn see_arrivals(&mut self, now: Time, left: u64, right: u64) {
-        self.see_arrival(now, left, right);
+        self.newest_delivered = self.newest_with(now, self.cache.overlapping(left, right));
         // Round-trip time from the last packet, if it was sent once (Karn).
         let last = self.cache.overlapping(left, right).last();
         if let Some(sample) = last.and_then(|(_, cached)| self.sample(now, cached)) {
@@ -136,11 +136,9 @@ impl Snoop {
     /// Whether nothing was missing before what is acknowledged next, which has then just arrived. Without SACK, only duplicates
     /// and repairs tell.
     fn is_in_order(&self) -> bool {
-        let mut head = self
-            .cache
-            .overlapping(self.acknowledged, self.acknowledged + 1);
+        let head = self.cache.at(self.acknowledged);
         let once = |cached: &super::Cached| cached.repairs == 0 && !cached.sender_repaired;
-        self.classic.duplicates == 0 && head.next().is_some_and(|(_, cached)| once(cached))
+        self.classic.duplicates == 0 && head.is_some_and(|(_, cached)| once(cached))
     }
 
     /// The round trip of a packet that has just arrived: if it was sent once (Karn), and when it left is known.
@@ -150,31 +148,43 @@ impl Snoop {
         (once && known).then(|| now.saturating_sub(cached.departed))
     }
 
-    /// The packets of a range have arrived. Of one that was sent twice, an answer that comes sooner than the
+    /// When the packet left for the hop that left last of all that have arrived, these included. Of one that was sent twice, an answer that comes sooner than the
     /// shortest round trip is an answer to the first sending (RFC 8985), which says nothing of the second.
-    fn see_arrival(&mut self, now: Time, start: u64, end: u64) {
+    fn see_arrival<'a>(
+        &self,
+        now: Time,
+        arrived: impl Iterator<Item = (u64, &'a super::Cached)>,
+    ) -> Time {
         let base = self.rtt.base();
         let counts = |cached: &super::Cached| {
             let once = cached.repairs == 0 && !cached.sender_repaired;
             once || now.saturating_sub(cached.departed) >= base
         };
-        let arrived = self.cache.overlapping(start, end);
         let arrived = arrived.map(|(_, it)| it).filter(|it| counts(it));
         let newest = arrived.map(|it| it.departed).max();
-        self.newest_delivered = self.newest_delivered.max(newest.unwrap_or(0));
+        self.newest_delivered.max(newest.unwrap_or(0))
     }
 
     /// Something more is acknowledged (§1.2 "New ACK").
     pub(super) fn advance(&mut self, context: &mut Context<'_>, position: u64) {
         let was_whole = self.reported.is_empty();
         let is_fresh = was_whole && self.is_in_order();
-        if was_whole {
-            self.see_arrival(context.now, position - 1, position);
-        } else {
-            // Behind what was missing, it was reported before.
-            self.see_arrival(context.now, self.acknowledged, self.acknowledged + 1);
-        }
+        // Behind what was missing, it was reported before.
+        let head = match was_whole {
+            true => None,
+            false => self.cache.at(self.acknowledged),
+        };
+        let newest = self.newest_with(context.now, head.into_iter());
         let last = self.cache.remove_below(position);
+        let newest = match &last {
+            _ if !was_whole => newest,
+            Some(cached) if cached.end == position => {
+                self.newest_with(context.now, [(position - 1, cached)].into_iter())
+            }
+            // A part of it, if it is there at all.
+            _ => self.newest_with(context.now, self.cache.at(position - 1).into_iter()),
+        };
+        self.newest_delivered = newest;
         self.acknowledged = position;
         self.reported.remove_below(position);
         if let Some(attributed) = &mut self.attributed {

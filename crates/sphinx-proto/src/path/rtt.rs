@@ -63,6 +63,11 @@ impl Rtt {
         self.smoothed
     }
 
+    /// How much it varies.
+    pub(crate) fn variance(&self) -> Nanos {
+        self.variance
+    }
+
     pub(crate) fn min(&self) -> Nanos {
         self.min
     }

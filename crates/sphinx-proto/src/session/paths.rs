@@ -94,6 +94,9 @@ impl Session {
             control: &mut self.control_queue,
         };
         lane.path.give_up_flight(now, &mut carriage);
+        if let Some(sc) = self.sender.sc_mut() {
+            sc.on_path_gone(id);
+        }
         let Some(lane) = self.paths.remove(id) else {
             return false;
         };
@@ -146,7 +149,7 @@ impl Session {
         let duty = self.paths.duty(at, &self.sender, &self.demand);
         let pacer = path
             .next_departure(self.demand.backlog())
-            .filter(|_| lane.scheduler.has_symbol(&self.sender, duty));
+            .filter(|_| lane.scheduler.has_symbol(&self.sender, duty) || self.sc_has_symbol(at));
         let timers = [
             self.sender.timeout(path, self.company(at)),
             path.acks().timeout(),
@@ -184,6 +187,9 @@ impl Session {
             let probes = carriage.on_timeout(&mut lane.path, now, company);
             lane.scheduler.probe(probes, lane.path.mtu());
             if lane.path.is_suspect() && !was_suspect {
+                if let Some(sc) = self.sender.sc_mut() {
+                    sc.on_path_gone(lane.id());
+                }
                 self.events
                     .push_back(Event::Path(lane.id(), PathNews::Suspect));
             }

@@ -66,6 +66,8 @@ impl Session {
         let Some(at) = self.path_of(meta, header) else {
             return;
         };
+        let path = self.paths.at(at).id();
+        self.note_sc_arrival(meta.now, path);
         let lane = self.paths.at_mut(at);
         let newest = lane
             .path
@@ -171,6 +173,9 @@ impl Session {
                 (decoding, window) => self.jobs.push(slot, decoding, window, event),
             }
         }
+        if self.receiver.take_news() {
+            self.paths.main_mut().path.want_sack(now);
+        }
         if let Err(Violation(what)) = result {
             self.violation(now, what);
         }
@@ -251,6 +256,11 @@ impl Session {
                     }
                 }
                 Frame::Reset(_) | Frame::Stop { .. } if !matches!(self.life, Life::Open) => {}
+                Frame::Reset(Reset { ref blocks, .. }) | Frame::Gone(ref blocks)
+                    if self.config.sc.is_some() && !blocks.is_empty() =>
+                {
+                    return self.violation(meta.now, "a generation that is given up");
+                }
                 Frame::Reset(reset) => {
                     match self.receiver.on_reset(&reset, abandoned) {
                         Ok(is_news) => {
@@ -298,6 +308,14 @@ impl Session {
                 Frame::Flow(news) => self.events.push_back(Event::Flow(news)),
                 Frame::PaperSymbols(_) | Frame::PaperBlocks(_) if self.paper.is_none() => {
                     return self.violation(meta.now, "feedback of a mode that is not used");
+                }
+                Frame::Warning(_) if self.config.sc.is_none() => {
+                    return self.violation(meta.now, "feedback of a mode that is not used");
+                }
+                Frame::Warning(warning) => {
+                    if let Some(sc) = self.sender.sc_mut() {
+                        sc.on_warning(&warning);
+                    }
                 }
                 Frame::PaperSymbols(sack) => self.on_paper_symbols(meta, &sack, &mut delivered),
                 Frame::PaperBlocks(sack) => self.on_paper_blocks(meta, &sack, &mut delivered),
@@ -462,6 +480,10 @@ impl Session {
     /// The receive window that the path could use, bytes, if it is more than there is: the peer says that the window held it up, and
     /// what it sent was read as fast as the path brings it without a queue.
     pub fn recv_window_wanted(&self) -> Option<u64> {
+        if self.config.sc.is_some() {
+            // It is bounded on purpose.
+            return None;
+        }
         let window = self.receiver.streams().window();
         window.wanted(self.paths.slowest_rtt())
     }
@@ -477,7 +499,8 @@ impl Session {
             return;
         }
         let size = size.min(VARINT_MAX);
-        if self.paths.may_be_several() && size < self.recv_window() {
+        let is_bounded = self.config.sc.is_some();
+        if is_bounded || self.paths.may_be_several() && size < self.recv_window() {
             // What was told before the answer cannot be told from what comes after: numbers of packets are those of their paths.
             return;
         }

@@ -84,6 +84,9 @@ impl Session {
         if let Some(body) = self.next_paper_feedback() {
             return Some(self.control(now, ONLY, body, UNACKNOWLEDGED));
         }
+        if let Some(warning) = self.sc_warning(now) {
+            return Some(warning);
+        }
         let (order, count) = self.paths.order();
         let capacity = (count > 1).then(|| self.paths.capacity());
         for at in order.into_iter().take(count) {
@@ -102,11 +105,11 @@ impl Session {
                 return Some(self.make(now, at, next));
             }
         }
-        self.paper_symbol(now)
+        self.paper_symbol(now).or_else(|| self.sc_symbol(now))
     }
 
     /// A packet of the path at this place.
-    fn make(&mut self, now: Time, at: usize, next: Next) -> Transmit {
+    pub(super) fn make(&mut self, now: Time, at: usize, next: Next) -> Transmit {
         match next {
             Next::PathResponse(packet) => {
                 self.path_packet(now, at, packet, Frame::PathResponse(packet.data))
@@ -287,7 +290,7 @@ impl Session {
     }
 
     /// A control packet leaves; what of it is to be acknowledged.
-    fn control(
+    pub(super) fn control(
         &mut self,
         now: Time,
         at: usize,

@@ -95,6 +95,11 @@ impl SendStreams {
     }
 
     /// How much more may be opened, bytes.
+    /// Sum of the costs that this end may reach.
+    pub(crate) fn credit(&self) -> u64 {
+        self.credit
+    }
+
     pub(crate) fn credit_left(&self) -> u64 {
         self.credit.saturating_sub(self.opened)
     }

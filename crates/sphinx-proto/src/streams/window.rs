@@ -82,7 +82,7 @@ impl RecvWindow {
     }
 
     /// What is free of the window.
-    pub(super) fn free(&self) -> u64 {
+    pub(crate) fn free(&self) -> u64 {
         self.size.saturating_sub(self.opened - self.released)
     }
 

@@ -198,6 +198,21 @@ pub enum Frame<'a> {
     PaperSymbols(SymbolSack),
     /// Block-SACK of the paper's mode.
     PaperBlocks(BlockSack),
+    /// A generation is about to hold everything up (`docs/protocol.md` §14).
+    Warning(Warning),
+}
+
+/// What a receiver of generations lacks before its memory is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Warning {
+    /// The oldest generation that is not complete.
+    pub block: BlockId,
+    /// How many of its symbols have been given out.
+    pub first: u64,
+    /// How many independent symbols it lacks; 64 if nothing of it is known.
+    pub deficit: u64,
+    /// Bytes of the buffer that are free.
+    pub free: u64,
 }
 
 impl Frame<'_> {
@@ -296,6 +311,13 @@ impl Frame<'_> {
             Frame::Flow(news) => encode_flow(news, out),
             Frame::PaperSymbols(sack) => sack.encode(out),
             Frame::PaperBlocks(sack) => sack.encode(out),
+            Frame::Warning(warning) => {
+                out.push(26);
+                let block = warning.block.get();
+                for value in [block, warning.first, warning.deficit, warning.free] {
+                    put_varint(out, value);
+                }
+            }
         }
     }
 }
@@ -507,6 +529,12 @@ impl<'a> FrameIter<'a> {
             }),
             21 => Frame::PaperSymbols(SymbolSack::decode(r)?),
             22 => Frame::PaperBlocks(BlockSack::decode(r)?),
+            26 => Frame::Warning(Warning {
+                block: BlockId::new(r.varint()?),
+                first: r.varint()?,
+                deficit: r.varint()?,
+                free: r.varint()?,
+            }),
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
                 r.take(len)?;
@@ -734,6 +762,23 @@ mod tests {
         let bytes = [7, 0, 0x40, 70, 1, 2, 3, 4, 5, 6, 7, 8];
         assert_eq!(bytes_of(&frame), bytes);
         assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
+    }
+
+    #[test]
+    fn warning_vector() {
+        let frame = Frame::Warning(Warning {
+            block: BlockId::new(300),
+            first: 3,
+            deficit: 2,
+            free: 5000,
+        });
+        let bytes = [26, 0x41, 0x2c, 3, 2, 0x53, 0x88];
+        assert_eq!(bytes_of(&frame), bytes);
+        assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
+        assert_eq!(
+            FrameIter::new(&bytes[..6]).next(),
+            Some(Err(WireError::Truncated))
+        );
     }
 
     #[test]

@@ -48,6 +48,16 @@ impl Segment {
         out.extend_from_slice(&(0x8000_0000 | len).to_be_bytes());
     }
 
+    /// The segment that begins here, and where its data does; not all of that need be here. `None`: all is padding.
+    ///
+    /// # Errors
+    /// If there can be no such segment.
+    pub fn begin(bytes: &[u8]) -> Result<Option<(Self, usize)>, WireError> {
+        let mut reader = Reader::new(bytes);
+        let segment = begin(&mut reader)?;
+        Ok(segment.map(|segment| (segment, bytes.len() - reader.len())))
+    }
+
     /// Where it ends in the stream.
     pub fn end(&self) -> u64 {
         self.offset + u64::from(self.len)
@@ -74,34 +84,42 @@ impl<'a> SegmentIter<'a> {
 
     fn segment(&mut self) -> Result<Option<(Segment, Range<usize>)>, WireError> {
         let r = &mut self.reader;
-        let end_of_stream = match r.u8()? {
-            PADDING => return Ok(None),
-            DATA => false,
-            DATA_AND_END => true,
-            _ => return Err(WireError::Invalid("segment type")),
+        let Some(segment) = begin(r)? else {
+            return Ok(None);
         };
-        let stream = StreamId::from_wire(r.varint()?)?;
-        let offset = r.varint()?;
-        let len = r.varint()?;
-        let Ok(data_len) = u32::try_from(len) else {
-            return Err(WireError::Truncated);
-        };
-        let segment = Segment {
-            stream,
-            offset,
-            len: data_len,
-            end_of_stream,
-        };
-        if data_len == 0 && !end_of_stream {
-            return Err(WireError::Invalid("empty segment"));
-        }
-        if segment.end() > VARINT_MAX {
-            return Err(WireError::Invalid("segment offset"));
-        }
-        let data = r.take(data_len as usize)?.len();
+        let data = r.take(segment.len as usize)?.len();
         let end = self.block.len() - r.len();
         Ok(Some((segment, end - data..end)))
     }
+}
+
+/// What comes before the data of a segment; `None`: the rest is padding.
+fn begin(r: &mut Reader<'_>) -> Result<Option<Segment>, WireError> {
+    let end_of_stream = match r.u8()? {
+        PADDING => return Ok(None),
+        DATA => false,
+        DATA_AND_END => true,
+        _ => return Err(WireError::Invalid("segment type")),
+    };
+    let stream = StreamId::from_wire(r.varint()?)?;
+    let offset = r.varint()?;
+    let len = r.varint()?;
+    let Ok(data_len) = u32::try_from(len) else {
+        return Err(WireError::Truncated);
+    };
+    let segment = Segment {
+        stream,
+        offset,
+        len: data_len,
+        end_of_stream,
+    };
+    if data_len == 0 && !end_of_stream {
+        return Err(WireError::Invalid("empty segment"));
+    }
+    if segment.end() > VARINT_MAX {
+        return Err(WireError::Invalid("segment offset"));
+    }
+    Ok(Some(segment))
 }
 
 impl Iterator for SegmentIter<'_> {

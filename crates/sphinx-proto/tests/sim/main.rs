@@ -14,6 +14,8 @@ mod links;
 mod paths;
 mod random;
 mod rates;
+mod sc;
+mod sc_table;
 mod several;
 mod skips;
 mod table;

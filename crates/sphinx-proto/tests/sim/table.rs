@@ -112,7 +112,7 @@ pub(crate) fn blocks(
 }
 
 /// Whether the row is wanted: `SPHINX_SIM_ROWS` may name some, separated by semicolons.
-fn is_wanted(name: &str) -> bool {
+pub(crate) fn is_wanted(name: &str) -> bool {
     std::env::var("SPHINX_SIM_ROWS")
         .ok()
         .is_none_or(|rows| rows.split(';').any(|row| name.contains(row)))

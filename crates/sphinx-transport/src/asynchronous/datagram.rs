@@ -90,6 +90,19 @@ impl Session {
         poll_fn(|cx| session.poll_send_datagram(&mut waiter, cx, (data, options))).await
     }
 
+    /// Waits until the datagrams that wait for their turn take at most so many bytes: for whoever has a queue of their own, and decides late
+    /// what goes next. What is handed over leaves within some milliseconds.
+    ///
+    /// *Cancelling* changes nothing.
+    ///
+    /// # Errors
+    /// When the session has ended.
+    pub async fn datagrams_below(&self, bytes: usize) -> Result<(), Error> {
+        let session = self.as_blocking();
+        let mut waiter = session.datagram_room_waiter();
+        poll_fn(|cx| session.poll_datagrams_below(&mut waiter, cx, bytes)).await
+    }
+
     /// [`send_datagram_wait`](Self::send_datagram_wait), polled. Nothing has been sent while it is pending.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The parameters that the two ends tell each other (`docs/protocol.md` §2.1).
 
-use sphinx_proto::Paper;
 use sphinx_proto::wire::{ConnectionId, Reader, VARINT_MAX, WireError, put_varint, varint_len};
+use sphinx_proto::{Paper, Sc};
 
 use crate::access::{PUBLIC_KEY_LEN, PublicKey, SIGNATURE_LEN, TICKET_ID_LEN, TicketId};
 
@@ -18,6 +18,7 @@ const ID_STREAMS: u64 = 7;
 const ID_DATAGRAM: u64 = 8;
 const ID_PATHS_MAX: u64 = 9;
 const ID_PAPER: u64 = 10;
+const ID_SC: u64 = 12;
 const ID_CREDENTIAL: u64 = 14;
 
 const BY_TICKET: u8 = 1;
@@ -121,6 +122,8 @@ pub(crate) struct Params {
     pub(crate) idle_timeout_ms: Option<u64>,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
     pub(crate) max_udp_payload: u16,
+    /// Whether this end knows generations in a bounded buffer; and which scheme it wants, if it does.
+    pub(crate) sc: Option<Option<Sc>>,
     /// Whether this end knows the paper's mode; and with which settings it wants it, if it does.
     pub(crate) paper: Option<Option<Paper>>,
     /// Who this end is; the client's only.
@@ -165,6 +168,12 @@ impl Params {
             put_varint(&mut out, value.len() as u64);
             out.extend(value);
         }
+        if let Some(wanted) = self.sc {
+            let value = wanted.map_or_else(Sc::known, Sc::encode);
+            put_varint(&mut out, ID_SC);
+            put_varint(&mut out, value.len() as u64);
+            out.extend(value);
+        }
         if let Some(credential) = &self.credential {
             credential.put(&mut out);
         }
@@ -189,6 +198,7 @@ impl Params {
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
         let mut paper = None;
         let mut credential = None;
+        let mut sc = None;
         while !reader.is_empty() {
             let id = reader.varint()?;
             let len = usize::try_from(reader.varint()?).map_err(|_| WireError::Truncated)?;
@@ -228,6 +238,10 @@ impl Params {
                     continue;
                 }
                 ID_CREDENTIAL => credential = Some(Credential::take(&mut value)?),
+                ID_SC => {
+                    sc = Some(Sc::decode(bytes)?);
+                    continue;
+                }
                 _ => continue,
             }
             if !value.is_empty() {
@@ -248,6 +262,7 @@ impl Params {
             max_udp_payload,
             paper,
             credential,
+            sc,
         })
     }
 }
@@ -271,6 +286,7 @@ mod tests {
             max_udp_payload: 8952,
             paper: None,
             credential: None,
+            sc: None,
         }
     }
 
@@ -378,12 +394,13 @@ mod tests {
             idle_timeout_ms in prop::option::of(0..=VARINT_MAX),
             max_udp_payload in MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD,
             paper in prop::option::of(prop::option::of(Just(Paper::default()))),
+            sc in prop::option::of(prop::option::of(Just(Sc::Ecf))),
         ) {
             if let Some(cid) = ConnectionId::new(cid) {
                 let service = Service(service);
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, paper, credential: None };
+                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, paper, sc, credential: None };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

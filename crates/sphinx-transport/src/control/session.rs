@@ -402,6 +402,11 @@ impl Session {
                 "the other end does not know the paper's mode: it is of an older version",
             ));
         }
+        if self.local.sc.flatten().is_some() && peer.sc.is_none() {
+            return Err(Fault::protocol(
+                "the other end knows neither sc, sc:rlnc, min-rtt nor ecf: it is of an older version",
+            ));
+        }
         self.state = State::Established;
         self.message = Vec::new();
         Ok(Event::Established {

@@ -23,6 +23,8 @@ const fn ms(ms: u64) -> Duration {
 
 fn settings(service: Service) -> Settings {
     Settings {
+        sc: None,
+        recv_window: None,
         paper: None,
         paths_max: 1,
         service,

@@ -30,8 +30,27 @@ pub(crate) struct Settings {
     pub(crate) idle_timeout_ms: u64,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
     pub(crate) max_udp_payload: u16,
+    /// Generations in a bounded buffer, if this end wants them, and by which scheme.
+    pub(crate) sc: Option<sphinx_proto::Sc>,
+    /// The most that a session may hold of what it has received, bytes, if that is bounded.
+    pub(crate) recv_window: Option<u64>,
     /// The paper's mode, if this end wants it.
     pub(crate) paper: Option<sphinx_proto::Paper>,
+}
+
+impl Settings {
+    /// The window of one more session where there are `others`.
+    pub(crate) fn window(&self, others: usize) -> Window {
+        let window = self.budget.window(others);
+        let bytes = self
+            .recv_window
+            .map_or(window.bytes, |most| most.min(window.bytes));
+        Window {
+            bytes,
+            credit: window.credit.min(bytes),
+            ..window
+        }
+    }
 }
 
 /// Why a session did not come about, or was lost.

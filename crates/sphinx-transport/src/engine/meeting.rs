@@ -133,6 +133,13 @@ impl<Io: PacketIo> Engine<Io> {
         let mut config = Config::new(role, tuple, ids);
         self.options.configure(&mut config);
         config.paper = config.paper.or(peer.paper.flatten());
+        let theirs = peer.sc.flatten();
+        // Should both want something, the client has its way.
+        config.sc = match is_client {
+            true => config.sc.or(theirs),
+            false => theirs.or(config.sc),
+        };
+        config.sc = config.sc.filter(|_| config.paper.is_none());
         config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
         config.recv_window = window.bytes;
         config.recv_credit = window.credit;
@@ -147,6 +154,11 @@ impl<Io: PacketIo> Engine<Io> {
             None => own_paths_max.min(usize::from(peer.paths_max)) as u8,
         };
         config.memory = memory;
+        // Generations carry streams only.
+        let datagram_max = match config.sc {
+            Some(_) => 0,
+            None => usize::from(peer.datagram_max),
+        };
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);
         // A client's first datagram left when its engine began.
@@ -156,7 +168,7 @@ impl<Io: PacketIo> Engine<Io> {
             local_cid,
             self.workshop.pool().clone(),
             remote,
-            (role, peer.streams, usize::from(peer.datagram_max)),
+            (role, peer.streams, datagram_max),
             self.base,
             started,
         );

@@ -7,6 +7,8 @@ mod exec;
 mod file;
 mod guard;
 mod handoff;
+#[cfg(feature = "lab")]
+mod in_link;
 mod install;
 mod key;
 mod replay;
@@ -22,6 +24,8 @@ use sphinx_pep::returning::Returning;
 use sphinx_pep::{Agent, FlowReport, Stage};
 
 pub(crate) use args::{PepArgs, PepCommand};
+#[cfg(feature = "lab")]
+pub(crate) use in_link::InLink;
 
 use super::Context;
 use crate::failure::Outcome;
@@ -214,7 +218,11 @@ impl Thin {
 
 /// The last event, with the totals.
 fn done(agent: &Agent) -> Event {
-    with_all(Event::new("done"), fields(json!(agent.status())))
+    totals("done", agent)
+}
+
+fn totals(event: &str, agent: &Agent) -> Event {
+    with_all(Event::new(event), fields(json!(agent.status())))
 }
 
 fn fields(value: Value) -> Map<String, Value> {

@@ -47,6 +47,7 @@ pub(super) fn run(studio: &Studio<'_>, case: &Case) -> Result<Run, String> {
         sysctl: Vec::new(),
         seed: case.seed,
         interface_mtu: hops.mtu,
+        windows: false,
         log: is_eln.then(|| files.of("log")),
         json: true,
         quiet: true,

@@ -76,23 +76,23 @@ struct Run {
 
 /// What came of a group.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct GroupRun {
-    name: String,
-    flows: usize,
-    messages: u64,
-    delivered: u64,
+pub(super) struct GroupRun {
+    pub(super) name: String,
+    pub(super) flows: usize,
+    pub(super) messages: u64,
+    pub(super) delivered: u64,
     /// Of all messages that were due.
-    in_time: f64,
-    goodput_mbit_s: f64,
-    delivery_ms: Spread,
-    one_way_ms: Spread,
-    ack_ms: Spread,
-    transit_ms: Spread,
+    pub(super) in_time: f64,
+    pub(super) goodput_mbit_s: f64,
+    pub(super) delivery_ms: Spread,
+    pub(super) one_way_ms: Spread,
+    pub(super) ack_ms: Spread,
+    pub(super) transit_ms: Spread,
 }
 
 /// What delays look like.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-struct Spread {
+pub(super) struct Spread {
     mean: f64,
     p999: f64,
     /// The 0th to the 100th percentile; nothing without any delay.
@@ -124,13 +124,13 @@ impl Spread {
         }
     }
 
-    fn percentile(&self, n: usize) -> Option<f64> {
+    pub(super) fn percentile(&self, n: usize) -> Option<f64> {
         self.percentiles.get(n).copied()
     }
 }
 
 impl GroupRun {
-    fn of(group: GroupReport, in_time_ms: f64) -> GroupRun {
+    pub(super) fn of(group: GroupReport, in_time_ms: f64) -> GroupRun {
         GroupRun {
             flows: group.flows,
             messages: group.messages,
@@ -208,6 +208,7 @@ impl Thin {
             sysctl: self.sysctl.iter().map(ToString::to_string).collect(),
             seed: self.seed,
             interface_mtu: 1500,
+            windows: false,
             log: None,
             json: true,
             quiet: true,

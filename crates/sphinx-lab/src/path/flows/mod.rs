@@ -43,6 +43,8 @@ pub struct Group {
     pub congestion: String,
     /// Where the left host listens for them.
     pub port: u16,
+    /// They send the other way: against the direction of the path.
+    pub back: bool,
 }
 
 /// What a flow carries.
@@ -117,6 +119,7 @@ impl Group {
             work: Work::Greedy,
             congestion: congestion.to_owned(),
             port: u16::try_from(index).map_or(PORT, |index| PORT.saturating_add(index)),
+            back: false,
         };
         let (mut greedy, mut bytes, mut interval) = (false, None, None);
         for word in text.split_whitespace() {
@@ -129,6 +132,7 @@ impl Group {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             match key {
                 "greedy" if value.is_empty() => greedy = true,
+                "back" if value.is_empty() => group.back = true,
                 "name" => value.clone_into(&mut group.name),
                 "flows" => group.flows = number(value)?.into(),
                 "port" => group.port = number(value)?,
@@ -149,7 +153,8 @@ impl Group {
                     }
                 }
                 _ => {
-                    let known = "there are name, flows, greedy, app, bytes, interval, cc and port";
+                    let known =
+                        "there are name, flows, greedy, app, bytes, interval, cc, port and back";
                     return Err(refuse(known.to_owned()));
                 }
             }
@@ -225,7 +230,7 @@ mod tests {
         let groups = groups(&[
             "flows=20 bytes=100B interval=30ms cc=bbr",
             "app=ssh",
-            "greedy flows=5 name=bulk port=80",
+            "greedy back flows=5 name=bulk port=80",
         ]);
         let groups = groups.unwrap();
         let names: Vec<_> = groups.iter().map(|group| &group.name[..]).collect();
@@ -235,6 +240,7 @@ mod tests {
             [7001, 7002, 80]
         );
         assert_eq!((groups[0].flows, &groups[0].congestion[..]), (20, "bbr"));
+        assert!(groups[2].back && !groups[0].back);
         let ssh = Work::Messages {
             bytes: 48,
             interval: Duration::from_millis(323),

@@ -167,7 +167,10 @@ fn connect_all(
         let mut accepted = accepted;
         for (flow, right) in connected.into_iter().enumerate() {
             let left = accepted.remove(&right.local_addr()?).ok_or_else(none)?;
-            let (sender, receiver) = if upload { (right, left) } else { (left, right) };
+            let (sender, receiver) = match upload != group.back {
+                true => (right, left),
+                false => (left, right),
+            };
             flows.push(Flow {
                 group: index,
                 work: group.work,

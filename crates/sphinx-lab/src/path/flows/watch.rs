@@ -17,10 +17,8 @@ use super::{Delays, Group, Work};
 /// Both edges of a path tell it what passes.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// Bytes of a message of each group, by its port; 0 where there are none.
-    groups: HashMap<u16, u64>,
-    /// Whether the right host sends.
-    upload: bool,
+    /// By their ports.
+    groups: HashMap<u16, Sending>,
     /// By the port of the group and the one at the other end.
     flows: HashMap<(u16, u16), Flow>,
 }
@@ -30,8 +28,17 @@ pub(crate) struct Edge {
     watch: Arc<Mutex<Watch>>,
     /// The side of the hop that is the end of the path.
     side: Side,
-    /// Whether the host there sends the data.
-    is_sender: bool,
+    /// It is the left one, where groups listen.
+    is_left: bool,
+}
+
+/// What a group sends.
+#[derive(Clone, Copy, Debug)]
+struct Sending {
+    /// Of a message; 0 where there are none.
+    message_bytes: u64,
+    /// The right host does.
+    upload: bool,
 }
 
 #[derive(Debug, Default)]
@@ -69,8 +76,16 @@ impl Watch {
             Work::Messages { bytes, .. } => bytes,
         };
         Watch {
-            groups: groups.iter().map(|it| (it.port, bytes(it))).collect(),
-            upload,
+            groups: groups
+                .iter()
+                .map(|it| {
+                    let sending = Sending {
+                        message_bytes: bytes(it),
+                        upload: upload != it.back,
+                    };
+                    (it.port, sending)
+                })
+                .collect(),
             flows: HashMap::new(),
         }
     }
@@ -95,7 +110,7 @@ impl Watch {
         }
     }
 
-    fn packet(&mut self, is_sender: bool, packet: &[u8], now: Instant) {
+    fn packet(&mut self, is_left: bool, packet: &[u8], now: Instant) {
         let Ok(SlicedPacket {
             transport: Some(TransportSlice::Tcp(tcp)),
             ..
@@ -109,12 +124,12 @@ impl Watch {
             true => ((destination, source), true),
             false => ((source, destination), false),
         };
-        let Some(&message_bytes) = self.groups.get(&key.0) else {
+        let Some(&sending) = self.groups.get(&key.0) else {
             return;
         };
         let flow = self.flows.entry(key).or_default();
-        flow.message_bytes = message_bytes;
-        match (is_up == self.upload, is_sender) {
+        flow.message_bytes = sending.message_bytes;
+        match (is_up == sending.upload, is_left != sending.upload) {
             (true, true) => flow.sent(&tcp, now),
             (true, false) => flow.arrived(&tcp, now),
             (false, true) => flow.acknowledged(&tcp, now),
@@ -193,11 +208,11 @@ impl Flow {
 
 impl Edge {
     /// The edge at `side` of its hop.
-    pub(crate) fn new(watch: &Arc<Mutex<Watch>>, side: Side, is_sender: bool) -> Edge {
+    pub(crate) fn new(watch: &Arc<Mutex<Watch>>, side: Side, is_left: bool) -> Edge {
         Edge {
             watch: watch.clone(),
             side,
-            is_sender,
+            is_left,
         }
     }
 }
@@ -208,7 +223,7 @@ impl Observer for Edge {
             // Links have clocks of their own.
             let now = Instant::now();
             let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-            watch.packet(self.is_sender, packet, now);
+            watch.packet(self.is_left, packet, now);
         }
     }
 }
@@ -264,11 +279,11 @@ mod tests {
                     &payload,
                 )
             };
-            watch.packet(true, &packet(up, Kind::Syn, (wrapped, 0), &[]), at(0));
-            watch.packet(true, &data(0, 10), at(10));
-            watch.packet(true, &data(10, 10), at(40));
-            watch.packet(false, &data(0, 10), at(50));
-            watch.packet(true, &data(10, 20), at(70));
+            watch.packet(false, &packet(up, Kind::Syn, (wrapped, 0), &[]), at(0));
+            watch.packet(false, &data(0, 10), at(10));
+            watch.packet(false, &data(10, 10), at(40));
+            watch.packet(true, &data(0, 10), at(50));
+            watch.packet(false, &data(10, 20), at(70));
             let ack = |until: u32| {
                 packet(
                     (GROUP, OTHER),
@@ -277,12 +292,12 @@ mod tests {
                     &[],
                 )
             };
-            watch.packet(true, &ack(10), at(90));
-            watch.packet(false, &data(10, 20), at(110));
-            watch.packet(true, &ack(30), at(150));
+            watch.packet(false, &ack(10), at(90));
+            watch.packet(true, &data(10, 20), at(110));
+            watch.packet(false, &ack(30), at(150));
             // Nobody's.
-            watch.packet(true, &packet((5, 6), Kind::Plain, (1, 1), b"x"), at(160));
-            watch.packet(true, b"no packet", at(160));
+            watch.packet(false, &packet((5, 6), Kind::Plain, (1, 1), b"x"), at(160));
+            watch.packet(false, b"no packet", at(160));
             let seen = watch.seen(GROUP);
             let ms = |list: &[u64]| {
                 list.iter()

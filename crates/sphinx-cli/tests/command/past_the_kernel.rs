@@ -1,0 +1,475 @@
+//! `--io xdp:IF`: whole transfers between namespaces joined by Ethernet interfaces, with AF_XDP at one end or both. Skipped, saying why,
+//! where namespaces, `ip` or XDP programs are not to be had.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::pep::ip;
+use super::pep_between::Host;
+use crate::common::{Ended, Running, Scratch, may_make_namespaces};
+
+/// The interface of either end.
+const INTERFACE: &str = "eth0";
+const BYTES: u64 = 3_000_000;
+/// Packets that may go by the kernel: those of the handshake, those before the neighbour is known, and one a second.
+const BY_KERNEL_MAX: u64 = 400;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+impl Family {
+    /// The address of an end, in a network of its own where there is a router.
+    fn of(self, network: u8, host: u8) -> String {
+        match self {
+            Family::V4 => format!("10.82.{network}.{host}"),
+            Family::V6 => format!("fd82:{network}::{host}"),
+        }
+    }
+
+    fn add(self, address: &str, interface: &str) -> String {
+        match self {
+            Family::V4 => format!("addr add {address}/24 dev {interface}"),
+            Family::V6 => format!("addr add {address}/64 dev {interface} nodad"),
+        }
+    }
+
+    fn listen(self, address: &str) -> String {
+        match self {
+            Family::V4 => format!("{address}:0"),
+            Family::V6 => format!("[{address}]:0"),
+        }
+    }
+}
+
+/// A client and a server, next to each other or with a router in between.
+struct Net {
+    client: Host,
+    server: Host,
+    /// Kept: it forwards.
+    router: Option<Host>,
+}
+
+impl Net {
+    /// Next to each other, with packets of this size.
+    fn direct(mtu: u32) -> Option<Net> {
+        let net = Net::new(false)?;
+        let there = net.server.holder.id();
+        let line = format!(
+            "link add {INTERFACE} mtu {mtu} type veth peer name {INTERFACE} mtu {mtu} netns {there}"
+        );
+        ip(&net.client.namespace, &line)
+            .or_else(|| skip("no 'ip', or it refuses to make links"))?;
+        for family in FAMILIES {
+            ip(
+                &net.server.namespace,
+                &family.add(&family.of(1, 1), INTERFACE),
+            )?;
+            ip(
+                &net.client.namespace,
+                &family.add(&family.of(1, 2), INTERFACE),
+            )?;
+        }
+        net.turn_on()
+    }
+
+    /// With a router that loses packets both ways.
+    fn routed(loss: &str) -> Option<Net> {
+        let net = Net::new(true)?;
+        let router = net.router.as_ref().expect("there is one");
+        for (network, host) in [(1, &net.server), (2, &net.client)] {
+            let (there, inside) = (host.holder.id(), format!("r{network}"));
+            let line = format!("link add {inside} type veth peer name {INTERFACE} netns {there}");
+            ip(&router.namespace, &line)
+                .or_else(|| skip("no 'ip', or it refuses to make links"))?;
+            ip(&router.namespace, &format!("link set {inside} up"))?;
+            for family in FAMILIES {
+                ip(
+                    &router.namespace,
+                    &family.add(&family.of(network, 254), &inside),
+                )?;
+                ip(
+                    &host.namespace,
+                    &family.add(&family.of(network, 1), INTERFACE),
+                )?;
+            }
+            let tc = format!("qdisc add dev {inside} root netem limit 10000 loss {loss}");
+            run(router, "tc", &tc).or_else(|| skip("no 'tc', or no netem"))?;
+        }
+        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            router.namespace.sysctl(key, "1").ok()?;
+        }
+        let net = net.turn_on()?;
+        for (network, host) in [(1, &net.server), (2, &net.client)] {
+            for family in FAMILIES {
+                let via = family.of(network, 254);
+                ip(
+                    &host.namespace,
+                    &format!("route add default via {via} dev {INTERFACE}"),
+                )?;
+            }
+        }
+        Some(net)
+    }
+
+    fn new(routed: bool) -> Option<Net> {
+        may_make_namespaces().then(|| Net {
+            client: Host::new(),
+            server: Host::new(),
+            router: routed.then(Host::new),
+        })
+    }
+
+    fn turn_on(self) -> Option<Net> {
+        for host in [&self.client, &self.server] {
+            ip(&host.namespace, &format!("link set {INTERFACE} up"))?;
+        }
+        Some(self)
+    }
+
+    /// `sphx perf` between the ends; what the server and the client say of it. `None` where XDP is not to be had.
+    fn perf(
+        &self,
+        family: Family,
+        ios: (&str, &str),
+        bytes: u64,
+        more: &[&str],
+    ) -> Option<[Ended; 2]> {
+        let scratch = Scratch::new();
+        let listen = family.listen(&family.of(1, 1));
+        let line = [
+            "perf",
+            "server",
+            "--json",
+            "--once",
+            "--ticket-file",
+            "t",
+            "--listen",
+            &listen,
+            "--io",
+            ios.0,
+        ];
+        let mut server = Running::start_in_namespace(&self.server.namespace, &scratch, &line);
+        if !server.listens() {
+            let ended = server.end();
+            return refused(&ended);
+        }
+        let bytes = bytes.to_string() + "B";
+        let line = [
+            "perf",
+            "client",
+            "--json",
+            "--no-cache",
+            "--ticket-file",
+            "t",
+            "--bytes",
+            &bytes,
+            "--io",
+            ios.1,
+        ];
+        let line = [&line[..], more].concat();
+        let client = Running::start_in_namespace(&self.client.namespace, &scratch, &line);
+        Some([server.end().expect(0), client.end().expect(0)])
+    }
+}
+
+fn run(host: &Host, program: &str, words: &str) -> Option<()> {
+    let mut command = std::process::Command::new(program);
+    command
+        .args(words.split_whitespace())
+        .stderr(std::process::Stdio::null());
+    let status = host.namespace.spawn(&mut command).ok()?.wait().ok()?;
+    status.success().then_some(())
+}
+
+fn skip<T>(why: &str) -> Option<T> {
+    eprintln!("skipped: {why}");
+    None
+}
+
+/// The machine has no XDP programs, or the process may not load them: nothing else is an excuse.
+fn refused<T>(ended: &Ended) -> Option<T> {
+    let message = ended.error("local_io")["message"].to_string();
+    assert!(
+        ["not permitted", "not implemented", "not supported"]
+            .iter()
+            .any(|why| message.contains(why)),
+        "{message}"
+    );
+    skip(&message)
+}
+
+/// What an end that was to use AF_XDP says that it did.
+#[track_caller]
+fn assert_past_the_kernel(done: &Value, io: &str) {
+    assert!(
+        done["io"]
+            .as_str()
+            .expect("a name")
+            .starts_with("xdp:copy,"),
+        "{done}"
+    );
+    if let Some(mode) = io.split_once(",").map(|it| it.1) {
+        assert!(
+            done["io"].as_str().expect("a name").contains(mode),
+            "{done}"
+        );
+    }
+    let by_kernel = done["kernel_datagrams"].as_u64().expect("a number");
+    assert!(
+        by_kernel <= BY_KERNEL_MAX,
+        "{by_kernel} packets by the kernel: {done}"
+    );
+}
+
+fn client_io(done: &Value) -> &str {
+    done["io"].as_str().expect("a name")
+}
+
+/// In every pairing, with either family, and data in either direction.
+#[test]
+fn transfers_go_past_the_kernel_at_either_end() {
+    let Some(net) = Net::direct(1500) else { return };
+    for family in FAMILIES {
+        for (server, client) in [
+            ("xdp:eth0", "udp"),
+            ("udp", "xdp:eth0"),
+            ("xdp:eth0", "xdp:eth0,native"),
+        ] {
+            for more in [&[][..], &["--reverse"]] {
+                let ends = net.perf(family, (server, client), BYTES, more);
+                let Some(ended) = ends else { return };
+                for (io, ended) in [server, client].into_iter().zip(&ended) {
+                    match io {
+                        "udp" => assert_eq!(ended.done()["io"], "udp"),
+                        io => assert_past_the_kernel(ended.done(), io),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_program_runs_before_any_driver_too() {
+    let Some(net) = Net::direct(1500) else { return };
+    let io = "xdp:eth0:0,generic";
+    for family in FAMILIES {
+        let Some(ended) = net.perf(family, (io, io), BYTES, &[]) else {
+            return;
+        };
+        for ended in &ended {
+            assert_past_the_kernel(ended.done(), io);
+        }
+    }
+}
+
+/// Frames of several parts.
+#[test]
+fn large_packets_are_carried() {
+    let Some(net) = Net::direct(9000) else { return };
+    for (server, client) in [
+        ("xdp:eth0", "xdp:eth0"),
+        ("udp", "xdp:eth0"),
+        ("xdp:eth0", "udp"),
+    ] {
+        let ends = net.perf(Family::V4, (server, client), 8 * BYTES, &[]);
+        let Some([_, client]) = ends else { return };
+        let done = client.done();
+        let bytes = done["wire_bytes_sent"].as_u64().expect("a number");
+        let packets = done["wire_packets_sent"].as_u64().expect("a number");
+        // Until the path is known to carry them, packets are small.
+        assert!(bytes / packets > 3000, "{done}");
+        if client_io(done).starts_with("xdp") {
+            assert_past_the_kernel(done, "xdp");
+        }
+    }
+}
+
+/// Through a router, which is what the frames are addressed to, and with losses to repair.
+#[test]
+fn losses_are_repaired_and_routes_followed() {
+    let Some(net) = Net::routed("3%") else { return };
+    for family in FAMILIES {
+        let ends = net.perf(family, ("xdp:eth0", "xdp:eth0"), BYTES, &[]);
+        let Some(ended) = ends else { return };
+        for ended in &ended {
+            assert_past_the_kernel(ended.done(), "xdp:eth0");
+        }
+        assert!(ended[1].done()["plr_mean"].as_f64().expect("a share") > 0.005);
+    }
+}
+
+#[test]
+fn files_arrive_whole() {
+    let Some(net) = Net::direct(1500) else { return };
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES as usize);
+    let listen = Family::V6.listen(&Family::V6.of(1, 1));
+    let line = [
+        "recv",
+        "--json",
+        "--once",
+        "--output",
+        "in",
+        "--ticket-file",
+        "t",
+        "--listen",
+        &listen,
+        "--io",
+        "xdp:eth0",
+    ];
+    let mut receiver = Running::start_in_namespace(&net.server.namespace, &scratch, &line);
+    if !receiver.listens() {
+        let _: Option<()> = refused(&receiver.end());
+        return;
+    }
+    let line = [
+        "send",
+        "--json",
+        "--ticket-file",
+        "t",
+        "movie",
+        "--io",
+        "xdp:eth0",
+    ];
+    let sender = Running::start_in_namespace(&net.client.namespace, &scratch, &line);
+    sender.end().expect(0);
+    receiver.end().expect(0);
+    scratch.assert_same("movie", "in/movie");
+}
+
+/// However the process ends, the interface is as it was; and it can be had again at once.
+#[test]
+fn a_process_that_is_killed_leaves_nothing_behind() {
+    let Some(net) = Net::direct(1500) else { return };
+    let scratch = Scratch::new();
+    let has_program = || {
+        ip(&net.server.namespace, "-details link show dev eth0")
+            .is_some_and(|text| text.contains("prog/xdp"))
+    };
+    let line = [
+        "perf",
+        "server",
+        "--json",
+        "--ticket-file",
+        "t",
+        "--listen",
+        "10.82.1.1:4433",
+        "--io",
+        "xdp:eth0",
+    ];
+    for _ in 0..2 {
+        let mut server = Running::start_in_namespace(&net.server.namespace, &scratch, &line);
+        if !server.listens() {
+            let _: Option<()> = refused(&server.end());
+            return;
+        }
+        assert!(has_program());
+        // There is room for one only.
+        let second = [
+            "perf",
+            "server",
+            "--json",
+            "--ticket-file",
+            "t2",
+            "--listen",
+            "10.82.1.1:0",
+            "--io",
+            "xdp:eth0",
+        ];
+        let second = Running::start_in_namespace(&net.server.namespace, &scratch, &second)
+            .end()
+            .expect(8);
+        let error = second.error("local_io");
+        assert!(
+            error["message"].to_string().contains("another XDP program"),
+            "{error}"
+        );
+        server.signal(Signal::KILL);
+        server.end();
+        // The kernel takes it off after the process has gone.
+        let removed = (0..200).any(|_| {
+            let is_gone = !has_program();
+            if !is_gone {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            is_gone
+        });
+        assert!(removed);
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_named_with_what_helps() {
+    let Some(net) = Net::direct(1500) else { return };
+    let scratch = Scratch::new();
+    fs::write(scratch.path("a"), "a").expect("a writable directory");
+    for (io, message, hint) in [
+        ("xdp:nosuch", "no interface nosuch", "ip link"),
+        ("xdp:lo", "not an Ethernet interface", "--io udp"),
+        ("xdp:eth0:7", "no queue 7", "ethtool -l"),
+        ("xdp:eth0,zerocopy", "no zero copy", "--io xdp:eth0,copy"),
+    ] {
+        let line = [
+            "perf",
+            "server",
+            "--json",
+            "--ticket-file",
+            "t",
+            "--listen",
+            "10.82.1.1:0",
+            "--io",
+            io,
+        ];
+        let ended = Running::start_in_namespace(&net.server.namespace, &scratch, &line)
+            .end()
+            .expect(8);
+        let error = ended.error("local_io");
+        if error["message"].to_string().contains("not permitted") {
+            return;
+        }
+        assert!(
+            error["message"].to_string().contains(message),
+            "{io}: {error}"
+        );
+        assert!(error["hint"].to_string().contains(hint), "{io}: {error}");
+    }
+    #[cfg(not(feature = "dpdk"))]
+    {
+        let line = [
+            "recv",
+            "--json",
+            "--ticket-file",
+            "t",
+            "--io",
+            "dpdk:-l 0 -- 10.0.0.1/24",
+        ];
+        let ended = Running::start(&scratch, &line, &[]).end().expect(2);
+        assert!(
+            ended.error("usage")["message"]
+                .to_string()
+                .contains("not part of this build")
+        );
+    }
+    // Either end might be the one that listens, and an interface has room for one endpoint.
+    let line = ["cp", "--json", "--io", "xdp:eth0", "a", "nowhere.invalid:b"];
+    Running::start(&scratch, &line, &[]).end().expect(2);
+    for io in [
+        "xdp",
+        "xdp:",
+        "xdp:eth0,fast",
+        "xdp:eth0:a",
+        "xdp:eth0,zerocopy,generic",
+        "tcp",
+    ] {
+        let line = ["perf", "server", "--json", "--ticket-file", "t", "--io", io];
+        Running::start(&scratch, &line, &[]).end().expect(2);
+    }
+}

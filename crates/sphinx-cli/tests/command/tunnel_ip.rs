@@ -1,0 +1,154 @@
+//! `sphx tunnel --tun` in namespaces that a link joins which loses packets: kernel TCP, ping, what is too big, what is left out, what stays behind.
+
+use std::fs;
+use std::process::Command;
+
+use sphinx_netdev::netns::{self, Access};
+
+use crate::common::{Running, Scratch};
+
+const TOOLS: &str = include_str!("tun.py");
+/// A user without rights.
+const NOBODY: &str =
+    "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all";
+
+/// Whether the machine gives what these tests need; says why they are skipped if not.
+fn may_run(programs: &[&str]) -> bool {
+    match netns::probe() {
+        Ok(Access::Direct) => {}
+        Ok(Access::UserNamespace) => {
+            eprintln!("skipped: needs root");
+            return false;
+        }
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return false;
+        }
+    }
+    for program in programs {
+        if Command::new(program).arg("-V").output().is_err() {
+            eprintln!("skipped: there is no {program}");
+            return false;
+        }
+    }
+    true
+}
+
+/// Runs a server with pools at the right end of a link, and `left` at the left one: a script for the shell that ends with 0. `SPHX` is the command,
+/// `TOOLS` what [`TOOLS`] does.
+fn between(scratch: &Scratch, link: &[&str], left: &str) {
+    fs::write(scratch.path("tun.py"), TOOLS).expect("a file");
+    let binary = env!("CARGO_BIN_EXE_sphx");
+    // Served once it listens: before, there is no ticket to begin with.
+    let right = format!(
+        "ip link set lo up; mkdir -p served; cp page served; (cd served; exec python3 ../tun.py serve 8080) & \
+         while ! curl -sf http://127.0.0.1:8080/ >/dev/null; do sleep 0.05; done; \
+         exec {binary} server --permit tun --tun-pool 10.9.0.0/24 --tun-pool fd09::/64 --key key --ticket-file t --json > served.events"
+    );
+    let left = format!(
+        "set -e; SPHX={binary}; TOOLS='python3 tun.py'; ip link set lo up; while ! test -s t; do sleep 0.02; done; \
+         up() {{ while ! grep -q '\"tun\"' $1; do kill -0 $2; sleep 0.02; done; }}; \
+         not() {{ if \"$@\"; then echo is so: $* >&2; exit 1; fi; }}; {left}"
+    );
+    let mut arguments = vec!["lab", "link", "--quiet", "--left", &left, "--right", &right];
+    arguments.extend(link);
+    let runtime = scratch.path(".").to_string_lossy().into_owned();
+    let environment = [
+        ("XDG_RUNTIME_DIR", runtime.as_str()),
+        ("SPHX_LINK_SOCKET", ""),
+    ];
+    Running::start(scratch, &arguments, &environment)
+        .end()
+        .expect(0);
+}
+
+#[test]
+fn both_families_cross_a_link_that_loses_and_nothing_stays() {
+    if !may_run(&["curl", "python3", "ip"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 3_000_000);
+    scratch.file("sent", 1_000_000);
+    let left = "\
+        $SPHX tunnel --ticket-file t --json -v --tun vpn --address 10.9.0.2/24 --address fd09::2/64 \
+          --route 0.0.0.0/0 ::/0 --exclude 192.0.2.0/24 > events & one=$!; up events $one; \
+        $TOOLS ping 10.9.0.1 5; $TOOLS ping fd09::1 5; \
+        curl -sSf --max-time 60 http://10.9.0.1:8080/page > down; \
+        curl -sSf --max-time 60 'http://[fd09::1]:8080/page' > down6; \
+        curl -sSf --max-time 60 -T sent http://10.9.0.1:8080/put; \
+        ip route get 198.51.100.1 | grep -q 'dev vpn'; ip -6 route get 2001:db8::1 | grep -q 'dev vpn'; \
+        ip route get 192.0.2.1 > left_out 2>&1 || true; not grep 'dev vpn' left_out; \
+        server=$(sed -n 's/.*\"server\":\"\\[*\\([0-9a-f.:]*[0-9a-f]\\)\\]*:[0-9]*\".*/\\1/p' events); \
+        ip route get $server > own; not grep 'dev vpn' own; \
+        kill -9 $one; wait $one || true; not ip link show vpn; ip route get 198.51.100.1 > killed 2>&1 || true; not grep vpn killed; \
+        $SPHX tunnel --ticket-file t --json --tun vpn --route 0.0.0.0/0 > again & two=$!; up again $two; \
+        $TOOLS ping 10.9.0.1 1; kill -INT $two; wait $two || true; \
+        ip rule > rules; ip -6 rule >> rules; not grep -e '^77' rules; ip route show table all > routes; not grep -e throw -e vpn routes";
+    let link = [
+        "--rate", "50mbit", "--rtt", "20ms", "--loss", "6%", "--queue", "100ms",
+    ];
+    between(&scratch, &link, left);
+    scratch.assert_same("page", "down");
+    scratch.assert_same("page", "down6");
+    scratch.assert_same("sent", "served/put");
+    let events = fs::read_to_string(scratch.path("served.events")).expect("events");
+    assert!(events.contains("masquerade"), "{events}");
+}
+
+/// On a path that carries less than the interface does, senders that want no cutting are told, and connections keep to what fits.
+#[test]
+fn what_is_too_big_is_answered() {
+    if !may_run(&["curl", "python3", "ip"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 300_000);
+    // An IPv4 packet of 1390 bytes that may not be cut, until its sender knows better.
+    let left = "\
+        $SPHX tunnel --ticket-file t --json --tun vpn > events & one=$!; up events $one; \
+        for n in $(seq 100); do ip route flush cache; python3 -c 'import socket
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.setsockopt(0, 10, 2)
+udp.connect((\"10.9.0.1\", 9))
+try: udp.send(bytes(1350))
+except OSError: pass'; sleep 0.1; if ip route get 10.9.0.1 | grep -q mtu; then break; fi; done; \
+        ip route get 10.9.0.1 > learned; grep -q 'mtu 1[23]' learned; \
+        curl -sSf --max-time 60 http://10.9.0.1:8080/page > down; kill $one; wait $one || true";
+    let link = ["--rate", "50mbit", "--rtt", "10ms", "--mtu", "1400"];
+    between(&scratch, &link, left);
+    scratch.assert_same("page", "down");
+}
+
+#[test]
+fn one_program_without_rights_and_what_is_missing_is_told() {
+    if !may_run(&["curl", "python3", "ip", "setpriv"]) {
+        return;
+    }
+    // Of the user, not of the test.
+    let has_namespaces = Command::new("sh")
+        .args(["-c", &format!("{NOBODY} unshare -Un true")])
+        .status()
+        .is_ok_and(|status| status.success());
+    if !has_namespaces {
+        eprintln!("skipped: users have no namespaces here");
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 500_000);
+    let left = format!(
+        "cp t ticket; chown 65534 ticket; mkdir own; chown 65534 own; export TMPDIR=$PWD/own; \
+         {NOBODY} $SPHX tunnel --ticket-file ticket --json --tun --dns 192.0.2.53 -- curl -sSf --max-time 60 http://10.9.0.1:8080/page > down 2> errors || (cat errors; exit 1); \
+         {NOBODY} $SPHX tunnel --ticket-file ticket --quiet --tun --dns 192.0.2.53 -- sh -c 'exit 42' || code=$?; test $code = 42; \
+         {NOBODY} $SPHX tunnel --ticket-file ticket --quiet --tun --dns 192.0.2.53 -- sh -c 'cat /etc/resolv.conf; id -u; ip -o -4 address show tun0' > told; \
+         {NOBODY} $SPHX tunnel --ticket-file ticket --quiet --tun --route 0.0.0.0/0 2> denied || code=$?; test $code = 8"
+    );
+    let link = ["--rate", "50mbit", "--rtt", "10ms", "--loss", "2%"];
+    between(&scratch, &link, &left);
+    let told = fs::read_to_string(scratch.path("told")).expect("what it printed");
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines[..2], ["nameserver 192.0.2.53", "65534"], "{told}");
+    assert!(lines[2].contains("inet 10.9.0."), "{told}");
+    let denied = fs::read_to_string(scratch.path("denied")).expect("what it printed");
+    assert!(denied.contains("CAP_NET_ADMIN"), "{denied}");
+}

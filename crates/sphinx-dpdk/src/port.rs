@@ -1,0 +1,236 @@
+//! A port, a burst at a time: all that is `unsafe`.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use sphinx_ether::Mac;
+
+use crate::eal::Eal;
+use crate::error::DpdkError;
+
+/// Packets of a burst, at most.
+pub(crate) const BURST: usize = 32;
+/// Packets that the card may have, each way, and those that there are.
+const DESCRIPTORS: u16 = 1024;
+const PACKETS: u32 = 8191;
+
+/// What a port says of itself; as in `shim.c`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    mtu: u16,
+    mac: Mac,
+    driver: [c_char; 32],
+}
+
+// As in `shim.c`. What is behind the pointers to packets and pools is DPDK's own.
+unsafe extern "C" {
+    fn sphx_eal_init(count: c_int, words: *mut *mut c_char) -> c_int;
+    fn sphx_first_port(port: *mut u16) -> c_int;
+    fn sphx_port_open(
+        port: u16,
+        descriptors: u16,
+        packets: u32,
+        pool: *mut *mut c_void,
+        told: *mut Told,
+    ) -> c_int;
+    fn sphx_port_close(port: u16);
+    fn sphx_thread_register();
+    fn sphx_thread_unregister();
+    fn sphx_rx_burst(
+        port: u16,
+        packets: *mut *mut c_void,
+        data: *mut *mut u8,
+        lengths: *mut u32,
+        most: u16,
+    ) -> u16;
+    fn sphx_alloc(pool: *mut c_void, length: u16, data: *mut *mut u8) -> *mut c_void;
+    fn sphx_tx_burst(port: u16, packets: *mut *mut c_void, count: u16) -> u16;
+    fn sphx_free(packets: *mut *mut c_void, count: u16);
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Starts the library. To be called once in a process.
+pub(crate) fn start_eal(words: Vec<CString>) -> io::Result<()> {
+    // It changes their order, and keeps some: they stay for as long as the process does.
+    let mut words: Vec<*mut c_char> = words.into_iter().map(CString::into_raw).collect();
+    words.push(std::ptr::null_mut());
+    let words = words.leak();
+    // SAFETY: there are as many words as it is told of, behind which a null pointer stands; they live for ever, and nobody else uses them.
+    check(unsafe { sphx_eal_init(words.len() as c_int - 1, words.as_mut_ptr()) })
+}
+
+/// A packet's memory, lent by the library.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    mbuf: NonNull<c_void>,
+    data: NonNull<u8>,
+    len: usize,
+    _not_shared: PhantomData<*mut u8>,
+}
+
+// SAFETY: a packet belongs to whoever has it, on whatever thread; the library's pools take packets back from any.
+unsafe impl Send for Packet {}
+
+impl Packet {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the library has given as many bytes there, in one piece, and nobody else has the packet. They began as zeros, as the memory
+        // of pools does, or hold what was in them last.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whoever gets the pointer has the packet.
+    fn into_raw(self) -> *mut c_void {
+        let mbuf = self.mbuf.as_ptr();
+        std::mem::forget(self);
+        mbuf
+    }
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        let mut mbuf = self.mbuf.as_ptr();
+        // SAFETY: it is one packet, which nobody has any more.
+        unsafe { sphx_free(&raw mut mbuf, 1) };
+    }
+}
+
+/// A port that is on, with one queue each way.
+#[derive(Debug)]
+pub(crate) struct Port {
+    id: u16,
+    pool: NonNull<c_void>,
+    pub(crate) mtu: usize,
+    pub(crate) mac: Mac,
+    pub(crate) driver: String,
+    is_registered: bool,
+    _eal: Eal,
+}
+
+// SAFETY: one thread at a time uses the queues of the port, that which has it.
+unsafe impl Send for Port {}
+
+impl Port {
+    /// Turns on the first port that the library has found.
+    pub(crate) fn open(eal: Eal) -> Result<Self, DpdkError> {
+        let (mut id, mut pool, mut told) = (0, std::ptr::null_mut(), Told::default());
+        // SAFETY: the pointer is valid for writing.
+        check(unsafe { sphx_first_port(&raw mut id) }).map_err(|_| DpdkError::NoPort)?;
+        // SAFETY: the pointers are valid for reading and writing, and there is no pool yet. Who has `eal` is the only one to use the port.
+        check(unsafe { sphx_port_open(id, DESCRIPTORS, PACKETS, &raw mut pool, &raw mut told) })
+            .map_err(DpdkError::Port)?;
+        let pool = NonNull::new(pool).ok_or(DpdkError::NoPort)?;
+        let driver: Vec<u8> = told
+            .driver
+            .iter()
+            .map(|byte| byte.cast_unsigned())
+            .collect();
+        let driver = CStr::from_bytes_until_nul(&driver).unwrap_or_default();
+        Ok(Self {
+            id,
+            pool,
+            mtu: usize::from(told.mtu),
+            mac: told.mac,
+            driver: driver.to_string_lossy().into_owned(),
+            is_registered: false,
+            _eal: eal,
+        })
+    }
+
+    /// Appends what has arrived, at most a burst, to `packets`; how many there were.
+    pub(crate) fn receive(&mut self, packets: &mut Vec<Packet>) -> usize {
+        if !self.is_registered {
+            // Once, on the thread that does the work.
+            self.is_registered = true;
+            // SAFETY: it concerns the calling thread only.
+            unsafe { sphx_thread_register() };
+        }
+        let mut mbufs = [std::ptr::null_mut(); BURST];
+        let mut data = [std::ptr::null_mut(); BURST];
+        let mut lengths = [0; BURST];
+        // SAFETY: there is room for as many as it may return in each. The port is on, and no other thread uses its queue.
+        let count = unsafe {
+            sphx_rx_burst(
+                self.id,
+                mbufs.as_mut_ptr(),
+                data.as_mut_ptr(),
+                lengths.as_mut_ptr(),
+                BURST as u16,
+            )
+        };
+        let count = usize::from(count).min(BURST);
+        for index in 0..count {
+            if let (Some(mbuf), Some(data)) =
+                (NonNull::new(mbufs[index]), NonNull::new(data[index]))
+            {
+                packets.push(Packet {
+                    mbuf,
+                    data,
+                    len: lengths[index] as usize,
+                    _not_shared: PhantomData,
+                });
+            }
+        }
+        count
+    }
+
+    /// A packet of so many bytes, to be written; `None` while there is none.
+    pub(crate) fn allocate(&self, len: usize) -> Option<Packet> {
+        let bytes = u16::try_from(len).ok()?;
+        let mut data = std::ptr::null_mut();
+        // SAFETY: the pool is this port's and lives as long as the process; the pointer is valid for writing.
+        let mbuf = unsafe { sphx_alloc(self.pool.as_ptr(), bytes, &raw mut data) };
+        Some(Packet {
+            mbuf: NonNull::new(mbuf)?,
+            data: NonNull::new(data)?,
+            len,
+            _not_shared: PhantomData,
+        })
+    }
+
+    /// Sends the first packets of a queue, as many as the card takes, and removes them; whether all have gone.
+    pub(crate) fn send(&mut self, packets: &mut Vec<Packet>) -> bool {
+        let mut sent = 0;
+        while sent < packets.len() {
+            let burst = (packets.len() - sent).min(BURST);
+            let mut mbufs = [std::ptr::null_mut(); BURST];
+            for (mbuf, packet) in mbufs.iter_mut().zip(&packets[sent..]) {
+                *mbuf = packet.mbuf.as_ptr();
+            }
+            // SAFETY: there are as many packets as it is told of. What it takes is the driver's and is forgotten here below; the rest stays.
+            let taken = unsafe { sphx_tx_burst(self.id, mbufs.as_mut_ptr(), burst as u16) };
+            let taken = usize::from(taken).min(burst);
+            sent += taken;
+            if taken < burst {
+                break;
+            }
+        }
+        for packet in packets.drain(..sent) {
+            packet.into_raw();
+        }
+        packets.is_empty()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the port any more. Packets that are still somewhere belong to the pool, which stays.
+        unsafe { sphx_port_close(self.id) };
+        if self.is_registered {
+            // SAFETY: it concerns the calling thread only, and does nothing for one that was not registered.
+            unsafe { sphx_thread_unregister() };
+        }
+    }
+}

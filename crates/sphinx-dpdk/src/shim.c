@@ -1,0 +1,174 @@
+/* What of DPDK is inline in its headers, a burst at a time, and what has structures that are not to cross the border: only
+ * pointers and numbers do. Nothing here keeps state. */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_mbuf.h>
+
+struct sphx_port {
+	uint16_t mtu;
+	uint8_t mac[6];
+	char driver[32];
+};
+
+/* The number of an error, not negative; 0 if there is none. */
+static int failed(int result)
+{
+	return result < 0 ? -result : 0;
+}
+
+/* What it prints goes to standard error: standard output is the program's, for events or data. */
+int sphx_eal_init(int argc, char **argv)
+{
+	int saved, result;
+
+	fflush(stdout);
+	saved = dup(STDOUT_FILENO);
+	if (saved >= 0)
+		(void)dup2(STDERR_FILENO, STDOUT_FILENO);
+	result = rte_eal_init(argc, argv) < 0 ? (rte_errno ? rte_errno : EINVAL) : 0;
+	fflush(stdout);
+	if (saved >= 0) {
+		(void)dup2(saved, STDOUT_FILENO);
+		(void)close(saved);
+	}
+	return result;
+}
+
+int sphx_first_port(uint16_t *port)
+{
+	uint16_t id;
+
+	RTE_ETH_FOREACH_DEV(id) {
+		*port = id;
+		return 0;
+	}
+	return ENODEV;
+}
+
+/* Starts a port with one queue each way, and memory for so many packets. */
+int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, struct rte_mempool **pool, struct sphx_port *told)
+{
+	struct rte_eth_dev_info info;
+	struct rte_eth_conf conf;
+	struct rte_ether_addr mac;
+	uint16_t rx = descriptors, tx = descriptors, mtu;
+	uint32_t room;
+	int result;
+
+	memset(&conf, 0, sizeof(conf));
+	result = rte_eth_dev_info_get(port, &info);
+	if (result < 0)
+		return failed(result);
+	result = rte_eth_dev_get_mtu(port, &mtu);
+	if (result < 0)
+		return failed(result);
+	room = RTE_PKTMBUF_HEADROOM + mtu + 64;
+	if (room < RTE_MBUF_DEFAULT_BUF_SIZE)
+		room = RTE_MBUF_DEFAULT_BUF_SIZE;
+	if (room > UINT16_MAX)
+		return E2BIG;
+	conf.rxmode.mtu = mtu;
+	result = rte_eth_dev_configure(port, 1, 1, &conf);
+	if (result < 0)
+		return failed(result);
+	result = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx, &tx);
+	if (result < 0)
+		return failed(result);
+	if (*pool == NULL)
+		*pool = rte_pktmbuf_pool_create("sphinx", mbufs, 256, 0, room, rte_eth_dev_socket_id(port) < 0 ? SOCKET_ID_ANY : rte_eth_dev_socket_id(port));
+	if (*pool == NULL)
+		return rte_errno ? rte_errno : ENOMEM;
+	result = rte_eth_rx_queue_setup(port, 0, rx, rte_eth_dev_socket_id(port), NULL, *pool);
+	if (result < 0)
+		return failed(result);
+	result = rte_eth_tx_queue_setup(port, 0, tx, rte_eth_dev_socket_id(port), NULL);
+	if (result < 0)
+		return failed(result);
+	result = rte_eth_dev_start(port);
+	if (result < 0)
+		return failed(result);
+	/* Questions for our IPv6 addresses go to groups. Not every driver knows how, or has to be told. */
+	(void)rte_eth_allmulticast_enable(port);
+	result = rte_eth_macaddr_get(port, &mac);
+	if (result < 0)
+		return failed(result);
+	told->mtu = mtu;
+	memcpy(told->mac, mac.addr_bytes, sizeof(told->mac));
+	memset(told->driver, 0, sizeof(told->driver));
+	if (info.driver_name != NULL)
+		strncpy(told->driver, info.driver_name, sizeof(told->driver) - 1);
+	return 0;
+}
+
+void sphx_port_close(uint16_t port)
+{
+	(void)rte_eth_dev_stop(port);
+	(void)rte_eth_dev_close(port);
+}
+
+/* The calling thread gets a share of the pools' caches. Without one packets cost more. */
+void sphx_thread_register(void)
+{
+	(void)rte_thread_register();
+}
+
+void sphx_thread_unregister(void)
+{
+	rte_thread_unregister();
+}
+
+/* At most `most` packets, with where they are and how long. What is in several pieces is put into one, or dropped. */
+uint16_t sphx_rx_burst(uint16_t port, struct rte_mbuf **packets, uint8_t **data, uint32_t *lengths, uint16_t most)
+{
+	uint16_t received = rte_eth_rx_burst(port, 0, packets, most);
+	uint16_t kept = 0;
+
+	for (uint16_t i = 0; i < received; i++) {
+		struct rte_mbuf *packet = packets[i];
+
+		if (rte_pktmbuf_linearize(packet) < 0) {
+			rte_pktmbuf_free(packet);
+			continue;
+		}
+		packets[kept] = packet;
+		data[kept] = rte_pktmbuf_mtod(packet, uint8_t *);
+		lengths[kept] = rte_pktmbuf_data_len(packet);
+		kept++;
+	}
+	return kept;
+}
+
+/* A packet of so many bytes to be written, or NULL. */
+struct rte_mbuf *sphx_alloc(struct rte_mempool *pool, uint16_t length, uint8_t **data)
+{
+	struct rte_mbuf *packet = rte_pktmbuf_alloc(pool);
+
+	if (packet == NULL)
+		return NULL;
+	*data = (uint8_t *)rte_pktmbuf_append(packet, length);
+	if (*data == NULL) {
+		rte_pktmbuf_free(packet);
+		return NULL;
+	}
+	return packet;
+}
+
+/* How many of the packets are the driver's now. */
+uint16_t sphx_tx_burst(uint16_t port, struct rte_mbuf **packets, uint16_t count)
+{
+	return rte_eth_tx_burst(port, 0, packets, count);
+}
+
+void sphx_free(struct rte_mbuf **packets, uint16_t count)
+{
+	for (uint16_t i = 0; i < count; i++)
+		rte_pktmbuf_free(packets[i]);
+}

@@ -1,0 +1,56 @@
+//! Ethernet, IP and UDP headers around datagrams, for back ends that bypass the kernel.
+//!
+//! - [`Flow`]: the headers of what goes to one address, built once and completed for each packet;
+//! - [`Datagram`]: what a received frame says, read by total functions;
+//! - [`neighbours`]: ARP and neighbour discovery, for a card that the kernel does not have.
+//!
+//! Nothing here has a socket or a clock.
+
+#![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
+
+mod flow;
+pub mod neighbours;
+mod read;
+
+use std::net::IpAddr;
+
+use etherparse::checksum::u64_16bit_word;
+
+pub use flow::Flow;
+pub use read::{Checksum, Datagram, Rejected};
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET_BYTES: usize = 14;
+/// Bytes of an IPv4 header without options.
+pub const IPV4_BYTES: usize = 20;
+/// Bytes of an IPv6 header without extensions.
+pub const IPV6_BYTES: usize = 40;
+/// Bytes of a UDP header.
+pub const UDP_BYTES: usize = 8;
+
+/// The number of UDP among the protocols over IP.
+const UDP: u8 = 17;
+
+/// The sum that UDP's checksum begins with: addresses, protocol, and the length of UDP's part.
+fn pseudo_sum(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u64 {
+    let mut sum = 0;
+    for address in [source, destination] {
+        sum = match address {
+            IpAddr::V4(address) => u64_16bit_word::add_4bytes(sum, address.octets()),
+            IpAddr::V6(address) => u64_16bit_word::add_slice(sum, &address.octets()),
+        };
+    }
+    sum = u64_16bit_word::add_2bytes(sum, [0, protocol]);
+    // No packet is longer than 16 bits say.
+    u64_16bit_word::add_2bytes(sum, (len as u16).to_be_bytes())
+}
+
+/// The checksum that belongs to a sum, as it is written.
+fn checksum(sum: u64) -> [u8; 2] {
+    // The words were added in this machine's order, and so is the result.
+    u64_16bit_word::ones_complement(sum).to_ne_bytes()
+}

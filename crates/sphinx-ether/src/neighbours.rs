@@ -1,0 +1,270 @@
+//! Who has an address on the link: ARP (RFC 826) for IPv4 and neighbour discovery (RFC 4861) for IPv6, for a card whose addresses the kernel does
+//! not know. Only what an end needs: it asks, and answers for its own addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use etherparse::checksum::u64_16bit_word;
+use etherparse::{
+    ArpEthIpv4Packet, ArpOperation, ArpPacketSlice, EtherType, Ethernet2Header, IpNumber,
+    Ipv6FlowLabel, Ipv6Header,
+};
+
+use crate::{ETHERNET_BYTES, IPV6_BYTES, Mac, checksum, pseudo_sum};
+
+const EVERYBODY: Mac = [0xff; 6];
+const ICMPV6: u8 = 58;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+/// An answer to a question, that replaces what was known.
+const SOLICITED_OVERRIDE: u8 = 0x60;
+/// Options that hold an Ethernet address: of who asks, of what was asked for.
+const SOURCE_ADDRESS: u8 = 1;
+const TARGET_ADDRESS: u8 = 2;
+/// Type, code, checksum, flags, target; and an option with an Ethernet address.
+const TARGET_END: usize = 24;
+const MESSAGE_BYTES: usize = TARGET_END + 8;
+
+/// What a frame says about neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Somebody asks who has an address.
+    Question {
+        /// The address.
+        target: IpAddr,
+        /// Who asks, and where.
+        from: (IpAddr, Mac),
+    },
+    /// Somebody has an address.
+    Answer {
+        /// The address.
+        ip: IpAddr,
+        /// Where it is.
+        mac: Mac,
+    },
+}
+
+/// Reads a frame; `None` if it is about something else, or malformed.
+#[must_use]
+pub fn read(frame: &[u8]) -> Option<Heard> {
+    let packet = frame.get(ETHERNET_BYTES..)?;
+    match frame.get(12..ETHERNET_BYTES)? {
+        [0x08, 0x06] => read_arp(packet),
+        [0x86, 0xdd] => read_ndp(packet, *frame.get(6..)?.first_chunk()?),
+        _ => None,
+    }
+}
+
+fn read_arp(packet: &[u8]) -> Option<Heard> {
+    let packet = ArpPacketSlice::from_slice(packet).ok()?;
+    let packet = packet.to_packet().try_eth_ipv4().ok()?;
+    let (from, mac) = (IpAddr::from(packet.sender_ipv4), packet.sender_mac);
+    match packet.operation {
+        ArpOperation::REQUEST => Some(Heard::Question {
+            target: packet.target_ipv4.into(),
+            from: (from, mac),
+        }),
+        ArpOperation::REPLY => Some(Heard::Answer { ip: from, mac }),
+        _ => None,
+    }
+}
+
+fn read_ndp(packet: &[u8], source: Mac) -> Option<Heard> {
+    let header: &[u8; IPV6_BYTES] = packet.first_chunk()?;
+    let [_, _, _, _, l0, l1, next, hops, ..] = *header;
+    // Only who is on the link can send a packet that has made no hop.
+    if (next, hops) != (ICMPV6, 255) || header[0] >> 4 != 6 {
+        return None;
+    }
+    let total = IPV6_BYTES + usize::from(u16::from_be_bytes([l0, l1]));
+    let message = packet.get(IPV6_BYTES..total)?;
+    let address = |bytes: &[u8]| {
+        bytes
+            .first_chunk::<16>()
+            .map(|octets| Ipv6Addr::from(*octets))
+    };
+    let (from, to) = (address(&header[8..])?, address(&header[24..])?);
+    let pseudo = pseudo_sum(from.into(), to.into(), ICMPV6, message.len());
+    if checksum(u64_16bit_word::add_slice(pseudo, message)) != [0; 2] {
+        return None;
+    }
+    let target = address(message.get(8..TARGET_END)?)?;
+    let mut options = message.get(TARGET_END..)?;
+    let mut told = [None; 2];
+    // Kind, length in units of eight bytes, value.
+    while let [kind, units, ..] = *options {
+        if units == 0 {
+            return None;
+        }
+        let (option, rest) = options.split_at_checked(usize::from(units) * 8)?;
+        options = rest;
+        let mac = option.get(2..).and_then(<[u8]>::first_chunk).copied();
+        match kind {
+            SOURCE_ADDRESS => told[0] = mac,
+            TARGET_ADDRESS => told[1] = mac,
+            _ => {}
+        }
+    }
+    match message {
+        // Who has no address yet only wants to know whether this one is free, and hears nothing of us if it is.
+        [SOLICITATION, 0, ..] if !from.is_unspecified() => Some(Heard::Question {
+            target: target.into(),
+            from: (from.into(), told[0].unwrap_or(source)),
+        }),
+        [ADVERTISEMENT, 0, ..] => Some(Heard::Answer {
+            ip: target.into(),
+            mac: told[1].unwrap_or(source),
+        }),
+        _ => None,
+    }
+}
+
+/// A frame from `own` that asks who has `target`; `None` if they are of different families.
+#[must_use]
+pub fn question(own: (IpAddr, Mac), target: IpAddr) -> Option<Vec<u8>> {
+    match (own.0, target) {
+        (IpAddr::V4(from), IpAddr::V4(target)) => {
+            let operation = ArpOperation::REQUEST;
+            Some(arp(operation, (from, own.1), (target, [0; 6]), EVERYBODY))
+        }
+        (IpAddr::V6(from), IpAddr::V6(target)) => {
+            let [.., a, b, c] = target.octets();
+            // Those listen to it whose address ends like this.
+            let group = Ipv6Addr::new(
+                0xff02,
+                0,
+                0,
+                0,
+                0,
+                1,
+                0xff00 | u16::from(a),
+                u16::from_be_bytes([b, c]),
+            );
+            let to = (group, [0x33, 0x33, 0xff, a, b, c]);
+            Some(ndp(SOLICITATION, 0, (from, own.1), to, target))
+        }
+        _ => None,
+    }
+}
+
+/// The answer to a question for `own`; `None` if who asks is of another family.
+#[must_use]
+pub fn answer(own: (IpAddr, Mac), from: (IpAddr, Mac)) -> Option<Vec<u8>> {
+    match (own.0, from.0) {
+        (IpAddr::V4(ip), IpAddr::V4(to)) => {
+            Some(arp(ArpOperation::REPLY, (ip, own.1), (to, from.1), from.1))
+        }
+        (IpAddr::V6(ip), IpAddr::V6(to)) => Some(ndp(
+            ADVERTISEMENT,
+            SOLICITED_OVERRIDE,
+            (ip, own.1),
+            (to, from.1),
+            ip,
+        )),
+        _ => None,
+    }
+}
+
+fn arp(operation: ArpOperation, own: (Ipv4Addr, Mac), target: (Ipv4Addr, Mac), to: Mac) -> Vec<u8> {
+    let packet = ArpEthIpv4Packet {
+        operation,
+        sender_mac: own.1,
+        sender_ipv4: own.0.octets(),
+        target_mac: target.1,
+        target_ipv4: target.0.octets(),
+    };
+    let mut frame = ethernet(own.1, to, EtherType::ARP);
+    frame.extend(packet.to_bytes());
+    frame
+}
+
+fn ndp(
+    kind: u8,
+    flags: u8,
+    own: (Ipv6Addr, Mac),
+    to: (Ipv6Addr, Mac),
+    target: Ipv6Addr,
+) -> Vec<u8> {
+    let ip = Ipv6Header {
+        traffic_class: 0,
+        flow_label: Ipv6FlowLabel::ZERO,
+        payload_length: MESSAGE_BYTES as u16,
+        next_header: IpNumber(ICMPV6),
+        hop_limit: 255,
+        source: own.0.octets(),
+        destination: to.0.octets(),
+    };
+    let mut message = [0; MESSAGE_BYTES];
+    message[0] = kind;
+    message[4] = flags;
+    message[8..TARGET_END].copy_from_slice(&target.octets());
+    message[TARGET_END] = if kind == SOLICITATION {
+        SOURCE_ADDRESS
+    } else {
+        TARGET_ADDRESS
+    };
+    message[TARGET_END + 1] = 1;
+    message[TARGET_END + 2..].copy_from_slice(&own.1);
+    let pseudo = pseudo_sum(own.0.into(), to.0.into(), ICMPV6, MESSAGE_BYTES);
+    let sum = checksum(u64_16bit_word::add_slice(pseudo, &message));
+    message[2..4].copy_from_slice(&sum);
+    let mut frame = ethernet(own.1, to.1, EtherType::IPV6);
+    frame.extend(ip.to_bytes());
+    frame.extend(message);
+    frame
+}
+
+fn ethernet(source: Mac, destination: Mac, ether_type: EtherType) -> Vec<u8> {
+    let header = Ethernet2Header {
+        source,
+        destination,
+        ether_type,
+    };
+    header.to_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_and_answers_are_understood() {
+        let (here, there) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        for (own, other) in [("192.0.2.1", "192.0.2.2"), ("fd00::1", "fd00::aabb:ccdd")] {
+            let (own, other): (IpAddr, IpAddr) = (own.parse().unwrap(), other.parse().unwrap());
+            let asked = question((own, here), other).unwrap();
+            let from = (own, here);
+            assert_eq!(
+                read(&asked),
+                Some(Heard::Question {
+                    target: other,
+                    from
+                })
+            );
+            let answered = answer((other, there), from).unwrap();
+            assert_eq!(
+                read(&answered),
+                Some(Heard::Answer {
+                    ip: other,
+                    mac: there
+                })
+            );
+            assert_eq!(answered[..6], here);
+            for frame in [&asked, &answered] {
+                for len in 0..frame.len() {
+                    assert_eq!(read(&frame[..len]), None, "{len}");
+                }
+            }
+        }
+        let v6: IpAddr = "fd00::1".parse().unwrap();
+        assert!(question((v6, here), Ipv4Addr::LOCALHOST.into()).is_none());
+    }
+
+    /// Whoever is more than one hop away cannot say who is on the link.
+    #[test]
+    fn what_has_made_a_hop_is_not_believed() {
+        let own: IpAddr = "fd00::1".parse().unwrap();
+        let mut frame = question((own, [2; 6]), "fd00::2".parse().unwrap()).unwrap();
+        frame[ETHERNET_BYTES + 7] = 254;
+        assert_eq!(read(&frame), None);
+    }
+}

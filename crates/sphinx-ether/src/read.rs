@@ -1,0 +1,147 @@
+//! Reading frames that hold UDP datagrams.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
+
+use etherparse::checksum::u64_16bit_word;
+
+use crate::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, Mac, UDP, UDP_BYTES, checksum, pseudo_sum};
+
+/// What a frame says that holds a whole UDP datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Whose interface sent it.
+    pub source: Mac,
+    /// Where it comes from. An IPv6 address has no scope.
+    pub remote: SocketAddr,
+    /// Where it was sent to.
+    pub local: SocketAddr,
+    /// The two ECN bits.
+    pub ecn: u8,
+    /// Where the datagram is in the frame.
+    pub payload: Range<usize>,
+    /// What UDP's checksum says. One that is wrong is no datagram.
+    pub checksum: Checksum,
+}
+
+/// What was found of UDP's checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// It fits.
+    Right,
+    /// There is none (IPv4 only).
+    None,
+    /// It covers the addresses only: the frame has not left this machine, and its sender left the rest to a card that
+    /// there is none of.
+    Partial,
+}
+
+/// Why a frame holds no datagram that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// It is of another protocol, or has what the kernel sees to: options, extension headers, fragments, VLAN tags.
+    Other,
+    /// Its lengths contradict each other.
+    Malformed,
+    /// It was damaged on the way.
+    Checksum,
+}
+
+impl Datagram {
+    /// Reads a frame, which may have padding at its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] says why it is none of ours.
+    pub fn read(frame: &[u8]) -> Result<Self, Rejected> {
+        let source = *frame
+            .get(6..)
+            .and_then(<[u8]>::first_chunk)
+            .ok_or(Rejected::Malformed)?;
+        let kind = frame.get(12..ETHERNET_BYTES).ok_or(Rejected::Malformed)?;
+        let packet = &frame[ETHERNET_BYTES..];
+        match kind {
+            [0x08, 0x00] => Self::read_v4(source, packet),
+            [0x86, 0xdd] => Self::read_v6(source, packet),
+            _ => Err(Rejected::Other),
+        }
+    }
+
+    fn read_v4(source: Mac, packet: &[u8]) -> Result<Self, Rejected> {
+        let header: &[u8; IPV4_BYTES] = packet.first_chunk().ok_or(Rejected::Malformed)?;
+        let [_, tos, l0, l1, _, _, f0, f1, _, protocol, ..] = *header;
+        // More fragments, or not the first one.
+        let is_fragment = f0 & 0x3f != 0 || f1 != 0;
+        if header[0] != 0x45 || protocol != UDP || is_fragment {
+            return Err(Rejected::Other);
+        }
+        if checksum(u64_16bit_word::add_slice(0, header)) != [0; 2] {
+            return Err(Rejected::Checksum);
+        }
+        let total = usize::from(u16::from_be_bytes([l0, l1]));
+        let udp = packet.get(IPV4_BYTES..total).ok_or(Rejected::Malformed)?;
+        let [.., a, b, c, d, e, f, g, h] = *header;
+        let ips = (
+            Ipv4Addr::new(a, b, c, d).into(),
+            Ipv4Addr::new(e, f, g, h).into(),
+        );
+        Self::read_udp(source, ips, tos & 3, ETHERNET_BYTES + IPV4_BYTES, udp)
+    }
+
+    fn read_v6(source: Mac, packet: &[u8]) -> Result<Self, Rejected> {
+        let header: &[u8; IPV6_BYTES] = packet.first_chunk().ok_or(Rejected::Malformed)?;
+        let [b0, b1, _, _, l0, l1, next, ..] = *header;
+        if b0 >> 4 != 6 || next != UDP {
+            return Err(Rejected::Other);
+        }
+        let total = IPV6_BYTES + usize::from(u16::from_be_bytes([l0, l1]));
+        let udp = packet.get(IPV6_BYTES..total).ok_or(Rejected::Malformed)?;
+        let address = |at: usize| -> IpAddr {
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&header[at..at + 16]);
+            Ipv6Addr::from(octets).into()
+        };
+        // The traffic class is across two bytes.
+        let ecn = b1 >> 4 & 3;
+        Self::read_udp(
+            source,
+            (address(8), address(24)),
+            ecn,
+            ETHERNET_BYTES + IPV6_BYTES,
+            udp,
+        )
+    }
+
+    fn read_udp(
+        source: Mac,
+        (from, to): (IpAddr, IpAddr),
+        ecn: u8,
+        at: usize,
+        udp: &[u8],
+    ) -> Result<Self, Rejected> {
+        let header: &[u8; UDP_BYTES] = udp.first_chunk().ok_or(Rejected::Malformed)?;
+        let [s0, s1, d0, d1, l0, l1, c0, c1] = *header;
+        let len = usize::from(u16::from_be_bytes([l0, l1]));
+        if len < UDP_BYTES {
+            return Err(Rejected::Malformed);
+        }
+        let udp = udp.get(..len).ok_or(Rejected::Malformed)?;
+        let pseudo = pseudo_sum(from, to, UDP, len);
+        let found = match [c0, c1] {
+            [0, 0] if from.is_ipv4() => Checksum::None,
+            [0, 0] => return Err(Rejected::Checksum),
+            _ if checksum(u64_16bit_word::add_slice(pseudo, udp)) == [0; 2] => Checksum::Right,
+            // What is written there is the sum itself, not its complement.
+            written if checksum(pseudo).map(|byte| !byte) == written => Checksum::Partial,
+            _ => return Err(Rejected::Checksum),
+        };
+        Ok(Self {
+            source,
+            remote: SocketAddr::new(from, u16::from_be_bytes([s0, s1])),
+            local: SocketAddr::new(to, u16::from_be_bytes([d0, d1])),
+            ecn,
+            payload: at + UDP_BYTES..at + len,
+            checksum: found,
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! Tables, drawings and data.
+
+use sphinx_codes::svg::{Chart, Series, Style};
+
+use super::{Design, LATE_MS, Run, Spread, What};
+use crate::{
+    figures::{Sheet, paths::show},
+    runner::ScenarioFailure,
+    stats::interval,
+};
+
+pub(super) fn write(
+    design: &Design,
+    runs: &[Run],
+    sheet: &mut Sheet,
+) -> Result<(), ScenarioFailure> {
+    let about = format!("{} {}", design.about, conditions(design, runs));
+    sheet.title(design.title, &about);
+    for cell in design.cells {
+        let mut header = vec![cell.name.to_owned()];
+        header.extend(design.columns.iter().map(|column| column.label.to_owned()));
+        let rows = design.variants.iter().map(|variant| {
+            let mut row = vec![variant.name.to_owned()];
+            let columns = 0..design.columns.len();
+            row.extend(
+                columns.map(|column| number(design, runs, (cell.name, variant.name, column))),
+            );
+            row
+        });
+        sheet.summary(&header, &rows.collect::<Vec<_>>());
+    }
+    if !design.remark.is_empty() {
+        sheet.paragraph(design.remark);
+    }
+    chart(design, runs, sheet)?;
+    for claim in design.claims {
+        sheet.check(design.check(runs, claim));
+    }
+    sheet.data("", &csv(runs))
+}
+
+/// A median and its interval.
+fn number(design: &Design, runs: &[Run], at: (&'static str, &'static str, usize)) -> String {
+    let (cell, variant, column) = at;
+    let these = runs
+        .iter()
+        .filter(|run| run.cell == cell && run.variant == variant);
+    let values: Vec<f64> = these
+        .filter_map(|run| run.number(&design.columns[column]))
+        .collect();
+    let places = match design.columns[column].what {
+        What::Goodput | What::Again => 2,
+        What::Delivery(_) | What::Transit(_) | What::Delivered => 0,
+    };
+    let middle = show(design.number(runs, at), places);
+    match interval(&values) {
+        Some((low, high)) => format!("{middle} ({low:.places$} to {high:.places$})"),
+        None => middle,
+    }
+}
+
+/// The first number of each variant, cell by cell.
+fn chart(design: &Design, runs: &[Run], sheet: &mut Sheet) -> Result<(), ScenarioFailure> {
+    let series = design.variants.iter().map(|variant| {
+        let at = |(index, cell): (usize, &super::Cell)| {
+            let value = design.number(runs, (cell.name, variant.name, 0))?;
+            Some((index as f64 + 1.0, value))
+        };
+        let points = design.cells.iter().enumerate().filter_map(at).collect();
+        Series::new(variant.name, Style::Line, points)
+    });
+    let names = design.cells.iter().enumerate();
+    let names: Vec<String> = names
+        .map(|(index, cell)| format!("{}: {}", index + 1, cell.name))
+        .collect();
+    sheet.paragraph(&format!("In the drawing, {}.", names.join("; ")));
+    let chart = Chart {
+        title: design.title.to_owned(),
+        x_label: "path (see the text)".to_owned(),
+        y_label: design.columns[0].label.to_owned(),
+        is_x_logarithmic: false,
+        is_y_logarithmic: false,
+        series: series.collect(),
+    };
+    sheet.chart("", &chart)
+}
+
+/// How many seeds, and whether the emulator was in time.
+fn conditions(design: &Design, runs: &[Run]) -> String {
+    let seeds: std::collections::BTreeSet<u64> = runs.iter().map(|run| run.seed).collect();
+    let latest = runs.iter().map(|run| run.late_ms_max).fold(0.0, f64::max);
+    let late = runs.iter().filter(|run| run.late_ms_max > LATE_MS).count();
+    let seeds = match seeds.len() {
+        1 => "One seed".to_owned(),
+        many => format!("Medians of {many} seeds, the same for all"),
+    };
+    format!(
+        "{seeds}; {} paths at once. The latest packet of the emulator was {latest:.1} ms late; in {late} of {} runs one was more than \
+         {LATE_MS:.0} ms late. Every run: `{}.ndjson`.",
+        design.at_once,
+        runs.len(),
+        design.name
+    )
+}
+
+/// Every group of every run, a line each.
+fn csv(runs: &[Run]) -> String {
+    let mut text = "cell,variant,seed,group,flows,messages,delivered,goodput_mbit_s,delivery_p50_ms,delivery_p95_ms,transit_p50_ms,\
+                    transit_p95_ms,segments_sent,segments_again,late_ms_max\n"
+        .to_owned();
+    for run in runs {
+        for group in &run.groups {
+            let at = |spread: &Spread, n| {
+                let ms = spread.percentile(n);
+                ms.map_or(String::new(), |ms| format!("{ms:.2}"))
+            };
+            text += &format!(
+                "\"{}\",\"{}\",{},{},{},{},{},{:.4},{},{},{},{},{},{},{:.2}\n",
+                run.cell,
+                run.variant,
+                run.seed,
+                group.name,
+                group.flows,
+                group.messages,
+                group.delivered,
+                group.goodput_mbit_s,
+                at(&group.delivery_ms, 50),
+                at(&group.delivery_ms, 95),
+                at(&group.transit_ms, 50),
+                at(&group.transit_ms, 95),
+                run.segments_sent,
+                run.segments_again,
+                run.late_ms_max,
+            );
+        }
+    }
+    text
+}

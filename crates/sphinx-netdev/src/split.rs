@@ -1,0 +1,244 @@
+//! Routes that lead some destinations into a tunnel and leave others out, the tunnel's own packets first of all.
+//!
+//! They are in two tables of their own. The first one is asked before the main table: what is to go into the tunnel is a route to
+//! the device there, what is not a `throw`, with which the kernel goes on to the next rule. So what is left out goes wherever the main table says at
+//! that time, also when the machine has moved to another network. The second table has the default route, if it is to lead into the tunnel; it is asked
+//! behind the main table's routes to networks, as a default route should.
+//!
+//! Routes to a device go with the device. Rules and `throw` routes of a process that was killed stay: lookups fall through them, and the next process
+//! with a device of that name removes them.
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::{netlink::Message, netns::context, tun::index_and_mtu};
+
+/// Attributes of rules; they are not in libc.
+const RULE_PRIORITY: u16 = 6;
+const RULE_SUPPRESS_PREFIX_LENGTH: u16 = 14;
+const RULE_TABLE: u16 = 15;
+
+/// "Look in a table."
+const ACTION_TABLE: u8 = 1;
+const PROTOCOL_STATIC: u8 = 4;
+const SCOPE_UNIVERSE: u8 = 0;
+const SCOPE_LINK: u8 = 253;
+const UNICAST: u8 = 1;
+const THROW: u8 = 9;
+
+/// Before the main table (32766).
+const PRIORITY: u32 = 7749;
+/// Where tables of tunnels begin.
+const TABLES: u32 = 774_900;
+/// Names of devices lead to so many pairs of tables.
+const PAIRS: u32 = 10_000;
+
+const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
+
+/// Addresses with a common beginning: the first one, and the bits that are common.
+pub type Prefix = (IpAddr, u8);
+
+/// What leads into a tunnel, in the namespace of the thread that made it; all calls are to be made there. It goes when this is dropped.
+#[derive(Debug)]
+pub struct SplitRoutes {
+    table: u32,
+    index: i32,
+    has_default: bool,
+}
+
+impl SplitRoutes {
+    /// Leads `routes` to a device, except for `excluded`.
+    ///
+    /// # Errors
+    ///
+    /// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`. Nothing is left then.
+    pub fn new(device: &str, routes: &[Prefix], excluded: &[Prefix]) -> io::Result<SplitRoutes> {
+        let (index, _) = index_and_mtu(device)?;
+        // Those of one name are the same each time, so that what a killed process has left is found.
+        let hash = device.bytes().fold(0_u32, |hash, byte| {
+            hash.wrapping_mul(31).wrapping_add(u32::from(byte))
+        });
+        let split = SplitRoutes {
+            table: TABLES + 2 * (hash % PAIRS),
+            index,
+            has_default: routes.iter().any(|route| route.1 == 0),
+        };
+        split.remove();
+        for prefix in excluded {
+            split.exclude(*prefix)?;
+        }
+        for &(address, prefix) in routes {
+            let table = split.table + u32::from(prefix == 0);
+            split
+                .change(libc::RTM_NEWROUTE, (address, prefix), table, UNICAST)
+                .map_err(|error| context(&format!("a route to {address}/{prefix}"), error))?;
+        }
+        for family in FAMILIES {
+            let added = split.add_rules(family);
+            // Without IPv6 there is nothing to lead.
+            if i32::from(family) == libc::AF_INET {
+                added.map_err(|error| context("a rule for a tunnel", error))?;
+            }
+        }
+        Ok(split)
+    }
+
+    /// Leaves a destination out, from now on.
+    ///
+    /// # Errors
+    ///
+    /// Those of netlink.
+    pub fn exclude(&self, (address, prefix): Prefix) -> io::Result<()> {
+        for table in [self.table, self.table + 1] {
+            self.change(libc::RTM_NEWROUTE, (address, prefix), table, THROW)
+                .map_err(|error| {
+                    context(
+                        &format!("leaving {address}/{prefix} out of a tunnel"),
+                        error,
+                    )
+                })?;
+        }
+        Ok(())
+    }
+
+    fn change(&self, kind: u16, (address, prefix): Prefix, table: u32, is: u8) -> io::Result<()> {
+        let family = match address {
+            IpAddr::V4(_) => FAMILIES[0],
+            IpAddr::V6(_) => FAMILIES[1],
+        };
+        let scope = match (address, is) {
+            (IpAddr::V4(_), UNICAST) => SCOPE_LINK,
+            _ => SCOPE_UNIVERSE,
+        };
+        // Family, prefixes of destination and source, TOS, table below, then no flags.
+        let fixed = [
+            family,
+            prefix,
+            0,
+            0,
+            0,
+            PROTOCOL_STATIC,
+            scope,
+            is,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+        let mut message =
+            Message::new(kind, flags, &fixed).with(libc::RTA_TABLE, &table.to_ne_bytes());
+        message = match address {
+            IpAddr::V4(address) => message.with(libc::RTA_DST, &address.octets()),
+            IpAddr::V6(address) => message.with(libc::RTA_DST, &address.octets()),
+        };
+        if is == UNICAST {
+            message = message.with(libc::RTA_OIF, &self.index.to_ne_bytes());
+        }
+        message.send()
+    }
+
+    fn add_rules(&self, family: u8) -> io::Result<()> {
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        let add = |message: Message| message.send();
+        add(rule(
+            libc::RTM_NEWRULE,
+            flags,
+            family,
+            (PRIORITY, self.table),
+        ))?;
+        if self.has_default {
+            // All of the main table but its default route.
+            let main = u32::from(libc::RT_TABLE_MAIN);
+            let main = rule(libc::RTM_NEWRULE, flags, family, (PRIORITY + 1, main));
+            match add(main.with(RULE_SUPPRESS_PREFIX_LENGTH, &0_u32.to_ne_bytes())) {
+                // Another tunnel's: it says the same.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                added => added?,
+            }
+            let at = (PRIORITY + 2, self.table + 1);
+            add(rule(libc::RTM_NEWRULE, flags, family, at))?;
+        }
+        Ok(())
+    }
+
+    /// Removes rules and routes, also those of a process that was killed.
+    fn remove(&self) {
+        for family in FAMILIES {
+            for at in [(PRIORITY, self.table), (PRIORITY + 2, self.table + 1)] {
+                while rule(libc::RTM_DELRULE, 0, family, at).send().is_ok() {}
+            }
+            // Most of it is gone with the device.
+            let _ = flush(family, [self.table, self.table + 1]);
+        }
+        self.remove_shared();
+    }
+
+    /// The rule that tunnels with a default route share goes with the last of them.
+    fn remove_shared(&self) {
+        for family in FAMILIES {
+            let mut is_used = false;
+            let mut header = [0; 12];
+            header[0] = family;
+            let list = Message::new(libc::RTM_GETRULE, libc::NLM_F_DUMP, &header);
+            let priority = (PRIORITY + 2).to_ne_bytes();
+            let listed = list.list(|body| {
+                is_used |= attribute(body, 12, RULE_PRIORITY) == Some(priority);
+            });
+            if listed.is_ok() && !is_used {
+                let at = (PRIORITY + 1, u32::from(libc::RT_TABLE_MAIN));
+                while rule(libc::RTM_DELRULE, 0, family, at).send().is_ok() {}
+            }
+        }
+    }
+}
+
+impl Drop for SplitRoutes {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn rule(kind: u16, flags: libc::c_int, family: u8, (priority, table): (u32, u32)) -> Message {
+    // Family, no addresses, no TOS, table below, reserved, action, then no flags.
+    let fixed = [family, 0, 0, 0, 0, 0, 0, ACTION_TABLE, 0, 0, 0, 0];
+    Message::new(kind, flags, &fixed)
+        .with(RULE_PRIORITY, &priority.to_ne_bytes())
+        .with(RULE_TABLE, &table.to_ne_bytes())
+}
+
+/// Removes all routes of these tables.
+fn flush(family: u8, tables: [u32; 2]) -> io::Result<()> {
+    let mut header = [0; 12];
+    header[0] = family;
+    let tables = tables.map(u32::to_ne_bytes);
+    let mut found = Vec::new();
+    let list = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &header);
+    list.list(|body| {
+        let table = attribute(body, header.len(), libc::RTA_TABLE);
+        if table.is_some_and(|table| tables.contains(&table)) {
+            found.push(body.to_vec());
+        }
+    })?;
+    for route in found {
+        // What describes a route in a list names it when it is to go.
+        Message::new(libc::RTM_DELROUTE, 0, &route).send()?;
+    }
+    Ok(())
+}
+
+/// The value of an attribute of four bytes, behind a fixed part of `fixed` bytes.
+fn attribute(body: &[u8], fixed: usize, wanted: u16) -> Option<[u8; 4]> {
+    let mut rest = body.get(fixed..)?;
+    while let [a, b, c, d, ..] = *rest {
+        let length = usize::from(u16::from_ne_bytes([a, b]));
+        if length < 4 {
+            return None;
+        }
+        if u16::from_ne_bytes([c, d]) == wanted {
+            return rest.get(4..length)?.first_chunk().copied();
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}

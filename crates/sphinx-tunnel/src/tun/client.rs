@@ -1,0 +1,332 @@
+//! The end with an interface of its own, or with that of one program.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sphinx_netdev::split::SplitRoutes;
+use sphinx_netdev::tun::{JoiningTun, add_address};
+use sphinx_transport::asynchronous::{RecvStream, SendStream};
+use sphinx_transport::{Error, Ticket};
+use tokio::net::lookup_host;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::device::Device;
+use super::outbox::Outbox;
+use super::settings::Settings;
+use super::{Prefix, packet};
+use crate::client::ClientError;
+use crate::event::{Direction, Event, Events, Flow};
+use crate::exchange;
+use crate::live::Live;
+use crate::udp::closed;
+use crate::wire::{Refusal, Request, Status};
+
+/// How long names of the server may take before packets are led anywhere.
+const NAMES_TIME: Duration = Duration::from_secs(3);
+/// How often the server is asked again that has refused, most often for the sake of this client's last session.
+const ASK_TIME: Duration = Duration::from_secs(5);
+/// After the device has failed, until it is read again.
+const READ_PAUSE: Duration = Duration::from_millis(200);
+
+/// What a client is to carry of IP packets.
+#[derive(Debug)]
+pub struct TunPlan {
+    /// Name of the interface; `None`: one of ours.
+    pub name: Option<String>,
+    /// Its addresses, with the lengths of their prefixes; none: those that the server gives.
+    pub addresses: Vec<Prefix>,
+    /// What leads into it.
+    pub routes: Vec<Prefix>,
+    /// What does not.
+    pub excluded: Vec<Prefix>,
+    /// The interface is that of a program.
+    pub program: Option<ProgramDevice>,
+}
+
+/// The interface of a program in a namespace of its own, which waits for its addresses.
+#[derive(Debug)]
+pub struct ProgramDevice {
+    /// The interface.
+    pub device: JoiningTun,
+    /// Gets [`Settings`].
+    pub waiting: UnixStream,
+}
+
+/// The interface, and what it is for.
+pub(crate) struct Client {
+    device: Device,
+    plan: TunPlan,
+    /// In this process's namespace. They go before the device does.
+    state: Mutex<State>,
+    events: Events,
+}
+
+#[derive(Default)]
+struct State {
+    routes: Option<SplitRoutes>,
+    addresses: Vec<Prefix>,
+    outbox: Option<Arc<Outbox>>,
+    /// Who waits for the addresses, if the interface is that of a program.
+    waiting: Option<UnixStream>,
+}
+
+/// What keeps packets coming: the stream, and the first of their flows.
+pub(crate) struct Carried {
+    streams: (SendStream, RecvStream),
+    first: u64,
+    outbox: Arc<Outbox>,
+    flow: Flow,
+}
+
+fn failed(what: &str) -> impl Fn(io::Error) -> ClientError {
+    let what = what.to_owned();
+    move |source| ClientError::Tun {
+        what: what.clone(),
+        source,
+    }
+}
+
+impl Client {
+    /// Opens the interface, in an event loop.
+    ///
+    /// # Errors
+    /// There is none: `PermissionDenied` without `CAP_NET_ADMIN`.
+    pub(crate) fn open(mut plan: TunPlan, events: &Events) -> Result<Arc<Self>, ClientError> {
+        let opened = match plan.program.take() {
+            Some(ProgramDevice { device, waiting }) => {
+                // Only the stream is still of use.
+                let opened = Device::new(device);
+                opened.map(|device| (device, Some(waiting)))
+            }
+            None => Device::open(plan.name.as_deref()).map(|device| (device, None)),
+        };
+        let (device, waiting) = opened.map_err(failed("--tun: opening a TUN device"))?;
+        Ok(Arc::new(Self {
+            device,
+            plan,
+            state: Mutex::new(State {
+                waiting,
+                ..State::default()
+            }),
+            events: events.clone(),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the device has, for the present session.
+    pub(crate) fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        let client = Arc::clone(self);
+        tasks.spawn(async move {
+            loop {
+                let read = client.device.read(|packet| client.take(packet)).await;
+                if read.is_err() {
+                    sleep(READ_PAUSE).await;
+                }
+            }
+        });
+    }
+
+    /// One packet of the device. Without a session, or from an address that is not this end's, it goes nowhere.
+    fn take(&self, packet: &[u8]) {
+        let outbox = {
+            let state = self.state();
+            let ends = packet::ends(packet);
+            let is_own = ends.is_some_and(|ends| state.has(ends.source));
+            state.outbox.clone().filter(|_| is_own)
+        };
+        if let Some(outbox) = outbox {
+            outbox.push(packet, &self.device);
+        }
+    }
+
+    /// Asks the other end to carry packets, and sets up the interface the first time.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        live: &Live,
+        ticket: &Ticket,
+    ) -> Result<Carried, ClientError> {
+        let refused = |refusal: Refusal| ClientError::Refused {
+            spec: "--tun".to_owned(),
+            refusal,
+        };
+        let known = self.state().addresses.clone();
+        let wanted = if known.is_empty() {
+            &self.plan.addresses
+        } else {
+            &known
+        };
+        let addresses: Vec<IpAddr> = wanted.iter().map(|(address, _)| *address).collect();
+        let flow = self
+            .events
+            .flow("tun", self.device.name().to_owned(), Direction::Out);
+        let outbox = Arc::new(Outbox::new(Arc::clone(&flow.counts)));
+        let arriving = (Arc::clone(self), Arc::clone(&outbox));
+        let first = live.datagrams.open_packets(Arc::new(move |packet| {
+            let (client, outbox) = &arriving;
+            let ends = packet::ends(packet);
+            if ends.is_some_and(|ends| client.state().has(ends.destination)) {
+                outbox.arrived(packet);
+                client.device.write(packet);
+            }
+        }));
+        let request = Request::Tun {
+            flow: first,
+            addresses,
+        };
+        let asked = exchange::ask(&live.session, &request).await;
+        let (send, mut recv) = asked.map_err(refused)?;
+        exchange::reply(&mut recv).await.map_err(refused)?;
+        let settings = exchange::frame(&mut recv).await.map_err(refused)?;
+        let settings = Settings::parse(&settings)
+            .map_err(|error| refused(Refusal::new(Status::Unsupported, error.to_string())))?;
+        match known.is_empty() {
+            true => self.set_up(live, ticket, settings).await?,
+            false => self.exclude_server(live),
+        }
+        self.state().outbox = Some(Arc::clone(&outbox));
+        Ok(Carried {
+            streams: (send, recv),
+            first,
+            outbox,
+            flow,
+        })
+    }
+
+    /// Carries packets until the session ends: why it has. What the other end does not carry, or no more, is asked for again.
+    pub(crate) async fn carry(
+        self: &Arc<Self>,
+        live: &Live,
+        ticket: &Ticket,
+        mut carried: Option<Carried>,
+    ) -> Error {
+        loop {
+            if let Some(Carried {
+                mut streams,
+                first,
+                outbox,
+                flow,
+            }) = carried.take()
+            {
+                let ended = tokio::select! {
+                    error = outbox.drain(&live.session, first) => Some(error),
+                    () = closed(&mut streams.1) => None,
+                };
+                self.stop(live);
+                let mut flow = flow;
+                flow.ended(ended.as_ref().map_or(Ok(()), Err));
+                drop(flow);
+                if let Some(error) = ended {
+                    return error;
+                }
+                self.warn("the server carries no more IP packets");
+            }
+            match self.ask(live, ticket).await {
+                Ok(again) => carried = Some(again),
+                Err(error) => {
+                    self.stop(live);
+                    self.warn(&error.to_string());
+                    sleep(ASK_TIME).await;
+                }
+            }
+        }
+    }
+
+    /// Nothing goes into the session, and nothing is taken from it.
+    fn stop(&self, live: &Live) {
+        self.state().outbox = None;
+        live.datagrams.end_packets();
+    }
+
+    fn warn(&self, what: &str) {
+        let message = format!("--tun: {what}");
+        self.events.tell(Event::Warning(message));
+    }
+
+    async fn set_up(
+        &self,
+        live: &Live,
+        ticket: &Ticket,
+        settings: Settings,
+    ) -> Result<(), ClientError> {
+        let mut addresses = settings.addresses.clone();
+        for (address, prefix) in &mut addresses {
+            // Who has asked for an address has said what is on the same network too.
+            let asked = self.plan.addresses.iter().find(|asked| asked.0 == *address);
+            *prefix = asked.map_or(*prefix, |asked| asked.1);
+        }
+        let waiting = self.state().waiting.take();
+        if let Some(mut waiting) = waiting {
+            let settings = Settings {
+                addresses: addresses.clone(),
+                nameservers: settings.nameservers,
+            };
+            let written = waiting.write_all(&settings.to_bytes());
+            written.map_err(failed("--tun: setting up the program's interface"))?;
+        } else {
+            for (address, prefix) in &addresses {
+                let added = add_address(self.device.name(), *address, *prefix);
+                added.map_err(failed("--tun: giving the interface its address"))?;
+            }
+            let mut excluded = self.plan.excluded.clone();
+            excluded.extend(servers(live));
+            // Names of the ticket are asked for while nothing leads into the tunnel yet.
+            for address in ticket.addresses() {
+                let found = timeout(NAMES_TIME, lookup_host(address)).await;
+                let found = found.ok().and_then(Result::ok).into_iter().flatten();
+                excluded.extend(found.map(|address| whole(address.ip())));
+            }
+            if !self.plan.routes.is_empty() {
+                let routes = SplitRoutes::new(self.device.name(), &self.plan.routes, &excluded);
+                self.state().routes = Some(routes.map_err(failed("--route"))?);
+            }
+        }
+        self.events.tell(Event::Tun {
+            interface: self.device.name().to_owned(),
+            addresses: addresses
+                .iter()
+                .map(|(address, prefix)| format!("{address}/{prefix}"))
+                .collect(),
+            commands: Vec::new(),
+        });
+        self.state().addresses = addresses;
+        Ok(())
+    }
+
+    /// The server's packets never go into the tunnel.
+    fn exclude_server(&self, live: &Live) {
+        let state = self.state();
+        for server in servers(live) {
+            let excluded = state.routes.as_ref().map(|routes| routes.exclude(server));
+            if let Some(Err(error)) = excluded {
+                self.events.tell(Event::Warning(error.to_string()));
+            }
+        }
+    }
+}
+
+impl State {
+    fn has(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().any(|(own, _)| *own == ip)
+    }
+}
+
+/// Where the server is, on all paths.
+fn servers(live: &Live) -> Vec<Prefix> {
+    let session = live.session.as_blocking();
+    let mut all = vec![session.remote_addr().ip()];
+    let paths = session.stats().paths;
+    all.extend(paths.iter().flatten().map(|path| path.remote.ip()));
+    all.into_iter().map(whole).collect()
+}
+
+fn whole(address: IpAddr) -> Prefix {
+    let address = address.to_canonical();
+    (address, if address.is_ipv4() { 32 } else { 128 })
+}

@@ -1,0 +1,387 @@
+//! The end with one interface for all clients.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sphinx_netdev::tun::add_address;
+use sphinx_transport::asynchronous::{RecvStream, SendStream, Session};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::device::Device;
+use super::outbox::Outbox;
+use super::settings::Settings;
+use super::{Prefix, contains, first_of, packet};
+use crate::event::{Event, Events, Flow};
+use crate::exchange;
+use crate::live::Live;
+use crate::permit::is_ordinary;
+use crate::udp::closed;
+use crate::wire::{Refusal, Status};
+
+/// A session that has been silent for so long gives up its addresses to whoever asks for them: most often the same client, which has lost it.
+const SILENCE: Duration = Duration::from_secs(8);
+/// Addresses that are tried for a client that asks for none.
+const TRIES_MAX: u128 = 1 << 16;
+/// Where resolvers are written down, the better source first: behind a resolver of this machine alone are those that it asks.
+const RESOLVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
+const NAMESERVERS_MAX: usize = 3;
+/// After the device has failed, until it is read again.
+const READ_PAUSE: Duration = Duration::from_millis(200);
+
+/// Addresses for clients; the server has the first one behind the network's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool(Prefix);
+
+impl std::str::FromStr for Pool {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (address, prefix) = super::parse_prefix(text)?;
+        let (first, longest) = (
+            first_of((address, prefix)),
+            if address.is_ipv4() { 30 } else { 126 },
+        );
+        if prefix > longest || !is_ordinary(first) {
+            return Err(format!(
+                "'{text}' is no network for clients: expected one like 10.9.0.0/24, with room for some"
+            ));
+        }
+        Ok(Self((first, prefix)))
+    }
+}
+
+impl Pool {
+    /// Of this machine.
+    fn own(&self) -> IpAddr {
+        self.address(1)
+    }
+
+    fn address(&self, number: u128) -> IpAddr {
+        match self.0.0 {
+            IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_add(number as u32)).into(),
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().wrapping_add(number)).into(),
+        }
+    }
+
+    /// Whether a client may have an address: neither this machine's nor the network's own or its broadcast address.
+    fn has(&self, address: IpAddr) -> bool {
+        let is_broadcast = match address {
+            IpAddr::V4(ip) => ip.to_bits() | (u32::MAX << (32 - self.0.1)) == u32::MAX,
+            IpAddr::V6(_) => false,
+        };
+        contains(self.0, address) && address != self.own() && address != self.0.0 && !is_broadcast
+    }
+
+    /// Those for clients, in their order, as many as are tried.
+    fn all(&self) -> impl Iterator<Item = IpAddr> {
+        let (most, bits) = match self.0.0 {
+            IpAddr::V4(_) => (32, self.0.1),
+            IpAddr::V6(_) => (128, self.0.1),
+        };
+        let count = 1_u128
+            .checked_shl(most - u32::from(bits))
+            .unwrap_or(TRIES_MAX);
+        let pool = *self;
+        let all = (2..count.min(TRIES_MAX)).map(move |number| pool.address(number));
+        all.filter(move |address| pool.has(*address))
+    }
+}
+
+/// One interface and the clients behind it. Packets go to whom their destination belongs.
+pub struct Hub {
+    inner: Arc<Inner>,
+    _reading: JoinSet<()>,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    device: Device,
+    pools: Vec<Pool>,
+    clients: Mutex<HashMap<IpAddr, Member>>,
+}
+
+/// Who has an address.
+struct Member {
+    session: Session,
+    outbox: Arc<Outbox>,
+}
+
+impl Hub {
+    /// Opens an interface with the servers' addresses of these pools, in an event loop, and tells of it.
+    ///
+    /// # Errors
+    /// There is none: `PermissionDenied` without `CAP_NET_ADMIN`.
+    pub fn open(pools: &[Pool], events: &Events) -> io::Result<Self> {
+        let device = Device::open(None)?;
+        let mut addresses = Vec::new();
+        for pool in pools {
+            let (own, prefix) = (pool.own(), pool.0.1);
+            add_address(device.name(), own, prefix)?;
+            addresses.push(format!("{own}/{prefix}"));
+        }
+        events.tell(Event::Tun {
+            interface: device.name().to_owned(),
+            addresses,
+            commands: commands(device.name(), pools),
+        });
+        let inner = Arc::new(Inner {
+            device,
+            pools: pools.to_vec(),
+            clients: Mutex::default(),
+        });
+        let mut reading = JoinSet::new();
+        let reader = Arc::clone(&inner);
+        reading.spawn(async move {
+            loop {
+                let read = reader.device.read(|packet| reader.route(packet)).await;
+                if read.is_err() {
+                    sleep(READ_PAUSE).await;
+                }
+            }
+        });
+        Ok(Self {
+            inner,
+            _reading: reading,
+        })
+    }
+}
+
+/// What somebody has to run for packets of clients to go further than to this machine. That is for the machine's owner to decide.
+fn commands(interface: &str, pools: &[Pool]) -> Vec<String> {
+    let mut commands = Vec::new();
+    for pool in pools {
+        let (net, prefix) = pool.0;
+        let (parameter, ip) = match net {
+            IpAddr::V4(_) => ("net.ipv4.ip_forward", "ip"),
+            IpAddr::V6(_) => ("net.ipv6.conf.all.forwarding", "ip6"),
+        };
+        let path = format!("/proc/sys/{}", parameter.replace('.', "/"));
+        let is_on = fs::read_to_string(path).is_ok_and(|value| value.trim() == "1");
+        if !is_on {
+            commands.push(format!("sysctl -w {parameter}=1"));
+        }
+        if commands.iter().all(|command| !command.starts_with("nft")) {
+            commands.push(
+                "nft 'add table inet sphx; add chain inet sphx nat { type nat hook postrouting priority srcnat; }'"
+                    .to_owned(),
+            );
+        }
+        commands.push(format!(
+            "nft 'add rule inet sphx nat {ip} saddr {net}/{prefix} oifname != \"{interface}\" masquerade'"
+        ));
+    }
+    commands
+}
+
+impl Inner {
+    fn clients(&self) -> MutexGuard<'_, HashMap<IpAddr, Member>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a packet of the device to whom it belongs.
+    fn route(&self, packet: &[u8]) {
+        let Some(ends) = packet::ends(packet) else {
+            return;
+        };
+        let outbox = self
+            .clients()
+            .get(&ends.destination)
+            .map(|member| Arc::clone(&member.outbox));
+        if let Some(outbox) = outbox {
+            outbox.push(packet, &self.device);
+        }
+    }
+
+    /// Gives addresses to a client: those that it asks for, or one of each pool.
+    fn assign(
+        &self,
+        asked: &[IpAddr],
+        session: &Session,
+        outbox: &Arc<Outbox>,
+    ) -> Result<Vec<Prefix>, Refusal> {
+        let mut clients = self.clients();
+        let mut given: Vec<Prefix> = Vec::new();
+        if asked.is_empty() {
+            for pool in &self.pools {
+                let free = pool.all().find(|address| !clients.contains_key(address));
+                let many = || Refusal::new(Status::Limit, "there is no address left for a client");
+                given.push((free.ok_or_else(many)?, pool.0.1));
+            }
+        }
+        for address in asked {
+            let pool = self.pools.iter().find(|pool| pool.has(*address));
+            let Some(pool) = pool else {
+                let message = format!("{address} is no address for clients of this server");
+                return Err(Refusal::new(Status::Denied, message));
+            };
+            let taken = clients.get(address);
+            let silence = |member: &Member| member.session.as_blocking().stats().silence;
+            if taken.is_some_and(|member| silence(member) < SILENCE) {
+                let message = format!("another client has {address}");
+                return Err(Refusal::new(Status::InUse, message));
+            }
+            given.push((*address, pool.0.1));
+        }
+        for (address, _) in &given {
+            let member = Member {
+                session: session.clone(),
+                outbox: Arc::clone(outbox),
+            };
+            clients.insert(*address, member);
+        }
+        Ok(given)
+    }
+
+    /// Takes addresses back, as far as nobody else has got them.
+    fn take_back(&self, addresses: &[Prefix], outbox: &Arc<Outbox>) {
+        let mut clients = self.clients();
+        for (address, _) in addresses {
+            let is_own = |member: &Member| Arc::ptr_eq(&member.outbox, outbox);
+            if clients.get(address).is_some_and(is_own) {
+                clients.remove(address);
+            }
+        }
+    }
+}
+
+/// Carries IP packets of one client, for as long as it wants that.
+///
+/// # Errors
+/// Why not.
+pub(crate) async fn serve(
+    hub: &Hub,
+    live: &Live,
+    (first, asked): (u64, &[IpAddr]),
+    (send, recv): (&mut SendStream, &mut RecvStream),
+    flow: &mut Flow,
+) -> Result<(), Refusal> {
+    let inner = &hub.inner;
+    let outbox = Arc::new(Outbox::new(Arc::clone(&flow.counts)));
+    let held = Held {
+        inner,
+        live,
+        addresses: inner.assign(asked, &live.session, &outbox)?,
+        outbox: Arc::clone(&outbox),
+    };
+    let (arriving, own) = (Arc::clone(inner), held.addresses.clone());
+    let clamping = Arc::clone(&outbox);
+    let arrived = move |packet: &mut [u8]| {
+        // Only from its own addresses, and not to where no rule leads by accident.
+        if let Some(ends) = packet::ends(packet)
+            && own.iter().any(|(address, _)| *address == ends.source)
+            && is_ordinary(ends.destination)
+        {
+            clamping.arrived(packet);
+            arriving.device.write(packet);
+        }
+    };
+    let entered = live.datagrams.enter_packets(first, Arc::new(arrived));
+    if entered.is_err() {
+        let message = "IP packets are carried already, or the numbers of their flows are not free";
+        return Err(Refusal::new(Status::Unsupported, message));
+    }
+    let settings = Settings {
+        addresses: held.addresses.clone(),
+        nameservers: nameservers(),
+    };
+    exchange::accept(send, None).await?;
+    exchange::write(send, &settings.to_bytes()).await?;
+    let ended = tokio::select! {
+        error = outbox.drain(&live.session, first) => Err(error),
+        () = closed(recv) => Ok(()),
+    };
+    flow.ended(ended);
+    Ok(())
+}
+
+/// What a client has while it is served.
+struct Held<'a> {
+    inner: &'a Inner,
+    live: &'a Live,
+    addresses: Vec<Prefix>,
+    outbox: Arc<Outbox>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.live.datagrams.end_packets();
+        self.inner.take_back(&self.addresses, &self.outbox);
+    }
+}
+
+/// Where this machine asks for names, as far as that can be reached from elsewhere.
+fn nameservers() -> Vec<IpAddr> {
+    let read = |path: &&str| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        Some(resolvers(&text)).filter(|found| !found.is_empty())
+    };
+    RESOLVERS.iter().find_map(read).unwrap_or_default()
+}
+
+fn resolvers(text: &str) -> Vec<IpAddr> {
+    let lines = text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        (words.next() == Some("nameserver")).then(|| words.next())?
+    });
+    let addresses = lines.filter_map(|word| word.parse::<IpAddr>().ok());
+    let usable = addresses.filter(|address| is_ordinary(*address));
+    usable.take(NAMESERVERS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_have_room_and_an_address_of_the_server() {
+        let pool: Pool = "10.9.0.77/24".parse().expect("a pool");
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        assert_eq!(pool.own(), ip("10.9.0.1"));
+        for (address, has) in [
+            ("10.9.0.0", false),
+            ("10.9.0.1", false),
+            ("10.9.0.2", true),
+            ("10.9.0.254", true),
+            ("10.9.0.255", false),
+            ("10.9.1.2", false),
+            ("::2", false),
+        ] {
+            assert_eq!(pool.has(ip(address)), has, "{address}");
+        }
+        assert_eq!(pool.all().count(), 253);
+        let pool: Pool = "fd09::/64".parse().expect("a pool");
+        assert_eq!(pool.all().next(), Some(ip("fd09::2")));
+        let pool: Pool = "fd09::/0".parse().unwrap_or(pool);
+        assert!(pool.all().count() < 1 << 16);
+        for text in [
+            "10.9.0.0/31",
+            "10.9.0.0",
+            "::/127",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+        ] {
+            assert!(text.parse::<Pool>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn resolvers_of_the_machine_alone_are_not_told() {
+        let text = "# nameserver 9.9.9.9\nnameserver 127.0.0.53\nsearch corp\nnameserver 192.0.2.53\n\
+                    nameserver fe80::1%eth0\nnameserver 2001:db8::53 \nnameserver\n";
+        let expected: [IpAddr; 2] = [
+            [192, 0, 2, 53].into(),
+            [0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x53].into(),
+        ];
+        assert_eq!(resolvers(text), expected);
+    }
+}
