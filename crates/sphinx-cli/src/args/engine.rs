@@ -88,6 +88,16 @@ impl<T> Choice<T> {
     }
 }
 
+impl<T> Choice<T> {
+    /// The value, if the engine takes it.
+    pub(crate) fn built(self) -> Option<T> {
+        match self {
+            Self::Built(value) => Some(value),
+            Self::Later(_) => None,
+        }
+    }
+}
+
 impl<T: Copy + Default> Choice<T> {
     pub(crate) fn value(&self) -> T {
         match self {

@@ -4,6 +4,7 @@
 //! and refused by [`mod@not_built`], so that the answer is "not built yet" and not "unknown".
 
 pub(crate) mod cp;
+mod ctl;
 #[cfg(feature = "lab")]
 pub(crate) mod demo;
 pub(crate) mod engine;
@@ -32,9 +33,10 @@ use crate::tools::{self, Tools};
 #[cfg(not(feature = "tunnel"))]
 use crate::tunnel::{ServerArgs, TunnelArgs};
 use crate::units;
+pub(crate) use ctl::{CtlArgs, CtlCommand, PathsCommand};
 pub(crate) use engine::CommonArgs;
 pub(crate) use not_built::{not_built, refuse_not_built};
-pub(crate) use paths::PathArgs;
+pub(crate) use paths::{PathArgs, bond, path};
 #[cfg(feature = "tunnel")]
 use tunnel::{ServerArgs, TunnelArgs};
 
@@ -143,6 +145,10 @@ deleted when something in SRC could not be read. The files go as those of sphx c
         #[command(subcommand)]
         command: PerfCommand,
     },
+    /// Ask or change a sphx that runs with --path: its paths, and what they are for
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = ctl::EXAMPLES)]
+    Ctl(CtlArgs),
     #[command(flatten)]
     Tools(Tools),
     /// Help unmodified TCP over a lossy hop, from a machine in its path

@@ -24,7 +24,7 @@ pub(crate) fn refuse_not_built(cli: &Cli) -> Outcome<()> {
             command: PerfCommand::Cost(_),
         } => Ok(()),
         // The last one is not built at all, and says so when it is run.
-        Command::Pep(_) | Command::Tools(_) | Command::Join(_) => Ok(()),
+        Command::Pep(_) | Command::Tools(_) | Command::Ctl(_) | Command::Join(_) => Ok(()),
         Command::Tunnel(args) => later(args.not_built()),
         Command::Server(args) => later(args.not_built()),
     }
@@ -93,7 +93,6 @@ mod tests {
             #[cfg(feature = "tunnel")]
             "sphx server --config F",
             "sphx send t a --path auto",
-            "sphx send t a --path wlan0 --path wwan0,cost=5",
             "sphx perf client t --path a --path b --bond sc",
         ] {
             let cli = Cli::try_parse_from(line.split_whitespace()).expect(line);
@@ -116,6 +115,7 @@ mod tests {
             "sphx send t a --cc scavenger",
             "sphx send t a --codec rs",
             "sphx send t a --path wlan0 --path 10.0.0.1 --bond aggregate",
+            "sphx send t a --path wlan0 --path wwan0,cost=5 --bond cheapest",
             "sphx send t a --codec fft-rs",
             "sphx send t a --codec lt",
             "sphx send t a --codec window",

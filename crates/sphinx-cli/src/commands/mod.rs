@@ -5,6 +5,7 @@ pub(crate) mod codes;
 mod consent;
 pub(crate) mod cost;
 pub(crate) mod cp;
+pub(crate) mod ctl;
 #[cfg(feature = "lab")]
 mod experiments;
 mod holder;

@@ -84,13 +84,16 @@ impl Session {
         if let Some(body) = self.next_paper_feedback() {
             return Some(self.control(now, ONLY, body, UNACKNOWLEDGED));
         }
+        self.look_at_budgets(now);
         let (order, count) = self.paths.order();
         let capacity = (count > 1).then(|| self.paths.capacity());
+        let is_held = !self.paths.within_limit(now);
         for at in order.into_iter().take(count) {
             let duty = self.paths.duty(at, &self.sender, &self.demand);
             let lane = self.paths.at_mut(at);
             let mut sources = Sources {
                 duty,
+                is_held,
                 capacity,
                 path: &mut lane.path,
                 sender: &mut self.sender,
@@ -99,9 +102,12 @@ impl Session {
                 admission: &self.admission,
             };
             if let Some(next) = lane.scheduler.next(now, &mut sources) {
+                self.copy(now, at, &next);
                 return Some(self.make(now, at, next));
             }
         }
+        let is_waiting = self.sender.blocks().has_unsent();
+        self.paths.weigh_costs(now, is_waiting);
         self.paper_symbol(now)
     }
 
@@ -231,8 +237,14 @@ impl Session {
             after,
         };
         self.sent(now, at, ip_bytes, (carried, true));
-        self.paths.at_mut(at).path.pace(ip_bytes);
+        self.pace(at, ip_bytes);
         transmit
+    }
+
+    /// A packet of symbols takes its time on the path.
+    fn pace(&mut self, at: usize, ip_bytes: u32) {
+        self.paths.at_mut(at).path.pace(ip_bytes);
+        self.paths.spend(ip_bytes);
     }
 
     fn window(&mut self, now: Time, at: usize, window: WindowChoice) -> Transmit {
@@ -309,7 +321,7 @@ impl Session {
             symbol: choice.symbol,
         };
         self.sent(now, at, ip_bytes, (carried, true));
-        self.paths.at_mut(at).path.pace(ip_bytes);
+        self.pace(at, ip_bytes);
     }
 
     /// The packet with the next number leaves.
