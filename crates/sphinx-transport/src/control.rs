@@ -523,6 +523,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         receive_credit: window.credit,
         streams: window.streams,
         paths_max: settings.paths_max,
+        bond: settings.bond,
         idle_timeout_ms: Some(settings.idle_timeout_ms),
         max_udp_payload: settings.max_udp_payload,
         // Whoever uses it may make this end keep four times as much of a block as the window counts: measurements are worth that.

@@ -310,7 +310,7 @@ impl Reload {
                         reporter.note("The configuration was read again");
                     }
                     (Ok(_), _) => {
-                        reporter.warn("without clients of its own a server reads nothing again")
+                        reporter.warn("without clients of its own a server reads nothing again");
                     }
                     (Err(failure), _) => {
                         reporter.warn(&format!("nothing changes: {}", failure.message));

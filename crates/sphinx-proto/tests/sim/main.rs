@@ -3,6 +3,7 @@
 //! `sphinx-sim` joins them; the modules are tests, one per behaviour. Time, bytes and faults come from
 //! seeds, so every run repeats exactly.
 
+mod bond;
 mod bulk;
 mod codes;
 mod ending;

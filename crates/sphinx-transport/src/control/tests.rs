@@ -28,6 +28,7 @@ fn settings(service: Service) -> Settings {
         recv_window: None,
         paper: None,
         paths_max: 1,
+        bond: None,
         service,
         budget: Budget::new(8 << 20),
         idle_timeout_ms: 15_000,
