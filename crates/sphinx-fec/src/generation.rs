@@ -349,11 +349,11 @@ mod tests {
                 let mut generation = Generation::new(n).expect("a size");
                 let mut given = Vec::new();
                 let mut next_row = 0;
-                let eager = draws.next() % 2 == 0;
+                let eager = draws.next().is_multiple_of(2);
                 while !generation.is_whole() {
                     let before = generation.rank();
                     let draw = draws.next();
-                    let added = if draw % 5 == 0 {
+                    let added = if draw.is_multiple_of(5) {
                         let row = row(generation.taken(), next_row);
                         next_row += 1;
                         let mut symbol = vec![0; len];

@@ -28,6 +28,7 @@ mod past_the_kernel;
 mod pep;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod pep_between;
+#[cfg(all(feature = "lab", feature = "pep"))]
 mod pep_moves;
 mod perf;
 mod pipes;
