@@ -1,6 +1,6 @@
 //! Packet input and output of an endpoint over DPDK, which has the card to itself.
 //!
-//! [`DpdkIo`] is a back end as `sphinx_net::udp::UdpIo` is, but the kernel has no part in it: the addresses of the port, and a gateway, are
+//! `DpdkIo` is a back end as `sphinx_net::udp::UdpIo` is, but the kernel has no part in it: the addresses of the port, and a gateway, are
 //! given with it, and it asks and answers who is on the link itself. It polls, and sleeps longer the longer nothing comes.
 //!
 //! | room | holds |

@@ -5,7 +5,7 @@
 //! the rank less what was [taken](Generation::take).
 //!
 //! # Rows
-//! A row of a generation of n symbols (at most 64) is `first << 18 | index`: the dense row `index` of [`rlc`](crate::rlc) over all n, of
+//! A row of a generation of n symbols (at most 64) is `first << 18 | index`: the dense row `index` of [`rlc`] over all n, of
 //! which the symbols before `first` are left out. So any rows of different index, `index + n ≤ 255`, whatever each leaves out, restore as many
 //! missing symbols as they are, if none of these is left out by any (every square part of a Cauchy matrix is regular).
 //!

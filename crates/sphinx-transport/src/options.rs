@@ -304,7 +304,7 @@ pub struct Options {
     /// memory, and shrinks when nothing is read any more. By default 256 MiB, and at most an eighth of the machine's memory.
     pub memory: u64,
     /// Threads that code, seal and open for the endpoint's sessions, beside the one that has them all: at most [`WORKERS_MAX`](crate::WORKERS_MAX). By default none;
-    /// [`auto_workers`](crate::auto_workers) says how many are likely to be faster.
+    /// [`auto_workers`] says how many are likely to be faster.
     pub workers: usize,
     /// Processors that the endpoint's threads are bound to: its engine to the first one, its workers to the others in turn, or to the same if there
     /// is but one. None: they run where the system likes.

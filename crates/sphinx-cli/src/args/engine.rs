@@ -11,13 +11,17 @@ use super::report_interval;
 use crate::report::Settings;
 use crate::units;
 
+const IO_HELP: &str = "\
+How packets get to the network: udp, by the kernel; or past it, at one interface: \
+xdp:IF[:QUEUES][,copy|zerocopy][,native|generic], or a card that DPDK has: \
+\"dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]\"";
+
 /// Flags of every command that makes a session.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct CommonArgs {
-    /// How packets get to the network: udp, by the kernel; or past it, at one interface: xdp:IF[:QUEUES][,copy|zerocopy][,native|generic],
-    /// or a card that DPDK has: "dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]"
-    #[arg(long, value_name = "IO", default_value = "udp", value_parser = io)]
+    /// How packets get to the network.
+    #[arg(long, value_name = "IO", default_value = "udp", value_parser = io, help = IO_HELP)]
     pub(crate) io: transport::Io,
     #[arg(long, value_name = "N", default_value = "auto", value_parser = workers, help = workers_help())]
     pub(crate) workers: Workers,
