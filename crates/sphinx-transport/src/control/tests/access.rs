@@ -6,6 +6,9 @@ use super::*;
 use crate::access::{ClientKey, Peer, TicketSecret};
 use crate::control::params::Credential;
 
+/// A signature over a proof by one of two keys.
+type Forge = fn(&ClientKey, &ClientKey, &[u8; 32]) -> [u8; 64];
+
 const AT: &str = "10.0.0.2:4433";
 
 /// How the handshake of a client with `ticket` ends at a server with this list: who it is, or what both are told.
@@ -101,7 +104,7 @@ fn the_door_key_alone_is_good_for_nothing() {
 #[test]
 fn a_signature_is_good_for_its_key_and_session() {
     let (key, other) = (ClientKey::generate(), ClientKey::generate());
-    let forged: [fn(&ClientKey, &ClientKey, &[u8; 32]) -> [u8; 64]; 3] = [
+    let forged: [Forge; 3] = [
         |key, _, proof| key.sign(proof),
         |_, other, proof| other.sign(proof),
         |key, _, _| key.sign(&[7; 32]),
