@@ -203,6 +203,7 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
         Command::Perf {
             command: PerfCommand::Cost(args),
         } => commands::cost::run(&args, context)?,
+        Command::Ctl(args) => commands::ctl::run(&args, context)?,
         Command::Tools(tool) => {
             let ground = ground.unwrap_or_else(|| tool.prepare());
             return tool.run(ground, context);
@@ -235,6 +236,7 @@ fn output_settings(command: &Command) -> Settings {
         Command::Perf {
             command: PerfCommand::Cost(args),
         } => return Settings::new(args.json, false),
+        Command::Ctl(args) => return Settings::new(args.json, false),
         Command::Tools(tool) => return tool.settings(),
         Command::Tunnel(args) => return args.settings(),
         #[cfg(feature = "tunnel")]

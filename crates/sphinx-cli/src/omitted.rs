@@ -178,10 +178,6 @@ pub(crate) mod tunnel {
             false
         }
 
-        pub(crate) fn not_built(&self) -> Option<String> {
-            None
-        }
-
         pub(crate) fn settings(&self) -> Settings {
             Settings::new(self.json(), false)
         }

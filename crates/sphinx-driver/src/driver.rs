@@ -95,6 +95,8 @@ pub enum EndReason {
     },
     /// So many packets did not open that the keys are not to be trusted any longer.
     Forgeries,
+    /// The budget of the last path is spent.
+    OutOfBudget,
     /// The network says that nobody listens at the peer's address, and nothing is heard from it.
     PeerGone,
     /// Nothing was heard from the peer for the idle timeout.

@@ -13,11 +13,11 @@ use sphinx_fec::CodeId;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{
     BUNDLE_MAX, Blocks, Bundle, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD,
-    PacketKind, Rider, Sack, VARINT_MAX, WindowSpan, block_symbols_max, put_varint,
+    PacketKind, PathStatus, Rider, Sack, VARINT_MAX, WindowSpan, block_symbols_max, put_varint,
 };
 use sphinx_proto::{
-    BlockId, CidSequence, Config, ConnectionIds, Icm, Nanos, PacketMeta, PacketNumber, PathId,
-    PathMemory, Profile, Received, Role, Session, StreamId, Time, Tuple,
+    BlockId, Bond, CidSequence, Config, ConnectionIds, Icm, Nanos, PacketMeta, PacketNumber,
+    PathId, PathMemory, PathRole, Profile, Received, Role, Session, StreamId, Time, Tuple,
 };
 
 use crate::Input;
@@ -549,6 +549,10 @@ impl Victim {
                     frame => self.control(input, &[frame]),
                 }
             }
+            0xf0..0xf4 => {
+                let frame = bond_frame(input);
+                self.control(input, &[frame]);
+            }
             0xb0..0xe8 => {
                 let (sequence, cid) = (CidSequence::new(input.any()), cid(input.byte()));
                 let frame = Frame::NewConnectionId {
@@ -722,5 +726,33 @@ impl Victim {
         self.handle_timeout(self.now + SEC);
         self.model.drain(&mut self.session, self.now + SEC);
         assert_eq!(self.session.poll_timeout(), None);
+    }
+}
+
+/// A frame about several paths; of a session that has one it changes nothing.
+fn bond_frame(input: &mut Input<'_>) -> Frame<'static> {
+    let number = input.any();
+    match input.byte() % 3 {
+        0 => Frame::PathStatus(PathStatus {
+            path: PathId::FIRST,
+            number,
+            role: match input.byte() & 1 {
+                0 => PathRole::Primary,
+                _ => PathRole::Backup,
+            },
+            cost: input.any() as u32,
+            // As fast as may be, or fast enough for the model's time.
+            limit: [0, 1 << 30][usize::from(input.byte() & 1)],
+        }),
+        1 => Frame::MaxPaths(input.byte().max(1)),
+        _ => Frame::Bond {
+            number,
+            bond: [
+                Bond::Aggregate,
+                Bond::Redundant { copies: 2 },
+                Bond::Backup,
+                Bond::Cheapest,
+            ][usize::from(input.byte() & 3)],
+        },
     }
 }

@@ -59,6 +59,17 @@ pub trait PacketIo: Send {
     /// equal.
     fn waker(&self) -> Waker;
 
+    /// Another socket, that sends from and receives at this address, and through this interface alone if one is named: for a further path.
+    /// It takes the place of one that was there.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening a socket, and `Unsupported` of a back end that has one only.
+    fn attach(&mut self, local: IpAddr, device: Option<&str>) -> io::Result<()> {
+        let _ = (local, device);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Everything counted since the back end was opened.
     fn counters(&self) -> Counters;
 }

@@ -7,6 +7,7 @@ use crate::blocks::EPSILON;
 use crate::cc::CcKind;
 use crate::paper::Paper;
 use crate::path::mtu_candidates;
+use crate::paths::{Bond, PathPolicy};
 use crate::sc::Sc;
 use crate::session::BASE_DATAGRAM;
 use crate::types::{STREAMS_MAX, Tuple};
@@ -147,6 +148,11 @@ pub struct Config {
     pub sc: Option<Sc>,
     /// Paths that may be open at a time: the smaller of what both ends have announced (`docs/protocol.md` §10.4); 1 by default.
     pub paths_max: u8,
+    /// What several paths are for, as the client has it: of a server, what the client has asked for. `None` by default: the peer does not
+    /// know what that is.
+    pub bond: Option<Bond>,
+    /// What the path of the handshake is to be used for.
+    pub policy: PathPolicy,
     /// What an earlier session found out about the path. It may be wrong.
     pub memory: Option<PathMemory>,
 }
@@ -182,6 +188,8 @@ impl Config {
             paper: None,
             sc: None,
             paths_max: 1,
+            bond: None,
+            policy: PathPolicy::default(),
             memory: None,
         }
     }

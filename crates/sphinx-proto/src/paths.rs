@@ -1,17 +1,23 @@
-//! The paths of a session: which there are, which of them work, and what each of them is for at present (`docs/protocol.md` §10.4).
+//! The paths of a session: which there are, which of them work, and what each of them is for at present (`docs/protocol.md` §10.4, §10.5).
+
+mod choice;
+mod policy;
 
 use std::collections::BTreeMap;
 
 use crate::admission::Capacity;
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::demand::Demand;
 use crate::ids::{LocalIds, PeerIds};
 use crate::path::{PATH, Path};
 use crate::scheduler::{Duty, Scheduler};
 use crate::sender::Sender;
 use crate::types::{Tuple, Urgency};
-use crate::wire::{ConnectionId, Frame};
+use crate::wire::{ConnectionId, Frame, PathStatus};
 use crate::{CidSequence, Nanos, PathId, Time};
+
+use choice::{Limiter, Thrift};
+pub use policy::{Bond, PathPolicy, PathRole, PathState};
 
 /// Most paths of a session that are open at a time.
 pub const PATHS_MAX: usize = 8;
@@ -37,6 +43,10 @@ pub(crate) struct Lane {
     pub(crate) peer_ids: PeerIds,
     pub(crate) last_sent: Time,
     pub(crate) counts: Counts,
+    /// What it is to be used for.
+    policy: PathPolicy,
+    /// Why it carries nothing although it may work; [`Paths::arrange`] looks.
+    barred: Option<PathState>,
 }
 
 impl Lane {
@@ -49,6 +59,8 @@ impl Lane {
             scheduler: Scheduler::new(now),
             last_sent: now,
             counts: Counts::default(),
+            policy: PathPolicy::default(),
+            barred: None,
         }
     }
 
@@ -58,6 +70,16 @@ impl Lane {
 
     fn works(&self) -> bool {
         self.path.is_validated() && !self.path.is_suspect()
+    }
+
+    /// What it is to be used for.
+    pub(crate) fn policy(&self) -> PathPolicy {
+        self.policy
+    }
+
+    /// Whether it works, and carries data.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.works() && self.barred.is_none()
     }
 }
 
@@ -75,18 +97,33 @@ pub(crate) struct Paths {
     ready_there: Ready,
     /// No id is used twice.
     next: u32,
+    bond: Bond,
+    thrift: Thrift,
+    limiter: Option<Limiter>,
+    /// What the client says of paths, and in which of its words.
+    told: BTreeMap<PathId, (u64, PathPolicy)>,
+    /// It says so of every path but the first, and before it does others are used.
+    awaits_status: bool,
 }
 
 impl Paths {
     pub(crate) fn new(config: &Config, now: Time) -> Self {
         let ids = (config.local_cid, config.peer_cid);
-        Self {
+        let mut paths = Self {
             lanes: vec![Lane::new(Path::new(config, now), ids, now)],
             most: usize::from(config.paths_max).clamp(1, PATHS_MAX),
             ready_here: Ready::new(),
             ready_there: Ready::new(),
             next: 1,
-        }
+            bond: config.bond.unwrap_or_default(),
+            thrift: Thrift::default(),
+            limiter: None,
+            told: BTreeMap::new(),
+            awaits_status: config.role == Role::Server && config.bond.is_some(),
+        };
+        paths.set_limit(now, config.limit);
+        paths.set_policy(PATH, config.policy);
+        paths
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -136,14 +173,20 @@ impl Paths {
         self.index(PATH).map(|_| PATH)
     }
 
-    /// The working path with the shortest round trip; else one that did work.
+    /// Of the paths that work and carry data the one with the shortest round trip; else one that did work.
     fn main_index(&self) -> usize {
         if self.lanes.len() == 1 {
             return 0;
         }
         let rank = |lane: &Lane| {
             let rtt = lane.path.rtt().smoothed();
-            (!lane.path.is_validated(), lane.path.is_suspect(), rtt)
+            let is_barred = lane.barred.is_some();
+            (
+                !lane.path.is_validated(),
+                lane.path.is_suspect(),
+                is_barred,
+                rtt,
+            )
         };
         let lanes = self.lanes.iter().enumerate();
         let best = lanes.min_by_key(|(_, lane)| rank(lane));
@@ -185,7 +228,12 @@ impl Paths {
             }
             order[..count].sort_by_key(|index| {
                 let lane = &self.lanes[*index];
-                (!lane.works(), lane.path.rtt().smoothed(), *index)
+                let cost = match self.bond {
+                    Bond::Cheapest => lane.policy.cost,
+                    _ => 0,
+                };
+                let rtt = lane.path.rtt().smoothed() / u64::from(lane.policy.weight.max(1));
+                (!lane.works(), lane.barred.is_some(), cost, rtt, *index)
             });
         }
         (order, count)
@@ -210,8 +258,9 @@ impl Paths {
         let in_use = || {
             let any_works = self.lanes.iter().any(Lane::works);
             let lanes = self.lanes.iter();
-            lanes.filter(move |lane| lane.works() || !any_works && lane.path.is_validated())
+            lanes.filter(move |lane| lane.is_chosen() || !any_works && lane.path.is_validated())
         };
+        let copies = self.bond.copies(in_use().count()).max(1) as u64;
         let slowest = in_use().map(|lane| lane.path.rtt().smoothed()).max();
         let slowest = slowest.unwrap_or(1).max(1);
         let mut all: Option<Capacity> = None;
@@ -230,7 +279,12 @@ impl Paths {
                 },
             });
         }
-        all.unwrap_or_else(|| Capacity::of(&self.main().path))
+        let all = all.unwrap_or_else(|| Capacity::of(&self.main().path));
+        Capacity {
+            rate: all.rate / copies,
+            cwnd: all.cwnd / copies,
+            ..all
+        }
     }
 
     /// What the path is for at present.
@@ -248,9 +302,24 @@ impl Paths {
                 false => Duty::All,
             };
         }
+        if lane.barred.is_some() {
+            return Duty::Standby;
+        }
+        if matches!(self.bond, Bond::Redundant { .. }) {
+            // What a slow path takes first leaves on a fast one too.
+            return Duty::All;
+        }
+        if self.is_spared(index, sender, demand) {
+            return Duty::Rest;
+        }
         let rtt = lane.path.rtt().smoothed();
         let (mut shortest, mut rate) = (rtt, 0_u64);
-        for other in self.lanes.iter().filter(|other| other.works()) {
+        // Dear paths do what cheap ones cannot, and not the other way round.
+        let is_thrifty = self.bond == Bond::Cheapest;
+        let may_wait = |other: &&Lane| {
+            other.is_chosen() && (!is_thrifty || other.policy.cost <= lane.policy.cost)
+        };
+        for other in self.lanes.iter().filter(may_wait) {
             let its = other.path.rtt().smoothed();
             if its < rtt {
                 shortest = shortest.min(its);
@@ -273,6 +342,20 @@ impl Paths {
             Duty::Rest
         } else {
             Duty::Fresh
+        }
+    }
+
+    /// What the path is doing.
+    pub(crate) fn state(&self, index: usize, sender: &Sender, demand: &Demand) -> PathState {
+        let lane = &self.lanes[index];
+        match self.duty(index, sender, demand) {
+            Duty::Validation => PathState::Validating,
+            Duty::All | Duty::Fresh if lane.path.is_suspect() => PathState::Suspect,
+            Duty::All | Duty::Fresh => PathState::Working,
+            Duty::Rest if self.is_spared(index, sender, demand) => PathState::Dear,
+            Duty::Rest => PathState::Resting,
+            Duty::Standby => lane.barred.unwrap_or(PathState::Standby),
+            Duty::Probes => PathState::Suspect,
         }
     }
 
@@ -352,15 +435,52 @@ impl Paths {
     }
 
     /// Opens the next path, on which packets travel between these addresses. `None`: there is no room for one, or not yet.
-    pub(crate) fn open(&mut self, now: Time, tuple: Tuple) -> Option<PathId> {
+    pub(crate) fn open(&mut self, now: Time, tuple: Tuple, policy: PathPolicy) -> Option<PathId> {
         let mut ready = self.ready_here.keys();
         let id = *ready.find(|id| self.ready_there.contains_key(id))?;
-        self.begin(now, id, tuple, true).then_some(id)
+        if !self.begin(now, id, tuple, true) {
+            return None;
+        }
+        self.set_policy(id, policy);
+        Some(id)
     }
 
     /// A packet of a path that is not open has opened: it is open from now on. Whether there is one.
     pub(crate) fn opened_by_peer(&mut self, now: Time, id: PathId, tuple: Tuple) -> bool {
-        self.begin(now, id, tuple, false)
+        let policy = self.told.get(&id).map(|(_, policy)| *policy);
+        let begins = self.begin(now, id, tuple, false);
+        if begins {
+            self.set_policy(id, policy.unwrap_or_default());
+        }
+        begins
+    }
+
+    /// The client says what a path is to be used for. `false`: of one that cannot be.
+    pub(crate) fn on_status(&mut self, status: &PathStatus) -> bool {
+        let id = status.path;
+        if self.index(id).is_none() && !self.is_ready(id) {
+            return self.has_been(id);
+        }
+        let limit = (status.limit > 0).then_some(status.limit);
+        let policy = PathPolicy {
+            role: status.role,
+            cost: status.cost,
+            limit,
+            ..PathPolicy::default()
+        };
+        let known = self.told.get(&id);
+        if known.is_none_or(|(number, _)| status.number > *number) {
+            self.told.insert(id, (status.number, policy));
+            self.set_policy(id, policy);
+        }
+        true
+    }
+
+    /// The peer allows so many paths, which it does not take back.
+    pub(crate) fn allow(&mut self, paths: u8) {
+        if self.may_be_several() {
+            self.most = self.most.max(usize::from(paths).min(PATHS_MAX));
+        }
     }
 
     fn begin(&mut self, now: Time, id: PathId, tuple: Tuple, chosen: bool) -> bool {
@@ -380,12 +500,16 @@ impl Paths {
         self.next = self.next.max(id.get() + 1);
         self.lanes.push(Lane::new(path, (here, there), now));
         self.lanes.sort_by_key(Lane::id);
+        self.arrange();
         true
     }
 
     /// The path is no more. It was there, and is not the last one.
     pub(crate) fn remove(&mut self, id: PathId) -> Option<Lane> {
         let index = self.index(id).filter(|_| self.lanes.len() > 1)?;
-        Some(self.lanes.remove(index))
+        let lane = self.lanes.remove(index);
+        self.told.remove(&id);
+        self.arrange();
+        Some(lane)
     }
 }

@@ -10,6 +10,8 @@
 //!    sliding windows, repairs that are owed, then new data;
 //! 5. small PINGs behind the probes of a silent path.
 
+use std::collections::VecDeque;
+
 use crate::admission::{Admission, Capacity};
 use crate::blocks::{Idle, SymbolChoice, WindowChoice};
 use crate::control_queue::ControlQueue;
@@ -63,6 +65,8 @@ pub(crate) enum Duty {
     Fresh,
     /// Feedback of its own packets: what it carried would be waited for.
     Rest,
+    /// Feedback of its own packets: others are to be used.
+    Standby,
     /// It does not answer, while others do: probes, and feedback.
     Probes,
     /// Nothing but challenges and answers to them.
@@ -96,6 +100,8 @@ pub(crate) struct Scheduler {
     /// A PING is wanted.
     ping: bool,
     leaving: Option<Leaving>,
+    /// What has left on other paths and is to leave on this one too, oldest first.
+    copies: VecDeque<SymbolChoice>,
     /// Rate control knows that there is nothing to send.
     app_limited_told: bool,
     /// Since when the peer's window is all that keeps symbols from leaving, and how long it was before.
@@ -106,6 +112,8 @@ pub(crate) struct Scheduler {
 /// What there is to choose from.
 pub(crate) struct Sources<'a> {
     pub(crate) duty: Duty,
+    /// All paths together have sent what they may.
+    pub(crate) is_held: bool,
     /// Of all paths; `None`: there is only this one.
     pub(crate) capacity: Option<Capacity>,
     pub(crate) path: &'a mut Path,
@@ -123,6 +131,7 @@ impl Scheduler {
             small_probes: 0,
             ping: false,
             leaving: None,
+            copies: VecDeque::new(),
             app_limited_told: false,
             held_since: None,
             held_for: 0,
@@ -154,6 +163,34 @@ impl Scheduler {
         }
     }
 
+    /// A symbol that leaves on another path is to leave on this one too. If more than `most` wait, the oldest is given back.
+    pub(crate) fn queue_copy(&mut self, copy: SymbolChoice, most: usize) -> Option<SymbolChoice> {
+        self.copies.push_back(copy);
+        (self.copies.len() > most)
+            .then(|| self.copies.pop_front())
+            .flatten()
+    }
+
+    pub(crate) fn has_copies(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
+    /// What was to leave on this path too.
+    pub(crate) fn take_copies(&mut self) -> VecDeque<SymbolChoice> {
+        std::mem::take(&mut self.copies)
+    }
+
+    /// The next copy that is of use.
+    fn next_copy(&mut self, sender: &mut Sender) -> Option<SymbolChoice> {
+        while let Some(copy) = self.copies.pop_front() {
+            if sender.wants_copy(&copy) {
+                sender.count_copy(&copy);
+                return Some(copy);
+            }
+        }
+        None
+    }
+
     /// There is data again.
     pub(crate) fn on_submit(&mut self) {
         self.app_limited_told = false;
@@ -162,9 +199,9 @@ impl Scheduler {
     /// Whether there is a symbol to send on a path with this duty, or a part of one.
     pub(crate) fn has_symbol(&self, sender: &Sender, duty: Duty) -> bool {
         let is_waiting = match duty {
-            Duty::All => sender.has_symbol(),
+            Duty::All => sender.has_symbol() || !self.copies.is_empty(),
             Duty::Fresh => sender.blocks().has_unsent(),
-            Duty::Rest | Duty::Probes | Duty::Validation => false,
+            Duty::Rest | Duty::Standby | Duty::Probes | Duty::Validation => false,
         };
         self.leaving.is_some() || is_waiting
     }
@@ -204,7 +241,10 @@ impl Scheduler {
         if sources.duty == Duty::Validation {
             return None;
         }
-        if let Some(size) = sources.path.poll_mtu_probe(now) {
+        let capacity = sources.capacity;
+        let is_wide = sources.duty == Duty::Standby
+            && capacity.is_none_or(|all| sources.path.mtu() >= all.mtu);
+        if !is_wide && let Some(size) = sources.path.poll_mtu_probe(now) {
             return Some(Next::MtuProbe(size));
         }
         let sack_at = sources.path.acks().timeout();
@@ -222,7 +262,7 @@ impl Scheduler {
     }
 
     fn next_symbol(&mut self, now: Time, sources: &mut Sources<'_>) -> Option<Next> {
-        let allowed = sources.path.is_open(now);
+        let allowed = !sources.is_held && sources.path.is_open(now);
         if sources.sender.is_passive() {
             // Nothing but a PING asks whether the path is still there.
             let (probes, frames) = (
@@ -239,6 +279,11 @@ impl Scheduler {
         }
         if sources.duty != Duty::All {
             return self.next_fresh(now, sources);
+        }
+        if let Some(mut copy) = self.next_copy(sources.sender) {
+            self.goes_on(now);
+            copy.last_of_flight = self.ends_flight(sources);
+            return self.leave(now, copy, sources);
         }
         let room = usize::from(sources.path.mtu()) - OVERHEAD;
         if let Some(mut window) = sources.sender.next_window(now, room, sources.path) {

@@ -484,6 +484,24 @@ impl Sender {
         self.blocks.note_sent(choice.sequence, now);
     }
 
+    /// The symbol, which leaves, is to leave on another path too; whether anybody waits for it.
+    pub(crate) fn add_copy(&mut self, choice: &SymbolChoice) -> bool {
+        let block = self.blocks.get_mut(choice.sequence);
+        block.map(|block| block.add_copy(choice.symbol)).is_some()
+    }
+
+    /// Whether this copy is of use: its block is not complete, and no other copy has arrived.
+    pub(crate) fn wants_copy(&self, choice: &SymbolChoice) -> bool {
+        let block = self.blocks.get(choice.sequence);
+        block.is_some_and(|block| !block.has_copy(choice.symbol))
+    }
+
+    /// A copy leaves.
+    pub(crate) fn count_copy(&mut self, choice: &SymbolChoice) {
+        self.counters.repair_proactive += 1;
+        self.counters.repair_proactive_bytes += u64::from(choice.symbol_len);
+    }
+
     // ---- time -------------------------------------------------------------------------------------
 
     /// When a packet counts as lost by time, a block is to be compensated, a repair has waited long enough for a packet to ride in, or a
@@ -557,6 +575,11 @@ pub(crate) struct Carriage<'a> {
 }
 
 impl Carriage<'_> {
+    /// A copy of a symbol will not leave.
+    pub(crate) fn copy_lost(&mut self, copy: &SymbolChoice, monitor: &Monitor) {
+        self.symbol_lost(copy.sequence, copy.round, copy.symbol, monitor);
+    }
+
     /// Time has passed: losses, compensation and probes. How many probes are to leave beyond the window.
     pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Time, company: Company) -> u32 {
         path.lose_overdue(now, self);

@@ -1,5 +1,6 @@
 //! One secure association between two endpoints, as a state machine.
 
+mod bond;
 mod ending;
 mod moving;
 mod paper;
@@ -99,6 +100,7 @@ pub struct Session {
     /// PINGs sent into a silence.
     silence: u32,
     refusals: Option<Refusals>,
+    words: bond::Words,
     paper: Option<paper::Ends>,
     last_sent: Time,
     last_received: Time,
@@ -108,7 +110,7 @@ pub struct Session {
 impl Session {
     /// A session whose keys are ready.
     pub fn new(config: Config, now: Time) -> Self {
-        Self {
+        let mut session = Self {
             life: Life::Open,
             sender: Sender::new(&config),
             receiver: Receiver::new(&config, now),
@@ -122,12 +124,15 @@ impl Session {
             fresh_id_at: now,
             silence: 0,
             refusals: None,
+            words: bond::Words::default(),
             paper: paper::Ends::new(&config),
             last_sent: now,
             last_received: now,
             counts: SessionStats::default(),
             config,
-        }
+        };
+        session.answer_bond();
+        session
     }
 
     // ---- sending ------------------------------------------------------------------------------
@@ -322,9 +327,8 @@ impl Session {
     ///
     /// [`Config::limit`]: crate::Config::limit
     pub fn set_limit(&mut self, limit: Option<u64>) {
-        for lane in self.paths.iter_mut() {
-            lane.path.set_limit(limit);
-        }
+        let now = self.last_sent.max(self.last_received);
+        self.paths.set_limit(now, limit);
     }
 
     /// Memory for blocks on their way, bytes, as [`Config::send_window`] says for the beginning. If it becomes less, nothing
@@ -506,6 +510,7 @@ impl Session {
         self.paper_timed_out(now);
         self.sc_timed_out(now);
         self.look_for_losses(now);
+        self.look_at_copies(now);
         for index in 0..self.paths.len() {
             let path = &mut self.paths.at_mut(index).path;
             path.settle(now);

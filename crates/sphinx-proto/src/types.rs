@@ -8,6 +8,7 @@ use sphinx_fec::Row;
 
 use crate::config::Role;
 use crate::path::Losses;
+use crate::paths::{PathPolicy, PathState};
 use crate::wire::{
     ConnectionId, FlowNews, Fragment, Header, Rider, SymbolId, VARINT_MAX, WindowSpan, WireError,
 };
@@ -442,6 +443,8 @@ pub enum Event {
     PathChanged(Tuple),
     /// Packets with this spare connection id are not this session's any more.
     ConnectionIdRetired(ConnectionId),
+    /// The budget of the last path is spent; CLOSE has been queued.
+    OutOfBudget,
     /// Nothing has been heard for the idle timeout.
     PeerLost,
     /// The peer answers, but for the idle timeout it has confirmed nothing of what this end has to send,
@@ -529,6 +532,8 @@ pub enum PathNews {
     Back,
     /// It has been opened, and the peer has answered there.
     Opened,
+    /// Its budget is spent: it is no more.
+    Spent,
     /// It does not answer although others do: these take over, and it is asked until it answers.
     Suspect,
 }
@@ -540,10 +545,10 @@ pub struct PathStats {
     pub id: u32,
     /// Its addresses.
     pub tuple: Tuple,
-    /// The peer has answered from there.
-    pub is_validated: bool,
-    /// It does not answer although others do.
-    pub is_suspect: bool,
+    /// What it is doing.
+    pub state: PathState,
+    /// What it is to be used for.
+    pub policy: PathPolicy,
     /// IP bytes sent on it.
     pub ip_bytes_sent: u64,
     /// Packets sent on it.
@@ -560,6 +565,8 @@ pub struct PathStats {
     pub plr: f64,
     /// Packets that rate control would send now, IP bytes per second.
     pub pacing_rate: u64,
+    /// Largest UDP payload that got through, bytes.
+    pub datagram_len: u16,
 }
 
 /// Counters and estimates of one session.

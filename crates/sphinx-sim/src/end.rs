@@ -11,7 +11,7 @@ use sphinx_driver::{
 use sphinx_link::{Datagram, Packet};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Config, Nanos, PathId, PathNews, Role, Session, Time, Tuple};
+use sphinx_proto::{Bond, Config, Nanos, PathId, PathNews, PathPolicy, Role, Session, Time, Tuple};
 
 use crate::app::{Heard, Listener, Local, Readers, Talker, Writers};
 use crate::arrivals::Arrivals;
@@ -73,8 +73,10 @@ pub struct End<P> {
     window_max: u64,
     pub(crate) windows: VecDeque<(Nanos, u64)>,
     /// Further paths that are to be opened: when, from where, and to where; and those that are or will be soon.
-    to_open: VecDeque<(Nanos, SocketAddr, SocketAddr)>,
-    opening: Vec<Tuple>,
+    to_open: VecDeque<(Nanos, Tuple, PathPolicy)>,
+    opening: Vec<(Tuple, PathPolicy)>,
+    /// When it wants another mode of several paths.
+    pub(crate) bonds: VecDeque<(Nanos, Bond)>,
     further: Vec<SocketAddr>,
     /// When its application will accept the session.
     pub(crate) accepted_at: Option<Nanos>,
@@ -141,6 +143,7 @@ impl<P: PacketProtection> End<P> {
             windows: VecDeque::new(),
             to_open: VecDeque::new(),
             opening: Vec::new(),
+            bonds: VecDeque::new(),
             further: Vec::new(),
             accepted_at: None,
             cids: BTreeSet::from([config.local_cid]),
@@ -208,6 +211,7 @@ impl<P: PacketProtection> End<P> {
             self.windows.front().map(|(at, _)| *at),
             self.controllers.front().map(|(at, _)| *at),
             self.to_open.front().map(|(at, ..)| *at),
+            self.bonds.front().map(|(at, _)| *at),
         ];
         timers.into_iter().flatten().min()
     }
@@ -348,8 +352,17 @@ impl<P: PacketProtection> End<P> {
     }
 
     /// A path is to be opened at this time, between these addresses.
-    pub(crate) fn will_open(&mut self, at: Nanos, from: SocketAddr, to: SocketAddr) {
-        self.to_open.push_back((at, from, to));
+    pub(crate) fn will_open(
+        &mut self,
+        at: Nanos,
+        (from, to): (SocketAddr, SocketAddr),
+        policy: PathPolicy,
+    ) {
+        let tuple = Tuple {
+            remote: to,
+            local_ip: Some(from.ip()),
+        };
+        self.to_open.push_back((at, tuple, policy));
         self.further.push(from);
     }
 
@@ -365,16 +378,13 @@ impl<P: PacketProtection> End<P> {
     }
 
     fn open_paths(&mut self, now: Nanos) {
-        while let Some((_, from, to)) = self.to_open.pop_front_if(|(at, ..)| *at <= now) {
-            self.opening.push(Tuple {
-                remote: to,
-                local_ip: Some(from.ip()),
-            });
+        while let Some((_, tuple, policy)) = self.to_open.pop_front_if(|(at, ..)| *at <= now) {
+            self.opening.push((tuple, policy));
         }
         let (driver, clock) = (&mut self.driver, Time::from_nanos(now));
         let before = self.opening.len();
         self.opening
-            .retain(|tuple| driver.open_path(clock, *tuple).is_none());
+            .retain(|(tuple, policy)| driver.open_path(clock, *tuple, *policy).is_none());
         self.is_woken |= self.opening.len() < before;
     }
 
@@ -484,6 +494,10 @@ impl<P: PacketProtection> End<P> {
                 self.set_window(clock, size);
             }
             self.open_paths(now);
+            while let Some((_, bond)) = self.bonds.pop_front_if(|(at, _)| *at <= now) {
+                self.driver.set_bond(bond);
+                self.is_woken = true;
+            }
             while let Some((_, cc)) = self.controllers.pop_front_if(|(at, _)| *at <= now) {
                 self.driver.set_cc(clock, cc);
                 self.is_woken = true;

@@ -83,6 +83,10 @@ impl<P: PacketProtection> Pair<P> {
             config.memory = scenario.memory;
             if !scenario.further.is_empty() {
                 config.paths_max = 8;
+                config.bond = Some(scenario.bond);
+            }
+            if let (Role::Client, Some(policy)) = (role, scenario.policies.first()) {
+                config.policy = *policy;
             }
             let credit = scenario.accepted.map_or(u64::MAX, |(_, credit)| credit);
             match role {
@@ -103,8 +107,11 @@ impl<P: PacketProtection> Pair<P> {
         );
         let mut client = client;
         for (index, (at, ..)) in scenario.further.iter().enumerate() {
-            client.will_open(*at, further_address(index), addresses[1]);
+            let policy = scenario.policies.get(index + 1).copied();
+            let place = (further_address(index), addresses[1]);
+            client.will_open(*at, place, policy.unwrap_or_default());
         }
+        client.bonds = scenario.bonds.iter().copied().collect();
         let mut server = End::new(
             config(Role::Server, 1, 2),
             server_protection,
@@ -315,6 +322,9 @@ impl<P: PacketProtection> Pair<P> {
     fn explain(&self, what: &str) {
         for (end, link) in self.ends.iter().zip(&self.links) {
             println!("{:?}", end.session().stats());
+            for path in end.session().path_stats() {
+                println!("{path:?}");
+            }
             println!("{:?}", link.counters());
             println!(
                 "written {} received {}",

@@ -6,7 +6,9 @@ use sphinx_driver::PacketProtection;
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{EPSILON, Icm, Nanos, Paper, PathMemory, Profile, STREAMS_MAX, Sc};
+use sphinx_proto::{
+    Bond, EPSILON, Icm, Nanos, Paper, PathMemory, PathPolicy, Profile, STREAMS_MAX, Sc,
+};
 
 use crate::SEC;
 use crate::pair::Pair;
@@ -24,6 +26,12 @@ pub struct Scenario {
     pub backward: LinkConfig,
     /// Further paths from the client to the same server: when the client opens each, its way there and its way back.
     pub further: Vec<(Nanos, LinkConfig, LinkConfig)>,
+    /// What several paths are for.
+    pub bond: Bond,
+    /// What the paths are to be used for, from the first on; others as usual.
+    pub policies: Vec<PathPolicy>,
+    /// When the client wants another mode, and which; in the order of time.
+    pub bonds: Vec<(Nanos, Bond)>,
     /// What the client does.
     pub client: Plan,
     /// What the server does.
@@ -93,6 +101,9 @@ impl Scenario {
             forward,
             backward,
             further: Vec::new(),
+            bond: Bond::Aggregate,
+            policies: Vec::new(),
+            bonds: Vec::new(),
             client: Plan::default(),
             server: Plan::default(),
             profile: Profile::Bulk,

@@ -10,17 +10,21 @@ use sphinx_driver::keys::Keys;
 use sphinx_driver::{Driver, EndReason, Origin, Outbox, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, PATHS_MAX, Paper, Sc, Session, Time, Tuple};
+use sphinx_proto::{Nanos, PATHS_MAX, Paper, PathId, PathState, Sc, Session, Time, Tuple};
 use sphinx_workers::Coding;
 
 use crate::control::Traffic;
+use crate::engine::Further;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::options::{Cc, Options};
+use crate::paths::{PathWish, begins_there_too};
 use crate::shared::{Inner, Shared};
-use crate::stats::{Load, PathFigures, Stats};
+use crate::stats::{Load, PathEvent, PathFigures, Stats};
 
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
+/// News of paths that the application has not taken: the latest.
+const PATH_EVENTS_MAX: usize = 64;
 
 /// Frames of a packet back end, as a driver takes them.
 struct Frames<'a, Tx: PacketTx> {
@@ -52,8 +56,12 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
 
 pub(crate) struct Association {
     driver: Driver<Keys, Coding>,
-    /// Addresses of this end at which further paths are to be opened, as soon as the peer's connection ids for them are there.
-    further: Vec<IpAddr>,
+    /// Further paths that are to be opened, as soon as the peer's connection ids for them are there; the next one last.
+    further: Vec<Further>,
+    /// Whether its options have paths, and where those but the first begin, those that came later among them.
+    has_options: bool,
+    begins: Vec<IpAddr>,
+    path_wishes: Vec<PathWish>,
     shared: Arc<Shared>,
     /// What the control plane has sent and received for this session.
     control: Traffic,
@@ -136,6 +144,9 @@ impl Association {
         Self {
             driver: Driver::new(core, keys, coding, is_client),
             further: Vec::new(),
+            has_options: is_client && !options.paths.is_empty(),
+            begins: Vec::new(),
+            path_wishes: Vec::new(),
             shared,
             control: Traffic::default(),
             endpoint,
@@ -188,6 +199,7 @@ impl Association {
         if let Some(memory) = inner.memory.take() {
             self.limit_memory(now, memory);
         }
+        self.path_wishes.append(&mut inner.path_wishes);
         let cc = inner.cc.take();
         if let Some(cc) = cc {
             self.driver.set_cc(now, cc);
@@ -205,6 +217,7 @@ impl Association {
             self.ended(&mut inner, end);
         }
         self.open_further(now);
+        self.tell_of_paths(&mut inner);
         for tuple in self.driver.take_path_changes() {
             shared.set_remote(tuple.remote);
         }
@@ -225,20 +238,107 @@ impl Association {
         }
     }
 
-    /// Further paths are to be opened at these addresses of this end, in this order.
-    pub(crate) fn will_open(&mut self, mut further: Vec<IpAddr>) {
+    /// What its application wants of paths, since the last call.
+    pub(crate) fn take_path_wishes(&mut self) -> Vec<PathWish> {
+        std::mem::take(&mut self.path_wishes)
+    }
+
+    /// Does it; `attach` opens a socket at an address, and on an interface if one is named.
+    pub(crate) fn follow(
+        &mut self,
+        now: Time,
+        wish: PathWish,
+        attach: impl FnOnce(IpAddr, Option<&str>) -> io::Result<()>,
+    ) {
+        match wish {
+            PathWish::Add {
+                path,
+                device,
+                answer,
+            } => {
+                let added = self.add_path(now, path, || attach(path.local, device.as_deref()));
+                // Whoever asked may have gone.
+                let _ = answer.try_send(added);
+            }
+            PathWish::Abandon { path, answer } => {
+                let _ = answer.try_send(self.driver.abandon_path(now, path));
+            }
+            PathWish::Policy { path, policy } => {
+                self.driver.set_path_policy(path, policy);
+            }
+            PathWish::Bond(bond) => self.driver.set_bond(bond),
+        }
+    }
+
+    /// Its place among the options' paths.
+    fn add_path(
+        &mut self,
+        now: Time,
+        path: Further,
+        attach: impl FnOnce() -> io::Result<()>,
+    ) -> Result<usize, Error> {
+        let open = self.driver.core().path_stats();
+        let is_open = |local| open.iter().any(|open| open.tuple.local_ip == Some(local));
+        let is_awaited = self.further.iter().any(|known| known.local == path.local);
+        if is_open(path.local) || is_awaited {
+            return Err(begins_there_too(path.local));
+        }
+        if !self.driver.core().may_have_several_paths() {
+            let why = "this session has one path: begin it with --path, and with an other end that knows several";
+            return Err(Error::new(ErrorKind::Usage, why));
+        }
+        if open.len() + self.further.len() >= PATHS_MAX {
+            let why = format!("a session has at most {PATHS_MAX} paths");
+            return Err(Error::new(ErrorKind::Usage, why));
+        }
+        attach()
+            .map_err(|error| Error::new(ErrorKind::LocalIo, error.to_string()).caused_by(error))?;
+        // Of one that was there before, the latest is meant.
+        self.begins.push(path.local);
+        self.further.insert(0, path);
+        self.open_further(now);
+        Ok(self.begins.len())
+    }
+
+    /// Further paths are to be opened, in this order.
+    pub(crate) fn will_open(&mut self, mut further: Vec<Further>) {
+        self.begins = further.iter().map(|path| path.local).collect();
         further.reverse();
         self.further = further;
     }
 
+    /// What has become of paths, for the application.
+    fn tell_of_paths(&mut self, inner: &mut Inner) {
+        for (path, news) in self.driver.take_path_news() {
+            let figures = inner.stats.paths.iter().flatten();
+            let known = figures.clone().find(|known| known.id == path.get());
+            let now = self.driver.core().path_stats().into_iter();
+            let local = now
+                .filter(|stats| stats.id == path.get())
+                .map(|stats| stats.tuple.local_ip);
+            let local = local.chain(known.map(|known| known.local)).flatten().next();
+            let event = PathEvent {
+                elapsed: self.shared.elapsed(),
+                id: path.get(),
+                option: self.option_of(path.get(), local),
+                local,
+                news,
+            };
+            if inner.path_events.len() == PATH_EVENTS_MAX {
+                inner.path_events.pop_front();
+            }
+            inner.path_events.push_back(event);
+        }
+    }
+
     fn open_further(&mut self, now: Time) {
         let remote = self.driver.core().tuple().remote;
-        while let Some(local) = self.further.last() {
+        while let Some(path) = self.further.last() {
             let tuple = Tuple {
-                remote,
-                local_ip: Some(*local),
+                remote: path.remote.unwrap_or(remote),
+                local_ip: Some(path.local),
             };
-            if self.driver.open_path(now, tuple).is_none() {
+            if self.driver.open_path(now, tuple, path.policy).is_none() {
                 return;
             }
             self.further.pop();
@@ -449,7 +549,8 @@ impl Association {
 
     fn stats(&self) -> Stats {
         let (counters, core) = (self.driver.counters(), self.driver.core());
-        let paths = path_figures(core);
+        let paths = self.path_figures();
+        let bond = core.bond();
         let (remote, core) = (core.tuple().remote, core.stats());
         let ip_overhead = if remote.is_ipv4() { 28 } else { 48 };
         let control = &self.control;
@@ -493,10 +594,67 @@ impl Association {
             warnings_sent: core.warnings_sent,
             warnings_received: core.warnings_received,
             field_operations: counters.field_operations,
+            bond,
             paths,
             load: self.endpoint.load.since(&self.endpoint_before.load),
             ..self.stats_names
         }
+    }
+}
+
+impl Association {
+    /// What the application may know of the paths.
+    fn path_figures(&self) -> [Option<PathFigures>; PATHS_MAX] {
+        let mut figures = [None; PATHS_MAX];
+        for (place, path) in figures.iter_mut().zip(self.driver.core().path_stats()) {
+            let (state, reason) = state_of(path.state);
+            *place = Some(PathFigures {
+                id: path.id,
+                option: self.option_of(path.id, path.tuple.local_ip),
+                local: path.tuple.local_ip,
+                remote: path.tuple.remote,
+                state,
+                reason,
+                policy: path.policy,
+                wire_bytes_sent: path.ip_bytes_sent,
+                wire_bytes_received: path.ip_bytes_received,
+                wire_packets_sent: path.packets_sent,
+                rtt: Duration::from_nanos(path.rtt),
+                min_rtt: Duration::from_nanos(path.min_rtt),
+                plr: path.plr,
+                pacing_rate: path.pacing_rate,
+            });
+        }
+        figures
+    }
+
+    /// Which of the options' paths it is.
+    fn option_of(&self, id: u32, local: Option<IpAddr>) -> Option<usize> {
+        if id == PathId::FIRST.get() {
+            return self.has_options.then_some(0);
+        }
+        let mut begins = self.begins.iter();
+        begins
+            .rposition(|begin| Some(*begin) == local)
+            .map(|at| at + 1)
+    }
+}
+
+/// What a path is doing, and why it carries nothing if it does not.
+fn state_of(state: PathState) -> (&'static str, Option<&'static str>) {
+    match state {
+        PathState::Validating => (
+            "validating",
+            Some("the other end has not answered there yet"),
+        ),
+        PathState::Working => ("working", None),
+        PathState::Resting => (
+            "resting",
+            Some("it is slower, and others would wait for it"),
+        ),
+        PathState::Standby => ("standby", Some("other paths carry everything")),
+        PathState::Dear => ("standby", Some("cheaper paths suffice")),
+        PathState::Suspect => ("suspect", Some("it does not answer")),
     }
 }
 
@@ -513,31 +671,6 @@ impl Drop for Association {
     }
 }
 
-/// What the application may know of the paths.
-fn path_figures(core: &Session) -> [Option<PathFigures>; PATHS_MAX] {
-    let mut figures = [None; PATHS_MAX];
-    for (place, path) in figures.iter_mut().zip(core.path_stats()) {
-        *place = Some(PathFigures {
-            id: path.id,
-            local: path.tuple.local_ip,
-            remote: path.tuple.remote,
-            state: match (path.is_validated, path.is_suspect) {
-                (false, _) => "validating",
-                (true, true) => "suspect",
-                (true, false) => "working",
-            },
-            wire_bytes_sent: path.ip_bytes_sent,
-            wire_bytes_received: path.ip_bytes_received,
-            wire_packets_sent: path.packets_sent,
-            rtt: Duration::from_nanos(path.rtt),
-            min_rtt: Duration::from_nanos(path.min_rtt),
-            plr: path.plr,
-            pacing_rate: path.pacing_rate,
-        });
-    }
-    figures
-}
-
 /// What an end means to the application.
 fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
     let seconds = idle_timeout.as_secs_f64();
@@ -551,6 +684,10 @@ fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
         EndReason::Forgeries => Error::new(
             ErrorKind::Protocol,
             "so many packets did not open that a forged one might: the session is not safe any longer",
+        ),
+        EndReason::OutOfBudget => Error::new(
+            ErrorKind::Cancelled,
+            "the budget of the last path is spent",
         ),
         EndReason::PeerGone => Error::new(
             ErrorKind::PeerLost,
@@ -598,6 +735,7 @@ fn farewell(end: &EndReason) -> (u64, String) {
         | EndReason::CannotSeal(_)
         | EndReason::WorkerPanicked => (close_code::DONE, ""),
         EndReason::Forgeries => (close_code::PROTOCOL, "too many packets did not open"),
+        EndReason::OutOfBudget => (close_code::CANCELLED, "the budget of its paths is spent"),
         EndReason::PeerGone => (
             close_code::CANCELLED,
             "nobody listens at this end's address",

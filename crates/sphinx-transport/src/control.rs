@@ -33,7 +33,7 @@ use crate::access::{AccessList, DOOR_KEY_LEN, Guests};
 use crate::budget::Window;
 use crate::routing::IdMaker;
 use crate::ticket::{Identity, Ticket};
-use door::Door;
+use door::{Door, is_first_flight};
 use greeting::{GREETING_LEN, greeting, is_greeting};
 pub(crate) use params::{Params, Service};
 use repeat::Copies;
@@ -190,6 +190,13 @@ impl Control {
         Ok(id)
     }
 
+    /// What an earlier session learned about the path of a handshake that has just begun: round trip, and share of packets lost.
+    pub(crate) fn remember(&mut self, id: ConnId, rtt: Duration, plr: f64) {
+        if let Some(session) = self.session(id) {
+            session.remember(rtt, plr);
+        }
+    }
+
     /// Ends a connection, in whatever state; no event follows. Unknown and ended ones are ignored.
     ///
     /// `code` is one of the close codes of §2, `reason` for people, cut at 256 bytes.
@@ -236,6 +243,13 @@ impl Control {
                 if let Some(session) = self.sessions.get_mut(&handle.0) {
                     session.received(datagram.len());
                     session.conn.handle_event(event);
+                    if is_first_flight(datagram) {
+                        let whose = (session.id, session.stage());
+                        for datagram in session.answer_again() {
+                            let at_once = std::iter::once(Duration::ZERO);
+                            self.copies.make(now, whose, datagram, at_once);
+                        }
+                    }
                     self.drive(handle.0, now);
                 }
             }
@@ -315,8 +329,10 @@ impl Control {
                 self.stats.withheld_datagrams += 1;
                 continue;
             }
-            if session.repeats(buf) {
-                self.copies.make(now, session.id, session.stage(), buf);
+            let datagram: Arc<[u8]> = buf.as_slice().into();
+            if let Some(delays) = session.repetition(&datagram) {
+                let whose = (session.id, session.stage());
+                self.copies.make(now, whose, &datagram, delays);
             }
             return Some(session.transmit());
         }
@@ -507,6 +523,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         receive_credit: window.credit,
         streams: window.streams,
         paths_max: settings.paths_max,
+        bond: settings.bond,
         idle_timeout_ms: Some(settings.idle_timeout_ms),
         max_udp_payload: settings.max_udp_payload,
         // Whoever uses it may make this end keep four times as much of a block as the window counts: measurements are worth that.

@@ -22,10 +22,11 @@ use sphinx_xdp::{XdpConfig, XdpIo};
 
 use crate::access::{Access, AccessList, Guests, TicketSecret};
 use crate::control::Control;
-use crate::engine::{Engine, Purpose, Remote, settings};
+use crate::engine::{Engine, Further, Purpose, Remote, settings};
 use crate::error::{Error, ErrorKind};
 use crate::memory::PathFile;
-use crate::options::{Io, LocalPath, Options, Service};
+use crate::options::{Io, Options, Service};
+use crate::paths::open_paths;
 use crate::routing::IdMaker;
 use crate::shared::Session;
 use crate::signal::{Signal, Waiter};
@@ -221,7 +222,7 @@ impl Server {
         let mut list = AccessList::new();
         list.add_ticket(identity.own_secret(), true);
         let guests = Guests::new(list);
-        let settings = settings(service, options, PATHS_MAX);
+        let settings = settings(service, options, PATHS_MAX, None);
         let control = Control::server(&identity, guests.clone(), settings).with_ids(ids(options));
         let (local_addr, waker) = (io.local_addr(), io.waker());
         let lobby = Lobby::new();
@@ -394,7 +395,7 @@ fn purpose(
     ticket: &Ticket,
     service: Service,
     options: &Options,
-    (remotes, further): (Vec<SocketAddr>, Vec<IpAddr>),
+    (remotes, further): (Vec<SocketAddr>, Vec<Further>),
 ) -> Purpose {
     // Here, as the engine must not wait for a file.
     let paths = options.path_memory.clone().map(PathFile::new);
@@ -466,88 +467,6 @@ fn open_client(remotes: Vec<SocketAddr>) -> Result<(UdpIo, Vec<SocketAddr>), Err
             Ok((open(v4)?, remotes.collect()))
         }
         None => Ok((open(v4)?, remotes)),
-    }
-}
-
-/// A socket for each path of a client, the peer's addresses of the family of its first one, and where the paths but the first begin.
-fn open_paths(
-    paths: &[LocalPath],
-    remotes: Vec<SocketAddr>,
-) -> Result<(UdpIo, Vec<SocketAddr>, Vec<IpAddr>), Error> {
-    let is_v6 = match (paths.first(), remotes.first()) {
-        (Some(LocalPath::Address(address)), _) => address.is_ipv6(),
-        (_, remote) => remote.is_some_and(SocketAddr::is_ipv6),
-    };
-    let remotes: Vec<_> = { remotes.into_iter() }
-        .filter(|remote| remote.is_ipv6() == is_v6)
-        .collect();
-    let Some(remote) = remotes.first() else {
-        let why = "the ticket has no address of the family of the first --path";
-        return Err(Error::new(ErrorKind::Usage, why));
-    };
-    let mut configs = Vec::new();
-    for path in paths {
-        let (address, device) = begin(path, *remote)?;
-        if configs
-            .iter()
-            .any(|known: &UdpConfig| known.bind.ip() == address)
-        {
-            let why =
-                format!("two paths begin at {address}: paths are told apart by their addresses");
-            return Err(Error::new(ErrorKind::Usage, why));
-        }
-        configs.push(UdpConfig {
-            device,
-            ..UdpConfig::new((address, 0).into())
-        });
-    }
-    let further = configs.iter().skip(1).map(|config| config.bind.ip());
-    let further = further.collect();
-    let mut configs = configs.iter().zip(paths);
-    let failed = |path: &LocalPath| {
-        let path = path.to_string();
-        move |error: io::Error| {
-            Error::new(
-                ErrorKind::LocalIo,
-                format!("cannot use path {path}: {error}"),
-            )
-            .caused_by(error)
-        }
-    };
-    let Some((first, path)) = configs.next() else {
-        return Err(Error::new(ErrorKind::Usage, "no path"));
-    };
-    let mut io = UdpIo::open(first).map_err(failed(path))?;
-    for (config, path) in configs {
-        io.attach(config).map_err(failed(path))?;
-    }
-    Ok((io, remotes, further))
-}
-
-/// The address that a path towards `remote` begins at, and the interface that it is bound to.
-fn begin(path: &LocalPath, remote: SocketAddr) -> Result<(IpAddr, Option<String>), Error> {
-    match path {
-        LocalPath::Address(address) if address.is_ipv6() != remote.is_ipv6() => Err(Error::new(
-            ErrorKind::Usage,
-            format!("path {address} is of another address family than {remote}"),
-        )),
-        LocalPath::Address(address) => Ok((*address, None)),
-        LocalPath::Interface(name) => match UdpIo::address_towards(remote, Some(name)) {
-            Ok(address) => Ok((address, Some(name.clone()))),
-            Err(error) => {
-                let hint = match error.raw_os_error() {
-                    // ENODEV
-                    Some(19) => "there is no such interface",
-                    // ENETUNREACH
-                    Some(101) => {
-                        "it has no route to there: give it one of its own, such as `ip route add default via GATEWAY dev IFACE metric 1000`"
-                    }
-                    _ => "it is down, or has no address",
-                };
-                let why = format!("cannot use path {name} towards {remote}: {hint}");
-                Err(Error::new(ErrorKind::LocalIo, why).caused_by(error))
-            }
-        },
     }
 }
 

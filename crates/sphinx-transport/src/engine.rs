@@ -15,7 +15,7 @@ use sphinx_net::{
     Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Waker, minimise_timer_slack,
 };
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Nanos, PATHS_MAX, PathMemory, Time, Tuple};
+use sphinx_proto::{Bond, Nanos, PATHS_MAX, PathMemory, PathPolicy, Time, Tuple};
 use sphinx_workers::{Coding, Crew, pin};
 
 use crate::access::Peer;
@@ -61,9 +61,20 @@ pub(crate) enum Purpose {
         service: Service,
         ticket: Ticket,
         remotes: Vec<Remote>,
-        /// Addresses of this end that further paths begin at.
-        further: Vec<IpAddr>,
+        /// Paths but the first.
+        further: Vec<Further>,
     },
+}
+
+/// A path of a client that is to be opened once the session is there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Further {
+    /// Where it begins.
+    pub(crate) local: IpAddr,
+    /// Where it leads, unless that is where the first one does.
+    pub(crate) remote: Option<SocketAddr>,
+    /// What it is to be used for.
+    pub(crate) policy: PathPolicy,
 }
 
 /// An address of the peer that is to be tried.
@@ -355,6 +366,10 @@ impl<Io: PacketIo> Engine<Io> {
             } = member;
             let traffic = self.control.traffic(*id);
             association.service(now, clock, traffic, endpoint, &mut self.workshop);
+            for wish in association.take_path_wishes() {
+                let io = &mut self.io;
+                association.follow(now, wish, |local, device| io.attach(local, device));
+            }
             if association.is_full() {
                 self.behind = Some(cid);
             } else {
@@ -580,12 +595,18 @@ fn start_crew(
 }
 
 /// What an end says about itself in the handshake.
-pub(crate) fn settings(service: Service, options: &Options, paths: usize) -> Settings {
+pub(crate) fn settings(
+    service: Service,
+    options: &Options,
+    paths: usize,
+    bond: Option<Bond>,
+) -> Settings {
     Settings {
         sc: options.sc,
         recv_window: options.recv_window,
         paper: options.paper,
         paths_max: paths.clamp(1, PATHS_MAX) as u8,
+        bond,
         service: service.wire(),
         budget: Budget::new(options.memory),
         idle_timeout_ms: options.idle_timeout.as_millis().min(u128::from(u32::MAX)) as u64,

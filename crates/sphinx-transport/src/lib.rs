@@ -71,6 +71,7 @@ pub mod fuzzing;
 mod memory;
 mod message;
 mod options;
+mod paths;
 mod recv_stream;
 mod routes;
 mod routing;
@@ -93,7 +94,9 @@ pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind, close_code};
 pub use memory::path_memory_file;
 pub use message::{MAX_MESSAGE, MessageReceiver, MessageSender};
-pub use options::{Cc, Codec, Family, Icm, Io, LocalPath, Options, Profile, Service, auto_workers};
+pub use options::{
+    Cc, Codec, Family, Icm, Io, LocalPath, Options, PathOptions, Profile, Service, auto_workers,
+};
 pub use recv_stream::RecvStream;
 pub use routing::{ROUTING_KEY_LEN, Route, RoutingKey};
 pub use send_stream::SendStream;
@@ -103,9 +106,11 @@ pub use sphinx_dpdk::{DpdkConfig, DpdkError};
 pub use sphinx_driver::DatagramCounts;
 pub use sphinx_net::ResolveError;
 pub use sphinx_proto::wire::BUNDLE_MAX;
-pub use sphinx_proto::{Losses, PATHS_MAX, Paper, PathNews, Sc, Urgency, cc};
+pub use sphinx_proto::{
+    Bond, Losses, PATHS_MAX, Paper, PathNews, PathPolicy, PathRole, Sc, Urgency, cc,
+};
 pub use sphinx_workers::WORKERS_MAX;
 pub use sphinx_xdp::{XdpConfig, XdpError};
-pub use stats::{Load, PathFigures, Stats};
+pub use stats::{Load, PathEvent, PathFigures, Stats};
 pub use ticket::{ServerKey, Ticket, TicketError};
 pub use unordered::UnorderedReceiver;

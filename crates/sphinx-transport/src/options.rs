@@ -9,7 +9,7 @@ use std::time::Duration;
 #[cfg(feature = "dpdk")]
 use sphinx_dpdk::DpdkConfig;
 use sphinx_fec::CodeId;
-use sphinx_proto::{Config, Nanos};
+use sphinx_proto::{Bond, Config, Nanos, PathPolicy};
 use sphinx_workers::{usable_cpus, workers_for};
 
 pub use sphinx_net::Family;
@@ -225,6 +225,27 @@ impl fmt::Display for LocalPath {
     }
 }
 
+/// A path of a connecting end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathOptions {
+    /// Where it begins.
+    pub begin: LocalPath,
+    /// Where it leads, `host:port`, unless that is where the ticket does. The server has to be the same.
+    pub to: Option<String>,
+    /// What it is to be used for.
+    pub policy: PathPolicy,
+}
+
+impl From<LocalPath> for PathOptions {
+    fn from(begin: LocalPath) -> Self {
+        Self {
+            begin,
+            to: None,
+            policy: PathPolicy::default(),
+        }
+    }
+}
+
 /// Settings of an endpoint and its sessions.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -262,7 +283,9 @@ pub struct Options {
     pub limit: Option<u64>,
     /// Of a connecting end: where its paths begin. The first one is that of the handshake, and the others are opened as soon as the
     /// session is there, if the other end knows how. None: one path, as routing has it.
-    pub paths: Vec<LocalPath>,
+    pub paths: Vec<PathOptions>,
+    /// Of a connecting end with several paths: what they are for, in both directions if the other end knows the mode.
+    pub bond: Bond,
     /// How long to try to reach the peer.
     pub connect_timeout: Duration,
     /// Silence after which the peer counts as lost; and how long a session may have data to send of which
@@ -310,6 +333,7 @@ impl Default for Options {
             recv_window: None,
             limit: None,
             paths: Vec::new(),
+            bond: Bond::Aggregate,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             readers_may_pause: false,

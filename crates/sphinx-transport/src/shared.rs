@@ -3,6 +3,7 @@
 #[cfg(all(test, loom))]
 pub(crate) mod models;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -19,10 +20,11 @@ use crate::access::Peer;
 use crate::error::{Error, ErrorKind, close_code};
 use crate::memory::PathFile;
 use crate::options::{Cc, Profile};
+use crate::paths::PathWish;
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
 use crate::signal::{Signal, Waiter};
-use crate::stats::Stats;
+use crate::stats::{PathEvent, Stats};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard};
 
 /// Largest close code that has an encoding.
@@ -77,6 +79,10 @@ pub(crate) struct Inner {
     /// The peer has answered CLOSE, or it makes no sense to wait.
     pub(crate) close_answered: bool,
     pub(crate) stats: Stats,
+    /// What has become of paths, until the application takes it; the latest only.
+    pub(crate) path_events: VecDeque<PathEvent>,
+    /// What the application wants of paths.
+    pub(crate) path_wishes: Vec<PathWish>,
     /// The longest datagram that the peer takes, bytes; 0: it takes none.
     pub(crate) datagram_max: usize,
     /// What is worth remembering about the path to this address, by now.
@@ -173,6 +179,8 @@ impl Shared {
             peer_code: None,
             close_answered: false,
             stats: Stats::default(),
+            path_events: VecDeque::new(),
+            path_wishes: Vec::new(),
             datagram_max,
             learned: None,
             paths: None,
@@ -285,6 +293,12 @@ impl Shared {
         if !self.ringing.swap(true, Ordering::AcqRel) {
             self.doorbell.ring(self.session);
         }
+    }
+
+    /// The engine is to do something about paths.
+    pub(crate) fn wish(&self, wish: PathWish) {
+        self.lock().path_wishes.push(wish);
+        self.wake();
     }
 
     /// The engine looks now. To be called before the queues are locked: what is left in them later
@@ -566,6 +580,11 @@ impl Session {
     pub fn set_profile(&self, profile: Profile) {
         self.shared.lock().profile = Some(profile);
         self.shared.wake();
+    }
+
+    /// What has become of paths since the last call, in turn: of the latest 64, where nobody has asked for long.
+    pub fn take_path_events(&self) -> Vec<PathEvent> {
+        self.shared.lock().path_events.drain(..).collect()
     }
 
     /// Counters and estimates, at most some milliseconds old, but for those of datagrams, which are of this moment; those of the

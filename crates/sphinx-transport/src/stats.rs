@@ -4,19 +4,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sphinx_driver::DatagramCounts;
-use sphinx_proto::{Losses, PATHS_MAX};
+use sphinx_proto::{Bond, Losses, PATHS_MAX, PathNews, PathPolicy};
 
 /// A snapshot of one path.
 #[derive(Debug, Clone, Copy)]
 pub struct PathFigures {
     /// The path: 0 is that of the handshake.
     pub id: u32,
+    /// Which of the paths of this end's options it is.
+    pub option: Option<usize>,
     /// Where it begins, if that is known.
     pub local: Option<IpAddr>,
     /// Where the peer is.
     pub remote: SocketAddr,
-    /// What it is doing: `validating`, `working` or `suspect`.
+    /// What it is doing: `validating`, `working`, `resting`, `standby` or `suspect`.
     pub state: &'static str,
+    /// Why it carries no data, if it does not.
+    pub reason: Option<&'static str>,
+    /// What it is to be used for.
+    pub policy: PathPolicy,
     /// Data-plane IP bytes sent on it.
     pub wire_bytes_sent: u64,
     /// Data-plane IP bytes received on it.
@@ -31,6 +37,21 @@ pub struct PathFigures {
     pub plr: f64,
     /// Pacing rate, IP bytes per second.
     pub pacing_rate: u64,
+}
+
+/// Something has become of a path.
+#[derive(Debug, Clone, Copy)]
+pub struct PathEvent {
+    /// When, since the first handshake datagram.
+    pub elapsed: Duration,
+    /// The path.
+    pub id: u32,
+    /// Which of the paths of this end's options it is.
+    pub option: Option<usize>,
+    /// Where it begins, if that is known.
+    pub local: Option<IpAddr>,
+    /// What.
+    pub news: PathNews,
 }
 
 /// A snapshot of one session's counters and estimates. Rates are IP bytes per second.
@@ -106,6 +127,8 @@ pub struct Stats {
     pub warnings_received: u64,
     /// Bytes multiplied and added over GF(2^8) for generations at this end.
     pub field_operations: u64,
+    /// What several paths are for.
+    pub bond: Bond,
     /// The open paths, by id.
     pub paths: [Option<PathFigures>; PATHS_MAX],
     /// When losses are compensated.

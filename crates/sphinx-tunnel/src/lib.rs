@@ -9,8 +9,8 @@
 //! | `datagrams`, `udp` | datagrams between sockets and flows |
 //! | `dial` | names resolved, targets connected |
 //! | `proxy` | SOCKS5 and HTTP CONNECT |
-//! | `grant`, `limits` | what one client may do, and how much of it |
 //! | `tun` | IP packets of a network interface |
+//! | `grant`, `limits` | what one client may do, and how much of it |
 //! | `live` | a session, and what comes to it |
 //! | `client`, `server` | the two ends |
 //! | `event` | what there is to tell |

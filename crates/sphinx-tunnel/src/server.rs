@@ -205,25 +205,6 @@ impl Client {
                 }
                 .map_err(|refusal| (at.to_string(), refusal))
             }
-            Request::Join => {
-                let joined = match grant.enrol() {
-                    None => Err("an invitation is needed to join".to_owned()),
-                    // It writes to a file.
-                    Some(enrol) => tokio::task::spawn_blocking(move || enrol())
-                        .await
-                        .unwrap_or_else(|error| Err(error.to_string())),
-                };
-                match joined {
-                    Ok(()) => {
-                        if exchange::accept(&mut send, None).await.is_ok() {
-                            let _ = send.finish().await;
-                            let _ = send.wait_delivered().await;
-                        }
-                        return;
-                    }
-                    Err(why) => Err(("join".to_owned(), Refusal::new(Status::Denied, why))),
-                }
-            }
             Request::Tun { flow, addresses } => {
                 let carried = match &self.server.tun {
                     Some(hub) if grant.permit().lets_tun() => {
@@ -242,6 +223,25 @@ impl Client {
                     )),
                 };
                 carried.map_err(|refusal| ("tun".to_owned(), refusal))
+            }
+            Request::Join => {
+                let joined = match grant.enrol() {
+                    None => Err("an invitation is needed to join".to_owned()),
+                    // It writes to a file.
+                    Some(enrol) => tokio::task::spawn_blocking(move || enrol())
+                        .await
+                        .unwrap_or_else(|error| Err(error.to_string())),
+                };
+                match joined {
+                    Ok(()) => {
+                        if exchange::accept(&mut send, None).await.is_ok() {
+                            let _ = send.finish().await;
+                            let _ = send.wait_delivered().await;
+                        }
+                        return;
+                    }
+                    Err(why) => Err(("join".to_owned(), Refusal::new(Status::Denied, why))),
+                }
             }
             Request::Accepted { .. } | Request::AcceptedUdp { .. } => {
                 let none = Refusal::new(Status::Unsupported, "this server asked for no listener");

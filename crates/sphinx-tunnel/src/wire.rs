@@ -273,12 +273,12 @@ impl Request {
                 out.put_u32(*listener);
                 out.put_u64(*flow);
             }
-            Self::Join => out.put_u8(JOIN),
             Self::Tun { flow, addresses } => {
                 out.put_u8(TUN);
                 out.put_u64(*flow);
                 put_list(&mut out, addresses, |out, ip| put_ip(out, *ip));
             }
+            Self::Join => out.put_u8(JOIN),
         }
         with_length(out)
     }
@@ -317,11 +317,11 @@ impl Request {
                 listener: data.try_get_u32().map_err(short)?,
                 flow: data.try_get_u64().map_err(short)?,
             },
-            JOIN => Self::Join,
             TUN => Self::Tun {
                 flow: data.try_get_u64().map_err(short)?,
                 addresses: take_list(data, take_ip)?,
             },
+            JOIN => Self::Join,
             _ => return Err(WireError::Unknown),
         };
         match data.is_empty() {

@@ -92,6 +92,16 @@ impl<T> Choice<T> {
     }
 }
 
+impl<T> Choice<T> {
+    /// The value, if the engine takes it.
+    pub(crate) fn built(self) -> Option<T> {
+        match self {
+            Self::Built(value) => Some(value),
+            Self::Later(_) => None,
+        }
+    }
+}
+
 /// What redundancy is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {

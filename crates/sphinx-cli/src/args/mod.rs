@@ -5,6 +5,7 @@
 
 pub(crate) mod config;
 pub(crate) mod cp;
+mod ctl;
 #[cfg(feature = "lab")]
 pub(crate) mod demo;
 pub(crate) mod engine;
@@ -34,9 +35,10 @@ use crate::tools::{self, Tools};
 #[cfg(not(feature = "tunnel"))]
 use crate::tunnel::{JoinArgs, ServerArgs, TunnelArgs};
 use crate::units;
+pub(crate) use ctl::{CtlArgs, CtlCommand, PathsCommand};
 pub(crate) use engine::CommonArgs;
 pub(crate) use not_built::refuse_not_built;
-pub(crate) use paths::PathArgs;
+pub(crate) use paths::{PathArgs, bond, path};
 #[cfg(feature = "tunnel")]
 use tunnel::{JoinArgs, ServerArgs, TunnelArgs};
 
@@ -169,6 +171,10 @@ before what holds by default.")]
         #[command(subcommand)]
         command: PerfCommand,
     },
+    /// Ask or change a sphx that runs with --path: its paths, and what they are for
+    #[command(arg_required_else_help = true)]
+    #[command(after_help = ctl::EXAMPLES)]
+    Ctl(CtlArgs),
     #[command(flatten)]
     Tools(Tools),
     /// Help unmodified TCP over a lossy hop, from a machine in its path
@@ -217,10 +223,10 @@ cannot do what it was asked for.")
 Examples:
   sphx server --permit tunnel --ticket-file t
   sphx server --permit tunnel:tcp:*.corp:443,tunnel:udp:9.9.9.9:53,listen:2222 --ticket-file t
+  sphx server --permit tun --tun-pool 10.9.0.0/24 --ticket-file t
   sphx server --state /var/lib/sphx              for many: keeps its key and its clients
   sphx server invite laptop --permit tunnel --state /var/lib/sphx --ticket-file t
   sphx server revoke laptop --state /var/lib/sphx
-  sphx server --permit tun --tun-pool 10.9.0.0/24 --ticket-file t
 
 Rules, with commas between:
   tunnel                  what ssh would let through: any address, this machine's loopback included; -R on loopback

@@ -3,69 +3,101 @@
 use std::net::IpAddr;
 
 use clap::Args;
-use sphinx_transport::{LocalPath, PATHS_MAX, Sc};
+use sphinx_transport::{
+    Bond, ErrorKind, LocalPath, Options, PATHS_MAX, PathOptions, PathPolicy, PathRole, Sc,
+};
 
 use super::engine::Choice;
-use crate::failure::{Outcome, fail_hint};
-use sphinx_transport::ErrorKind;
+use crate::failure::{Failure, Outcome, fail_hint};
+use crate::report::Names;
+use crate::units;
 
 /// Longest name of an interface (`IFNAMSIZ`).
 const INTERFACE_MAX: usize = 15;
-/// What a path may be given besides where it begins.
-const LATER: [&str; 6] = ["to", "role", "cost", "weight", "limit", "budget"];
+const KEYS: [&str; 6] = ["to", "role", "cost", "weight", "limit", "budget"];
+/// Greatest weight.
+const WEIGHT_MAX: u32 = 100;
 
 /// Flags of commands that may use several paths.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Paths")]
 pub(crate) struct PathArgs {
     /// Use the path that begins at this interface, or at this address of this machine; with several, all of them at once. The first is that of
-    /// the handshake
-    #[arg(long, value_name = "IFACE | ADDR", value_parser = path)]
-    pub(crate) path: Vec<Choice<LocalPath>>,
-    /// What several paths are for: aggregate, the sum of their rates; or, in a receive buffer that is bounded (--recv-window at the other end), sc,
-    /// systematic coding as published (docs/sc-multipath.md), with sc:rlnc, min-rtt and ecf to compare it with
-    #[arg(long, value_name = "MODE", default_value = "aggregate", value_parser = bond, requires = "path")]
-    pub(crate) bond: Choice<Bond>,
+    /// the handshake. Behind it, separated by commas: to=HOST:PORT, where else the server is reached; role=backup, used while no
+    /// other works; cost=N, for --bond cheapest; weight=N, how much it is preferred; limit=RATE; budget=SIZE, after which it is given up
+    #[arg(long, value_name = "[NAME=]IFACE | ADDR[,KEY=VALUE]...", value_parser = path)]
+    pub(crate) path: Vec<Choice<NamedPath>>,
+    /// What several paths are for:
+    ///   aggregate    the sum of their rates
+    ///   redundant    everything on all of them; redundant:2 on two
+    ///   backup       one at a time, in this order
+    ///   cheapest     the cheapest, and dearer ones for what these cannot carry
+    ///   sc           systematic coding as published, where the receive buffer is bounded (--recv-window at the
+    ///                other end, docs/sc-multipath.md); sc:rlnc, min-rtt and ecf to compare it with
+    #[arg(long, value_name = "MODE", default_value = "aggregate", value_parser = mode, requires = "path", verbatim_doc_comment)]
+    pub(crate) bond: Mode,
 }
 
 /// What several paths are for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Bond {
-    #[default]
-    Aggregate,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Bond(Bond),
+    /// In a buffer that is bounded.
     Sc(Sc),
 }
 
-/// Where a path begins.
-pub(crate) fn path(text: &str) -> Result<Choice<LocalPath>, String> {
-    const EXPECTED: &str = "expected an interface, such as wlan0, or an address of this machine";
+/// A path, and what it is called in reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedPath {
+    pub(crate) name: String,
+    pub(crate) options: PathOptions,
+}
+
+/// A path.
+pub(crate) fn path(text: &str) -> Result<Choice<NamedPath>, String> {
     if text == "auto" {
         return Ok(Choice::Later(text.to_owned()));
     }
     let mut parts = text.split(',');
-    let place = parts.next().unwrap_or_default();
-    let mut is_later = false;
+    let (name, begin) = named_place(parts.next().unwrap_or_default())?;
+    let (mut policy, mut to) = (PathPolicy::default(), None);
+    let mut seen = Vec::new();
     for part in parts {
-        match part.split_once('=') {
-            Some((key, value)) if LATER.contains(&key) && !value.is_empty() => is_later = true,
-            _ => {
-                return Err(format!(
-                    "{part}: expected KEY=VALUE, with one of the keys {}",
-                    LATER.join(", ")
-                ));
-            }
+        let known = part.split_once('=').filter(|(key, _)| KEYS.contains(key));
+        let Some((key, value)) = known.filter(|(_, value)| !value.is_empty()) else {
+            let keys = KEYS.join(", ");
+            return Err(format!(
+                "{part}: expected KEY=VALUE, with one of the keys {keys}"
+            ));
+        };
+        if seen.contains(&key) {
+            return Err(format!("{key} is given twice"));
+        }
+        seen.push(key);
+        let wrong = |why: String| format!("{key}={value}: {why}");
+        match key {
+            "to" => to = Some(endpoint(value).map_err(wrong)?),
+            "role" => policy.role = role(value).map_err(wrong)?,
+            "cost" => policy.cost = number(value, 0, u32::MAX).map_err(wrong)?,
+            "weight" => policy.weight = number(value, 1, WEIGHT_MAX).map_err(wrong)?,
+            "limit" => policy.limit = Some((units::rate(value).map_err(wrong)? / 8).max(1)),
+            _ => policy.budget = Some(units::size_positive(value).map_err(wrong)?),
         }
     }
-    let place = match place.split_once('=') {
-        Some((name, place)) if !name.is_empty() => {
-            is_later = true;
-            place
-        }
+    let options = PathOptions { begin, to, policy };
+    Ok(Choice::Built(NamedPath { name, options }))
+}
+
+/// A place, and what it is called.
+fn named_place(text: &str) -> Result<(String, LocalPath), String> {
+    const EXPECTED: &str = "expected an interface, such as wlan0, or an address of this machine";
+    let (name, place) = match text.split_once('=') {
+        Some((name, place)) if !name.is_empty() => (Some(name), place),
         Some(_) => return Err(EXPECTED.to_owned()),
-        None => place,
+        None => (None, text),
     };
     let address = place.trim_start_matches('[').trim_end_matches(']');
-    let path = match address.parse::<IpAddr>() {
+    let begin = match address.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() || address.is_multicast() => {
             return Err(format!("{address} is no address of one machine"));
         }
@@ -73,10 +105,29 @@ pub(crate) fn path(text: &str) -> Result<Choice<LocalPath>, String> {
         Err(_) if is_interface(place) => LocalPath::Interface(place.to_owned()),
         Err(_) => return Err(EXPECTED.to_owned()),
     };
-    Ok(match is_later {
-        true => Choice::Later(text.to_owned()),
-        false => Choice::Built(path),
-    })
+    let name = name.map_or_else(|| begin.to_string(), str::to_owned);
+    Ok((name, begin))
+}
+
+fn endpoint(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.map(|(_, port)| port.parse::<u16>()) {
+        Some(Ok(1..)) => Ok(text.to_owned()),
+        _ => Err("expected HOST:PORT".to_owned()),
+    }
+}
+
+fn role(text: &str) -> Result<PathRole, String> {
+    match text {
+        "primary" => Ok(PathRole::Primary),
+        "backup" => Ok(PathRole::Backup),
+        _ => Err("expected primary or backup".to_owned()),
+    }
+}
+
+fn number(text: &str, least: u32, most: u32) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| (least..=most).contains(n));
+    number.ok_or_else(|| format!("expected a number from {least} to {most}"))
 }
 
 /// Whether the kernel would take this as a name.
@@ -87,66 +138,127 @@ fn is_interface(name: &str) -> bool {
         && !matches!(name, "." | "..")
 }
 
-/// A mode.
-pub(crate) fn bond(text: &str) -> Result<Choice<Bond>, String> {
-    let later = |name| text == name || text.strip_prefix(name).is_some_and(|k| k.starts_with(':'));
+/// What `--bond` takes.
+fn mode(text: &str) -> Result<Mode, String> {
     if let Some(sc) = Sc::by_name(text) {
-        return Ok(Choice::Built(Bond::Sc(sc)));
+        return Ok(Mode::Sc(sc));
     }
-    match text {
-        "aggregate" => Ok(Choice::Built(Bond::Aggregate)),
-        "backup" | "cheapest" => Ok(Choice::Later(text.to_owned())),
-        _ if later("redundant") => Ok(Choice::Later(text.to_owned())),
-        _ => {
-            let schemes: Vec<_> = Sc::names().collect();
-            Err(format!("expected aggregate, {}", schemes.join(", ")))
-        }
-    }
+    bond(text).map(Mode::Bond).map_err(|error| {
+        let schemes: Vec<_> = Sc::names().collect();
+        format!("{error}, or {}", schemes.join(", "))
+    })
+}
+
+/// What a session may be told to do with its paths while it runs.
+pub(crate) fn bond(text: &str) -> Result<Bond, String> {
+    const EXPECTED: &str = "expected aggregate, redundant, redundant:K, backup, cheapest";
+    let bond = match text {
+        "aggregate" => Bond::Aggregate,
+        "redundant" => Bond::Redundant { copies: 0 },
+        "backup" => Bond::Backup,
+        "cheapest" => Bond::Cheapest,
+        _ => match text.strip_prefix("redundant:") {
+            Some(copies) => Bond::Redundant {
+                copies: number(copies, 2, PATHS_MAX as u32)? as u8,
+            },
+            None => return Err(EXPECTED.to_owned()),
+        },
+    };
+    Ok(bond)
+}
+
+fn wrong(message: String, hint: &str) -> Failure {
+    fail_hint(ErrorKind::Usage, message, hint)
 }
 
 impl PathArgs {
     /// The first value that is not built yet, with its flag.
     pub(crate) fn later(&self) -> Option<(&'static str, &str)> {
         let paths = self.path.iter().find_map(Choice::later);
-        let bond = self.bond.later().map(|mode| ("--bond", mode));
-        paths.map(|path| ("--path", path)).or(bond)
+        paths.map(|path| ("--path", path))
+    }
+
+    fn built(&self) -> impl Iterator<Item = &NamedPath> {
+        self.path.iter().filter_map(|choice| match choice {
+            Choice::Built(path) => Some(path),
+            Choice::Later(_) => None,
+        })
+    }
+
+    /// What the paths are called, in the order of the options' paths.
+    pub(crate) fn names(&self) -> Names {
+        Names::new(self.built().map(|path| path.name.clone()).collect())
     }
 
     /// The scheme for a bounded buffer, if one is wanted.
     pub(crate) fn sc(&self) -> Option<Sc> {
-        match &self.bond {
-            Choice::Built(Bond::Sc(sc)) => Some(*sc),
-            Choice::Built(Bond::Aggregate) | Choice::Later(_) => None,
+        match self.bond {
+            Mode::Sc(sc) => Some(sc),
+            Mode::Bond(_) => None,
         }
     }
 
-    /// Where the paths begin.
+    /// Whether paths were chosen.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.path.is_empty()
+    }
+
+    /// The options with these paths.
     ///
     /// # Errors
-    /// If one is named twice, or there are too many.
-    pub(crate) fn paths(&self) -> Outcome<Vec<LocalPath>> {
-        let mut paths: Vec<LocalPath> = Vec::new();
-        for choice in &self.path {
-            let Choice::Built(path) = choice else {
-                continue;
-            };
-            if paths.contains(path) {
-                return Err(fail_hint(
-                    ErrorKind::Usage,
-                    format!("--path {path} is given twice"),
+    /// If one is named twice, or there are too many, or fewer than the mode needs.
+    pub(crate) fn apply(&self, options: Options) -> Outcome<Options> {
+        let (mut paths, mut names): (Vec<PathOptions>, Vec<&str>) = Default::default();
+        for NamedPath { name, options } in self.built() {
+            if paths.iter().any(|known| known.begin == options.begin) {
+                return Err(wrong(
+                    format!("--path {} is given twice", options.begin),
                     "each path needs an interface, or an address, of its own",
                 ));
             }
-            paths.push(path.clone());
+            if names.contains(&name.as_str()) {
+                return Err(wrong(
+                    format!("two paths are called {name}"),
+                    "reports name paths: choose another name",
+                ));
+            }
+            names.push(name);
+            paths.push(options.clone());
         }
         if paths.len() > PATHS_MAX {
-            return Err(fail_hint(
-                ErrorKind::Usage,
+            return Err(wrong(
                 format!("{} paths: a session has at most {PATHS_MAX}", paths.len()),
                 "leave the slowest ones out",
             ));
         }
-        Ok(paths)
+        let bond = match self.bond {
+            Mode::Bond(bond) => bond,
+            Mode::Sc(_) => Bond::default(),
+        };
+        if let Bond::Redundant { copies } = bond
+            && usize::from(copies) > paths.len()
+        {
+            return Err(wrong(
+                format!("--bond {bond}: there are only {} paths", paths.len()),
+                "redundant, without a number, uses all of them",
+            ));
+        }
+        if !paths.is_empty()
+            && paths
+                .iter()
+                .all(|path| path.policy.role == PathRole::Backup)
+        {
+            return Err(wrong(
+                "all paths have role=backup".to_owned(),
+                "a backup takes over from a path without it",
+            ));
+        }
+        Ok(Options {
+            paths,
+            bond,
+            sc: self.sc(),
+            ..options
+        })
     }
 }
 
@@ -156,24 +268,51 @@ mod tests {
 
     use super::*;
 
+    fn built(text: &str) -> NamedPath {
+        match path(text).expect(text) {
+            Choice::Built(path) => path,
+            Choice::Later(_) => panic!("{text} is not built"),
+        }
+    }
+
     #[test]
     fn places() {
         let interface = LocalPath::Interface("wlan0".to_owned());
-        assert_eq!(path("wlan0"), Ok(Choice::Built(interface)));
+        let path = built("wlan0");
+        assert_eq!(
+            (path.name.as_str(), path.options),
+            ("wlan0", interface.into())
+        );
         let address = LocalPath::Address([10, 0, 0, 1].into());
-        assert_eq!(path("10.0.0.1"), Ok(Choice::Built(address)));
+        assert_eq!(built("lte=10.0.0.1").name, "lte");
+        assert_eq!(built("10.0.0.1").options, address.into());
         assert!(matches!(
-            path("[fd00::1]"),
-            Ok(Choice::Built(LocalPath::Address(_)))
+            built("[fd00::1]").options.begin,
+            LocalPath::Address(_)
         ));
-        for later in [
-            "auto",
-            "wwan0,cost=5,budget=2GB",
-            "lte=wwan0",
-            "wlan0,to=a.example:7",
-        ] {
-            assert_eq!(path(later).expect(later).later(), Some(later));
-        }
+        assert_eq!(
+            super::path("auto").expect("it is known").later(),
+            Some("auto")
+        );
+    }
+
+    #[test]
+    fn what_a_path_is_for() {
+        let path =
+            built("lte=wwan0,to=a.example:7,role=backup,cost=5,weight=3,limit=8mbit,budget=2GB");
+        assert_eq!(path.options.to.as_deref(), Some("a.example:7"));
+        let expected = PathPolicy {
+            role: PathRole::Backup,
+            cost: 5,
+            weight: 3,
+            limit: Some(1_000_000),
+            budget: Some(2_000_000_000),
+        };
+        assert_eq!(path.options.policy, expected);
+    }
+
+    #[test]
+    fn what_cannot_be() {
         for bad in [
             "",
             "0.0.0.0",
@@ -184,6 +323,16 @@ mod tests {
             "wlan0,price=5",
             "an-interface-too-long",
             "a b",
+            "wlan0,budget=0",
+            "wlan0,cost=-1",
+            "wlan0,cost=1,cost=2",
+            "wlan0,weight=0",
+            "wlan0,weight=101",
+            "wlan0,limit=0",
+            "wlan0,role=spare",
+            "wlan0,to=host",
+            "wlan0,to=:7",
+            "wlan0,to=host:0",
         ] {
             assert!(path(bad).is_err(), "{bad}");
         }
@@ -191,20 +340,67 @@ mod tests {
 
     #[test]
     fn modes() {
-        assert_eq!(bond("aggregate"), Ok(Choice::Built(Bond::Aggregate)));
-        let rlnc = Bond::Sc(Sc::Rlnc);
-        assert_eq!(bond("sc:rlnc"), Ok(Choice::Built(rlnc)));
-        assert!(bond("sc:").unwrap_err().contains("min-rtt"));
-        for later in ["redundant", "redundant:2", "backup"] {
-            assert_eq!(bond(later).expect(later).later(), Some(later));
+        assert_eq!(mode("sc:rlnc"), Ok(Mode::Sc(Sc::Rlnc)));
+        assert_eq!(mode("backup"), Ok(Mode::Bond(Bond::Backup)));
+        assert!(mode("sc:").unwrap_err().contains("min-rtt"));
+        for (text, expected) in [
+            ("aggregate", Bond::Aggregate),
+            ("redundant", Bond::Redundant { copies: 0 }),
+            ("redundant:2", Bond::Redundant { copies: 2 }),
+            ("backup", Bond::Backup),
+            ("cheapest", Bond::Cheapest),
+        ] {
+            assert_eq!(bond(text), Ok(expected));
+            assert_eq!(expected.to_string(), text);
         }
-        assert!(bond("fast").is_err() && bond("redundantly").is_err());
+        for bad in [
+            "fast",
+            "redundantly",
+            "redundant:",
+            "redundant:1",
+            "redundant:9",
+        ] {
+            assert!(bond(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn applied(paths: &[&str], wanted: &str) -> Outcome<Options> {
+        let args = PathArgs {
+            path: paths.iter().map(|text| path(text).expect(text)).collect(),
+            bond: mode(wanted).expect(wanted),
+        };
+        args.apply(Options::default())
+    }
+
+    #[test]
+    fn what_does_not_go_together() {
+        assert!(applied(&[], "aggregate").is_ok());
+        let two = applied(&["a", "b,cost=2"], "redundant:2").expect("two paths");
+        assert_eq!(
+            (two.paths.len(), two.bond),
+            (2, Bond::Redundant { copies: 2 })
+        );
+        let nine = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        for (paths, mode, word) in [
+            (&["a", "x=a"][..], "aggregate", "twice"),
+            (&["x=a", "x=b"], "aggregate", "called x"),
+            (&nine, "aggregate", "at most 8"),
+            (&["a", "b"], "redundant:3", "only 2"),
+            (&["a,role=backup"], "aggregate", "role=backup"),
+        ] {
+            let failure = applied(paths, mode).expect_err(word);
+            assert_eq!(failure.kind, ErrorKind::Usage);
+            assert!(failure.message.contains(word), "{}", failure.message);
+        }
     }
 
     proptest! {
         #[test]
-        fn total(text in ".*") {
+        fn total(text in ".*", value in "[^,]*") {
             let _ = (path(&text), bond(&text));
+            for key in KEYS {
+                let _ = path(&format!("wlan0,{key}={value}"));
+            }
         }
     }
 }

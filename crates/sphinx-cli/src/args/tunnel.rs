@@ -108,7 +108,7 @@ pub(crate) struct ServerArgs {
     /// What those who have the ticket may do, rules with commas between; nothing without one
     #[arg(long, value_name = "RULES", value_parser = str::parse::<Permit>)]
     pub(crate) permit: Option<Permit>,
-    /// Addresses for clients that send IP packets (--permit tun); the server has the first one. Once for each family
+    /// Addresses for clients that send IP packets (permit=tun); the server has the first one. Once for each family
     #[arg(long, value_name = "CIDR", value_parser = str::parse::<Pool>)]
     pub(crate) tun_pool: Vec<Pool>,
     /// Keep the server's key, tickets and clients in this directory: who was invited (sphx server invite) and has joined (sphx join) may

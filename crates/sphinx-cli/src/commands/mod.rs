@@ -8,6 +8,7 @@ pub(crate) mod config;
 mod consent;
 pub(crate) mod cost;
 pub(crate) mod cp;
+pub(crate) mod ctl;
 #[cfg(feature = "lab")]
 mod experiments;
 mod holder;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use sphinx_transport::{Cc, ErrorKind, Options, Profile, Service, Session};
 
+use super::ctl::Control;
 use super::reach::{Watch, Way};
 use super::{Context, listen};
 use crate::args::engine::Profile as ProfileArg;
-use crate::args::{PerfClientArgs, PerfServerArgs, ticket};
+use crate::args::{PathArgs, PerfClientArgs, PerfServerArgs, ticket};
 use crate::channel::Mode;
 use crate::failure::{Outcome, fail_hint, usage};
 use crate::perf::client::Request;
@@ -17,7 +18,7 @@ use crate::perf::{
     BLOCK_BYTES_MIN, DATAGRAM_BYTES_MAX, Direction, Limit, Measured, Messages, PACED_STREAMS_MAX,
     Pacing, client, server,
 };
-use crate::report::{Figures, Progress, Reporter, Role, Ticker};
+use crate::report::{Figures, PathTeller, Progress, Reporter, Role, Ticker};
 use crate::ssh::Host;
 use crate::ssh::meeting::Met;
 use crate::ssh::messages::{CopyRules, Task};
@@ -83,9 +84,8 @@ pub(super) fn serve_one(session: &Session, chosen: Profile, context: &Context) -
 
 pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let request = request(&args)?;
-    let mut options = args.common.options(profile_of(request.pacing.is_some()));
-    options.paths = args.paths.paths()?;
-    options.sc = args.paths.sc();
+    let options = args.common.options(profile_of(request.pacing.is_some()));
+    let mut options = args.paths.apply(options)?;
     options.bundle = args.bundle.unwrap_or(options.bundle);
     options.paper = args.paper.as_deref().copied();
     let host = args.ticket.as_deref().and_then(OsStr::to_str);
@@ -100,7 +100,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     ticket::note_exposure(&source, &context.reporter);
     let ticket = ticket::read(source)?;
     let (session, _registration) = context.connect(&ticket, Service::Perf, &options)?;
-    measure_over(&session, request, context)
+    measure_over(&session, request, &args.paths, context)
 }
 
 /// Measures to a machine where ssh starts the other end.
@@ -133,7 +133,7 @@ fn measure_at(
         Met::Udp { session, .. } => {
             let _registration = context.close_on_stop(session);
             let watch = Watch::start(&reached.ssh, session)?;
-            let measured = measure_over(session, request, context);
+            let measured = measure_over(session, request, &args.paths, context);
             reached.ssh.done();
             measured.map_err(|failure| watch.reason(failure))
         }
@@ -145,7 +145,13 @@ fn measure_at(
     }
 }
 
-fn measure_over(session: &Session, request: Request, context: &Context) -> Outcome<()> {
+/// Measures, over the options' paths.
+fn measure_over(
+    session: &Session,
+    request: Request,
+    paths: &PathArgs,
+    context: &Context,
+) -> Outcome<()> {
     let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     if let Limit::Bytes(bytes) = request.limit {
@@ -153,11 +159,20 @@ fn measure_over(session: &Session, request: Request, context: &Context) -> Outco
     }
     let stats = session.clone();
     let role = request.direction.client();
+    let names = paths.names();
+    let control = paths.is_used().then(Control::listen);
+    let _asked = control
+        .as_ref()
+        .map(|control| control.about(session, &names));
+    let teller = PathTeller::new(session, &reporter, &names);
+    let teller_meanwhile = teller.clone();
     let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
+        teller_meanwhile.tell();
         Figures::new(role, stats.stats())
     });
     let measured = client::measure(session, request, &progress);
     drop(ticker);
+    teller.tell();
     report(&measured?, None, &reporter);
     Ok(())
 }

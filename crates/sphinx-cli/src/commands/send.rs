@@ -6,12 +6,13 @@ use std::time::Duration;
 use sphinx_transport::{Options, Profile, Service, Ticket};
 
 use super::Context;
+use super::ctl::Control;
 use super::retry::{Retry, tell_how};
 use crate::args::{SendArgs, ticket};
 use crate::failure::{Outcome, local_io, usage as misused};
 use crate::files::roots::Root;
 use crate::files::{Announced, SourceKey, roots, send};
-use crate::report::{Done, Figures, Progress, Role, Ticker};
+use crate::report::{Done, Figures, Names, PathTeller, Progress, Role, Ticker};
 use crate::usage;
 
 pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
@@ -39,11 +40,9 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     ticket::note_exposure(&source, &context.reporter);
     let sending = Sending {
         ticket: ticket::read(source)?,
-        options: Options {
-            paths: args.paths.paths()?,
-            sc: args.paths.sc(),
-            ..args.common.options(Profile::Bulk)
-        },
+        options: args.paths.apply(args.common.options(Profile::Bulk))?,
+        names: args.paths.names(),
+        control: args.paths.is_used().then(Control::listen),
         roots,
         key,
         context,
@@ -56,6 +55,10 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
 struct Sending<'a> {
     ticket: Ticket,
     options: Options,
+    /// Of its paths.
+    names: Names,
+    /// Answers who asks about them.
+    control: Option<Control>,
     roots: Vec<Root>,
     key: SourceKey,
     context: &'a Context,
@@ -88,7 +91,12 @@ impl Sending<'_> {
         let progress = Arc::new(Progress::default());
         progress.expect_bytes(announced.bytes.unwrap_or(0));
         let stats = session.clone();
+        let teller = PathTeller::new(&session, &reporter, &self.names);
+        let control = self.control.as_ref();
+        let _asked = control.map(|control| control.about(&session, &self.names));
+        let paths = teller.clone();
         let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
+            paths.tell();
             Figures::new(Role::Sender, stats.stats())
         });
         let sent = send::send(
@@ -100,6 +108,7 @@ impl Sending<'_> {
             &reporter,
         );
         drop(ticker);
+        teller.tell();
         let (transferred, stats) = sent?;
         let code = transferred.exit_code()?;
         let bytes = transferred.counts.bytes;

@@ -156,13 +156,13 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
             "--permit tunnel lets those who have it reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
         ));
     }
-    let lets_tun = args.permit.as_ref().map(Permit::lets_tun);
-    if lets_tun == Some(true) && args.tun_pool.is_empty() {
+    let lets_tun = args.permit.as_ref().is_some_and(Permit::lets_tun);
+    if lets_tun && args.tun_pool.is_empty() {
         let failure = usage("--permit tun: clients need addresses");
         return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
     }
     let is_kept = args.state.is_some() || args.authorized.is_some() || args.permit.is_none();
-    if !is_kept && lets_tun == Some(false) && !args.tun_pool.is_empty() {
+    if !lets_tun && !is_kept && !args.tun_pool.is_empty() {
         let failure = usage("--tun-pool: no rule lets clients send IP packets");
         return Err(failure.with_hint("--permit tun does"));
     }

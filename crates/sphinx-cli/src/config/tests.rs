@@ -38,7 +38,7 @@ fn every_key_is_an_option() {
 #[test]
 fn a_server_s_file() {
     let text = "listen = [\"[::]:7749\"]\nadvertise = [\"vpn.example.org\"]\nauthorized = \"clients\"\n\
-                [limits]\nstreams-per-client = 4096\nmemory = \"512MiB\"\n";
+                [tun]\npool = \"10.9.0.0/24\"\n[limits]\nstreams-per-client = 4096\nmemory = \"512MiB\"\n";
     let mut all = said(Kind::Server, text).unwrap();
     all.sort();
     let expected = [
@@ -47,6 +47,7 @@ fn a_server_s_file() {
         ("limits.memory", "512MiB"),
         ("limits.streams-per-client", "4096"),
         ("listen", "[::]:7749"),
+        ("tun.pool", "10.9.0.0/24"),
     ];
     assert_eq!(all, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sphinx_transport::{PathFigures, Sc, Stats};
+use sphinx_transport::{Sc, Stats};
 
-use super::Event;
 use super::figures::{Figures, Overhead, Role};
+use super::{Event, paths};
 use crate::perf::Report;
 use crate::units::{show_duration, show_percent, show_rate, show_size};
 use crate::usage;
@@ -67,23 +67,6 @@ pub(crate) struct Done {
     pub(crate) clock: Option<String>,
     /// What the sending end says its overhead is, for a receiving end that hears of it.
     pub(crate) peer_overhead: Option<f64>,
-}
-
-/// One of several paths.
-fn path(path: &PathFigures) -> Value {
-    json!({
-        "path": path.id,
-        "local": path.local.map(|local| local.to_string()),
-        "remote": path.remote.to_string(),
-        "state": path.state,
-        "wire_bytes_sent": path.wire_bytes_sent,
-        "wire_bytes_received": path.wire_bytes_received,
-        "wire_packets_sent": path.wire_packets_sent,
-        "rtt_ms": rounded(path.rtt.as_secs_f64() * 1e3, 3),
-        "min_rtt_ms": rounded(path.min_rtt.as_secs_f64() * 1e3, 3),
-        "plr": rounded(path.plr, 6),
-        "rate_mbit_s": rounded(path.pacing_rate as f64 * 8e-6, 3),
-    })
 }
 
 impl Done {
@@ -227,7 +210,7 @@ impl Done {
             .with("codec", stats.codec)
             .with("profile", stats.profile)
             .with("io", stats.io);
-        let paths: Vec<_> = stats.paths.iter().flatten().map(path).collect();
+        let paths: Vec<_> = stats.paths.iter().flatten().map(paths::figures).collect();
         if paths.len() > 1 {
             event = event.with("paths", paths);
         }
@@ -362,7 +345,7 @@ fn worker_busy(stats: &Stats) -> Value {
 
 /// Digits beyond the accuracy of a measurement only make lines long. What is no number (a peer may
 /// claim anything) is null.
-fn rounded(value: f64, places: i32) -> Value {
+pub(super) fn rounded(value: f64, places: i32) -> Value {
     let scale = 10_f64.powi(places);
     json!((value * scale).round() / scale)
 }

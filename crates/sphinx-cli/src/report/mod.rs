@@ -5,6 +5,7 @@ mod done;
 mod figures;
 mod files;
 mod outlet;
+mod paths;
 mod progress;
 mod stall;
 mod writer;
@@ -18,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use done::{BlockMs, BlockNumbers, Done, Punctuality};
 pub(crate) use figures::{Figures, Role};
+pub(crate) use paths::{Names, PathTeller, path_line, paths_of};
 pub(crate) use progress::{Progress, Ticker};
 
 use crate::failure::{Failure, Outcome, exit_code, kind_name, local_io};

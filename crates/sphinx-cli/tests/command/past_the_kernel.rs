@@ -345,6 +345,36 @@ fn files_arrive_whole() {
     scratch.assert_same("movie", "in/movie");
 }
 
+/// The client's only address changes on the way: the program does not know the new one, and the socket carries on.
+#[test]
+fn a_new_address_is_carried_by_the_socket() {
+    let Some(net) = Net::direct(1500) else { return };
+    let scratch = Scratch::new();
+    let line = "perf server --json --once --ticket-file t --listen 10.82.1.1:0 --io xdp:eth0";
+    let line: Vec<&str> = line.split(' ').collect();
+    let mut server = Running::start_in_namespace(&net.server.namespace, &scratch, &line);
+    if !server.listens() {
+        let _: Option<()> = refused(&server.end());
+        return;
+    }
+    let line = "perf client --json --no-cache --ticket-file t --bytes 8MB --cc fixed:40mbit --interval-report 10ms --io xdp:eth0";
+    let line: Vec<&str> = line.split(' ').collect();
+    let mut client = Running::start_in_namespace(&net.client.namespace, &scratch, &line);
+    while client.event("progress")["bytes"].as_u64().unwrap_or(0) < 1_000_000 {}
+    for change in ["addr del 10.82.1.2/24", "addr add 10.82.1.3/24"] {
+        let change = format!("{change} dev {INTERFACE}");
+        assert!(ip(&net.client.namespace, &change).is_some(), "{change}");
+    }
+    let [client, server] = [client.end().expect(0), server.end().expect(0)];
+    assert_eq!(server.done()["bytes"], 8_000_000);
+    // What arrives at the new address.
+    let by_kernel = client.done()["kernel_datagrams"].as_u64();
+    assert!(
+        by_kernel.is_some_and(|datagrams| datagrams > 20),
+        "{by_kernel:?}"
+    );
+}
+
 /// However the process ends, the interface is as it was; and it can be had again at once.
 #[test]
 fn a_process_that_is_killed_leaves_nothing_behind() {

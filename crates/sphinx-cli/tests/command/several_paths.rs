@@ -105,7 +105,7 @@ impl Pair {
 
     /// Sends a file over both paths, and does something when a good part of it has arrived; what both ends say of it. The rest
     /// is handed over only then, however slow this machine is.
-    fn transfer(&self, meanwhile: impl FnOnce()) -> [Ended; 2] {
+    fn transfer(&self, bond: &str, meanwhile: impl FnOnce(&Value)) -> [Ended; 2] {
         let scratch = Scratch::new();
         let movie = fs::read(scratch.file("movie", BYTES)).expect("it was written");
         let listen = match self.family {
@@ -119,7 +119,7 @@ impl Pair {
         receiver.event("listening");
         let [first, second] = INTERFACES;
         let send = format!(
-            "--cc {RATE} --interval-report 10ms --path {first} --path {second} --stdin movie"
+            "--cc {RATE} --interval-report 10ms --path {first} --path {second} --bond {bond} --stdin movie"
         );
         let send: Vec<&str> = send.split(' ').collect();
         let start = || scratch.send(&send);
@@ -134,9 +134,10 @@ impl Pair {
                 let _ = stdin.write_all(later);
             }
         });
+        let up = sender.event("path");
         let arrived = |event: &Value| event["bytes"].as_u64().expect("a number");
         while arrived(&sender.event("progress")) < FIRST_BYTES as u64 / 2 {}
-        meanwhile();
+        meanwhile(&up);
         go_on.send(()).expect("it waits");
         let ended = [sender.end().expect(0), receiver.end().expect(0)];
         scratch.assert_same("movie", "in/movie");
@@ -166,7 +167,13 @@ fn both_paths_carry_a_file() {
         let Some(pair) = Pair::new(family) else {
             return;
         };
-        let [sent, received] = pair.transfer(|| {});
+        let [sent, received] = pair.transfer("aggregate", |up| {
+            assert_eq!(
+                (&up["state"], &up["name"]),
+                (&"up".into(), &"lte".into()),
+                "{up}"
+            );
+        });
         for (ended, end, field) in [
             (&sent, 2, "wire_bytes_sent"),
             (&received, 1, "wire_bytes_received"),
@@ -195,8 +202,8 @@ fn goes_down(path: usize, at_client: bool) {
             &pair.server
         };
         let line = format!("link set {} down", INTERFACES[path]);
-        let cut = || drop(ip(&host.namespace, &line).expect("it goes down"));
-        let [sent, received] = pair.transfer(cut);
+        let cut = |_: &Value| drop(ip(&host.namespace, &line).expect("it goes down"));
+        let [sent, received] = pair.transfer("aggregate", cut);
         let (dead, alive) = (path, 1 - path);
         let of_sender = paths(&sent);
         assert_eq!(of_sender[dead]["state"], "suspect", "{}", sent.done());
@@ -229,4 +236,62 @@ fn the_first_interface_of_the_server_goes_down() {
 #[test]
 fn the_second_interface_of_the_server_goes_down() {
     goes_down(1, false);
+}
+
+/// IP bytes that a standby may have: challenges and their answers, MTU probes, and a PING now and then.
+const STANDBY_MAX: u64 = 200_000;
+
+/// Both ways, what the ends sent over the path.
+fn sent_on(ends: &[Ended; 2], path: usize) -> u64 {
+    let sent = ends
+        .each_ref()
+        .map(|end| number(paths(end)[path], "wire_bytes_sent"));
+    sent.iter().sum()
+}
+
+#[test]
+fn a_backup_carries_nothing_until_the_first_path_is_down() {
+    for family in [Family::V4, Family::V6] {
+        let Some(pair) = Pair::new(family) else {
+            return;
+        };
+        let ends = pair.transfer("backup", |_| {});
+        for (end, role) in ends.iter().zip(["the sender", "the receiver"]) {
+            let [first, second] = paths(end);
+            assert_eq!(first["state"], "working", "{role}: {}", end.done());
+            assert_eq!(second["state"], "standby", "{role}: {}", end.done());
+            assert!(second["reason"].is_string(), "{second}");
+        }
+        assert!(sent_on(&ends, 0) > BYTES as u64, "{}", ends[0].done());
+        assert!(sent_on(&ends, 1) < STANDBY_MAX, "{}", ends[0].done());
+        let Some(pair) = Pair::new(family) else {
+            return;
+        };
+        let line = format!("link set {} down", INTERFACES[0]);
+        let cut = |_: &Value| drop(ip(&pair.client.namespace, &line).expect("it goes down"));
+        let ends = pair.transfer("backup", cut);
+        let [first, second] = paths(&ends[0]);
+        assert_eq!(first["state"], "suspect", "{}", ends[0].done());
+        assert_eq!(second["state"], "working", "{}", ends[0].done());
+        let rest = (BYTES - FIRST_BYTES) as u64;
+        assert!(sent_on(&ends, 1) > rest, "{}", ends[0].done());
+    }
+}
+
+#[test]
+fn redundant_paths_carry_the_same() {
+    for family in [Family::V4, Family::V6] {
+        let Some(pair) = Pair::new(family) else {
+            return;
+        };
+        let line = format!("link set {} down", INTERFACES[0]);
+        let cut = |_: &Value| drop(ip(&pair.client.namespace, &line).expect("it goes down"));
+        let ends = pair.transfer("redundant", cut);
+        assert_eq!(paths(&ends[0])[1]["state"], "working", "{}", ends[0].done());
+        // Nearly all that was sent before the cut, though a path that is late may leave some out.
+        let half = (FIRST_BYTES / 4) as u64;
+        for path in 0..2 {
+            assert!(sent_on(&ends, path) > half, "{}", ends[0].done());
+        }
+    }
 }

@@ -121,13 +121,14 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     self.path_changes.push(tuple);
                 }
                 Event::Path(path, news) => {
-                    if news == PathNews::Abandoned {
+                    if matches!(news, PathNews::Abandoned | PathNews::Spent) {
                         self.lanes.forget(path);
                     }
                     self.path_news.push((path, news));
                 }
                 Event::ConnectionIdRetired(cid) => self.retired.push(cid),
                 Event::PeerLost => self.end(EndReason::PeerLost),
+                Event::OutOfBudget => self.end(EndReason::OutOfBudget),
                 Event::PeerGone => self.end(EndReason::PeerGone),
                 Event::Stalled { held_up } => self.end(EndReason::Stalled { held_up }),
                 Event::Violation(what) => self.violation(now, what),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use sphinx_proto::wire::{ConnectionId, HEADER_LEN, OVERHEAD};
-use sphinx_proto::{PathId, PathNews, Time, Transmit, Tuple};
+use sphinx_proto::{Bond, PathId, PathNews, PathPolicy, Time, Transmit, Tuple};
 
 use super::{Driver, EndReason, Workshop};
 use crate::executor::{Executor, JobKind};
@@ -106,8 +106,18 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// Opens another path, on which packets travel between these addresses; `None` if there is no room for one, or not yet.
-    pub fn open_path(&mut self, now: Time, tuple: Tuple) -> Option<PathId> {
-        self.core.open_path(now, tuple)
+    pub fn open_path(&mut self, now: Time, tuple: Tuple, policy: PathPolicy) -> Option<PathId> {
+        self.core.open_path(now, tuple, policy)
+    }
+
+    /// What several paths are for from now on.
+    pub fn set_bond(&mut self, bond: Bond) {
+        self.core.set_bond(bond);
+    }
+
+    /// What a path is to be used for from now on; whether it is open.
+    pub fn set_path_policy(&mut self, path: PathId, policy: PathPolicy) -> bool {
+        self.core.set_path_policy(path, policy)
     }
 
     /// Gives a path up; whether it was open, and is not the last one.

@@ -1118,6 +1118,7 @@ impl Model {
                     assert_ne!(cid, self.config.local_cid, "the first one is never retired");
                 }
                 Event::Closed { .. }
+                | Event::OutOfBudget
                 | Event::PeerLost
                 | Event::PeerGone
                 | Event::Stalled { .. }

@@ -214,7 +214,7 @@ impl UdpIo {
     /// # Errors
     ///
     /// As [`UdpIo::open`], and when the system is out of file descriptors.
-    pub fn attach(&mut self, config: &UdpConfig) -> io::Result<()> {
+    pub fn attach_with(&mut self, config: &UdpConfig) -> io::Result<()> {
         let other = Self::open(config)?;
         let group = match self.group.take() {
             Some(group) => group,
@@ -223,6 +223,12 @@ impl UdpIo {
         group.add(other.as_fd())?;
         self.group = Some(group);
         let from = other.local_addr.ip();
+        if let Some(at) = self.tx.others.iter().position(|(known, _)| *known == from) {
+            // Its interface may have gone, and come again.
+            self.tx.others.remove(at);
+            self.rx.others.remove(at);
+            self.rx.batch_of = 0;
+        }
         self.rx.others.push(other.rx);
         self.tx.others.push((from, other.tx));
         Ok(())
@@ -304,6 +310,13 @@ impl PacketIo for UdpIo {
 
     fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    fn attach(&mut self, local: IpAddr, device: Option<&str>) -> io::Result<()> {
+        self.attach_with(&UdpConfig {
+            device: device.map(str::to_owned),
+            ..UdpConfig::new((local, 0).into())
+        })
     }
 
     fn counters(&self) -> Counters {

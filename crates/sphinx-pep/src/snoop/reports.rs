@@ -150,7 +150,7 @@ impl Snoop {
 
     /// When the packet left for the hop that left last of all that have arrived, these included. Of one that was sent twice, an answer that comes sooner than the
     /// shortest round trip is an answer to the first sending (RFC 8985), which says nothing of the second.
-    fn see_arrival<'a>(
+    fn newest_with<'a>(
         &self,
         now: Time,
         arrived: impl Iterator<Item = (u64, &'a super::Cached)>,

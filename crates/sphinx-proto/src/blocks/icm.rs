@@ -53,6 +53,9 @@ impl Compensation {
         let Some(block) = blocks.get_mut(sequence) else {
             return true;
         };
+        let Some(late) = block.copy_arrived(symbol, late) else {
+            return false;
+        };
         block.arrived(symbol, late);
         let needed = block.acked() <= block.needed();
         if late && block.undo_loss(symbol, redundancy.is_peeling()) {
@@ -74,6 +77,9 @@ impl Compensation {
         let Some(block) = blocks.get_mut(sequence) else {
             return;
         };
+        if !block.copy_lost(symbol) {
+            return;
+        }
         block.lost(round);
         if let Some(lifetime) = block.lifetime {
             let lost = (sequence, round);

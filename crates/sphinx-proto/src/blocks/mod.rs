@@ -4,6 +4,7 @@ mod ahead;
 mod assembly;
 mod coding;
 mod completion;
+mod copied;
 mod deadline;
 mod icm;
 mod incoming;

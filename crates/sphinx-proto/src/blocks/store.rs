@@ -8,6 +8,8 @@ use crate::types::{Lifetime, Slot, StreamId, Urgency, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
 use crate::{BlockId, Nanos, Time};
 
+use super::copied::Copied;
+
 /// What [`BlockStore::push`] is told of a block.
 #[derive(Debug)]
 pub(crate) struct NewBlock {
@@ -85,6 +87,8 @@ pub(crate) struct TxBlock {
     last_sent: Time,
     /// When it was compensated last.
     pub(super) compensated: Option<Time>,
+    /// What becomes of symbols that leave on several paths.
+    copied: Copied,
 }
 
 impl TxBlock {
@@ -123,6 +127,7 @@ impl TxBlock {
             lost_round: 0,
             last_sent: Time::ZERO,
             compensated: None,
+            copied: Copied::default(),
         }
     }
 
@@ -239,6 +244,26 @@ impl TxBlock {
         self.lost_round = self.lost_round.max(round);
     }
 
+    /// The symbol, which leaves, is to leave on another path too.
+    pub(crate) fn add_copy(&mut self, symbol: SymbolId) {
+        self.copied.add(symbol);
+    }
+
+    /// Whether one of the copies of this symbol has arrived.
+    pub(crate) fn has_copy(&self, symbol: SymbolId) -> bool {
+        self.copied.has_arrived(symbol)
+    }
+
+    /// A packet with the symbol has arrived, `late` if it had been given up. Whether the symbol had been; `None` if it was here before.
+    pub(super) fn copy_arrived(&mut self, symbol: SymbolId, late: bool) -> Option<bool> {
+        self.copied.arrived(symbol, late)
+    }
+
+    /// A packet with the symbol is given up; whether the symbol is.
+    pub(super) fn copy_lost(&mut self, symbol: SymbolId) -> bool {
+        self.copied.lost(symbol)
+    }
+
     /// A symbol of this block to send next.
     pub(crate) fn choice(&self, sequence: BlockId, symbol: SymbolId) -> SymbolChoice {
         SymbolChoice {
@@ -249,6 +274,7 @@ impl TxBlock {
             symbol_len: self.symbol_len,
             symbol,
             last_of_flight: false,
+            is_copy: false,
         }
     }
 }
@@ -264,6 +290,8 @@ pub(crate) struct SymbolChoice {
     pub(crate) symbol_len: u16,
     pub(crate) symbol: SymbolId,
     pub(crate) last_of_flight: bool,
+    /// It has left on another path already, or is about to: nothing of its block waits for it.
+    pub(crate) is_copy: bool,
 }
 
 /// All blocks on their way, in the order in which they were handed over: each has a sequence, from 0, which is its id

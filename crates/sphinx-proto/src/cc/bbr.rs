@@ -64,6 +64,9 @@ const MIN_ROUND: Nanos = 2 * MS;
 /// Fewest packets of a round on a slow link.
 const ROUND_PACKETS: f64 = 16.0;
 
+/// Loss in start-up that is believed to lie behind the link at most. Beside others in a full queue, whose packets hide it, a flow that takes
+/// all its losses for the channel's sends more the more it loses.
+const LOSS_BELIEVED: f64 = 0.6;
 /// Loss of a train that stretched, believed to lie behind the link while the channel is unknown: beyond that
 /// the train may have been more than the link's queue holds.
 const LOSS_UNPROVEN: f64 = 0.3;
@@ -159,7 +162,12 @@ impl Bbr {
 
     fn at_rest(params: CcParams) -> Self {
         let packet_bytes = f64::from(params.packet_bytes.max(64));
-        let startup = Startup::new(packet_bytes);
+        let remembered = params.memory.filter(|memory| {
+            let seen = params.rtt.unwrap_or(0);
+            (memory.rtt / 2..=memory.rtt.saturating_mul(2)).contains(&seen)
+        });
+        let rate = remembered.map(|memory| memory.rate as f64);
+        let startup = Startup::new(packet_bytes, params.rtt, rate);
         Self {
             packet_bytes,
             sampler: RateSampler::new(Phase::Startup),
@@ -302,7 +310,7 @@ impl Bbr {
             // A queue that grows is not full: what is missing was lost behind it. Otherwise growth
             // must show in what arrives.
             let stretched = s.stretched(8) && !self.is_brief(&s);
-            let known = self.startup.loss().unwrap_or(channel);
+            let known = self.startup.loss().unwrap_or(channel).min(LOSS_BELIEVED);
             let strict = (s.delivered_rate() / (1.0 - known)).min(s.full_rate());
             let bearable = self.loss.known().unwrap_or(0.0).max(LOSS_UNPROVEN);
             let rate = if stretched {
@@ -375,7 +383,12 @@ impl RateControl for Bbr {
     fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, _bytes_in_flight: u64) {
         self.sampler.on_sent(now, pn, ip_bytes, self.bw);
         match self.phase {
-            Phase::Startup => self.startup.on_sent(ip_bytes),
+            Phase::Startup => {
+                let ends_train = self.startup.on_sent(ip_bytes);
+                if ends_train {
+                    self.phase_run = self.sampler.start_run(Phase::Startup);
+                }
+            }
             Phase::Up => self.up_sent += f64::from(ip_bytes),
             _ => {}
         }

@@ -30,6 +30,8 @@ mod jitter;
 mod kind;
 mod limited;
 mod loss;
+#[cfg(test)]
+mod neighbours;
 mod path;
 mod resume;
 mod sampler;
@@ -158,6 +160,8 @@ pub struct CcParams {
     pub packet_bytes: u32,
     /// Packets per block, the step of [`AimdEcn`].
     pub block_packets: u32,
+    /// Round trip that the handshake took.
+    pub rtt: Option<Nanos>,
     /// What an earlier session on this path measured.
     pub memory: Option<PathMemory>,
     /// What the controller before it has found out, if there was one.
@@ -193,6 +197,7 @@ impl Default for CcParams {
         Self {
             packet_bytes: 1500,
             block_packets: 100,
+            rtt: None,
             memory: None,
             before: None,
         }

@@ -209,6 +209,8 @@ enum Event {
     SackDue(usize),
     Timer(usize),
     Tick,
+    /// A SACK of everything in the receive log up to a length has come the rest of its way.
+    SackArrives(usize, usize),
     /// The path gets longer.
     Longer,
 }
@@ -271,6 +273,8 @@ struct Flow {
     cc: Box<dyn RateControl>,
     app: App,
     starts: Nanos,
+    /// How much longer its round trip is than the link's.
+    farther: Nanos,
     backlog: u64,
     next_pn: PacketNumber,
     release_at: Nanos,
@@ -328,6 +332,7 @@ impl World {
             cc,
             app,
             starts,
+            farther: 0,
             backlog: 0,
             next_pn: PacketNumber::ZERO,
             release_at: starts,
@@ -349,6 +354,13 @@ impl World {
             App::Blocks { .. } => self.at(starts, Event::Block(flow)),
         }
         self.at(starts + 10 * MS, Event::Timer(flow));
+        self
+    }
+
+    /// The latest flow has a round trip that is so much longer.
+    pub(super) fn farther(mut self, by: Nanos) -> Self {
+        let flow = self.flows.last_mut().expect("added before");
+        flow.farther = by;
         self
     }
 
@@ -384,6 +396,7 @@ impl World {
                     }
                 }
                 Event::Timer(f) => self.timer(f),
+                Event::SackArrives(f, len) => self.on_sack(f, len),
                 Event::Longer => self.lengthen(),
                 Event::Tick => {
                     self.note_lost();
@@ -433,7 +446,10 @@ impl World {
         }
         while let Some(delivery) = self.backward.poll(self.now) {
             if let Carried::Sack { flow, len } = delivery.packet {
-                self.on_sack(flow, len);
+                match self.flows[flow].farther {
+                    0 => self.on_sack(flow, len),
+                    farther => self.at(self.now + farther, Event::SackArrives(flow, len)),
+                }
             }
         }
     }

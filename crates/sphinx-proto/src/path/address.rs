@@ -9,7 +9,7 @@ use crate::{Nanos, PacketNumber, Time};
 
 use super::ecn::Ecn;
 use super::monitor::Monitor;
-use super::mtu::{BlackHole, PathMtu};
+use super::mtu::{BlackHole, PathMtu, WORTHWHILE};
 use super::pacer::Pacer;
 use super::reordering::Reordering;
 use super::rtt::Rtt;
@@ -57,10 +57,11 @@ impl Settings {
         std::mem::replace(&mut self.kind, kind) != kind
     }
 
-    fn rate_control(&self, memory: Option<PathMemory>) -> Limited {
+    fn rate_control(&self, rtt: Option<Nanos>, memory: Option<PathMemory>) -> Limited {
         let params = CcParams {
             packet_bytes: self.small_packet(),
             block_packets: BLOCK_PACKETS,
+            rtt,
             memory,
             before: None,
         };
@@ -104,9 +105,11 @@ impl Address {
             first_packet: PacketNumber::ZERO,
             rtt: Rtt::new(config.initial_rtt),
             monitor: Monitor::remembering(memory.map(|memory| memory.plr)),
-            cc: settings.rate_control(memory),
+            cc: settings.rate_control(Some(config.initial_rtt), memory),
             pacer: Pacer::new(now),
-            mtu: settings.path_mtu(memory.map(|memory| memory.datagram_len)),
+            mtu: settings
+                .path_mtu(memory.map(|memory| memory.datagram_len))
+                .after(WORTHWHILE),
             hole: BlackHole::new(settings.small_packet()),
             ecn: Ecn::default(),
             reordering: Reordering::default(),
@@ -122,7 +125,7 @@ impl Address {
             first_packet: PacketNumber::ZERO,
             rtt: Rtt::new(rtt),
             monitor: Monitor::remembering(None),
-            cc: settings.rate_control(None),
+            cc: settings.rate_control(None, None),
             pacer: Pacer::new(now),
             mtu: settings.path_mtu(None),
             hole: BlackHole::new(settings.small_packet()),
@@ -148,7 +151,7 @@ impl Address {
             first_packet,
             rtt: Rtt::new(round_trip),
             monitor: self.monitor.successor(),
-            cc: settings.rate_control(None),
+            cc: settings.rate_control(None, None),
             pacer: Pacer::new(now),
             mtu,
             hole: BlackHole::new(settings.small_packet()),
@@ -179,6 +182,7 @@ impl Address {
         let params = CcParams {
             packet_bytes,
             block_packets: BLOCK_PACKETS,
+            rtt: None,
             memory: None,
             before: Some(before),
         };

@@ -44,6 +44,7 @@ pub(crate) use fragments::fragments_for;
 pub use monitor::Losses;
 pub(crate) use monitor::Monitor;
 pub use mtu::mtu_candidates;
+pub(crate) use pacer::Pacer;
 pub(crate) use rtt::Rtt;
 pub(crate) use sent::Carried;
 use settling::Scratch;
@@ -323,6 +324,7 @@ impl Path {
             self.address.timer.on_news(now);
         }
         if carried.counts() {
+            self.address.mtu.on_sent(ip_bytes);
             self.address.bytes_in_flight += u64::from(ip_bytes);
             let in_flight = self.address.bytes_in_flight;
             self.address.cc.on_sent(now, pn, ip_bytes, in_flight);
@@ -467,7 +469,11 @@ impl Path {
         let current = &mut self.address.tuple;
         if !self.is_validated || !current.is_same(&tuple) {
             let random = &mut self.stock;
-            return self.validation.on_packet(now, place, len, newest, random);
+            self.validation.on_packet(now, place, len, newest, random);
+            if !self.is_validated {
+                self.validation.await_answers();
+            }
+            return;
         }
         if newest {
             self.validation.on_packet_from_peer(current);

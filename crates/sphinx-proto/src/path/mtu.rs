@@ -3,8 +3,10 @@
 
 use crate::{Nanos, Time};
 
-/// Copies of each probe, so that random loss does not hide a larger MTU.
+/// Copies of each probe, so that random loss does not hide a larger MTU. One follows when the answer is late.
 const COPIES: u8 = 3;
+/// IP bytes of data after which the search on a new path begins: the first flight of what is long has as many, and a message has not.
+pub(super) const WORTHWHILE: u64 = 24 << 10;
 /// How long a size that failed is left alone.
 const AGAIN: Nanos = 60_000_000_000;
 /// A size that was once carried is tried again so soon after the path has become narrow, then after twice
@@ -44,6 +46,8 @@ pub(crate) struct PathMtu {
     next_copy: Time,
     /// What an earlier session found: probed first, and nothing larger right after it.
     remembered: Option<u16>,
+    /// IP bytes of data that are to leave before anything is probed.
+    waits_for: u64,
 }
 
 impl PathMtu {
@@ -61,7 +65,19 @@ impl PathMtu {
             copies_sent: 0,
             next_copy: Time::ZERO,
             remembered: remembered.filter(|size| candidates.contains(size) && wanted(size)),
+            waits_for: 0,
         }
+    }
+
+    /// The same, which begins when `ip_bytes` of data have left.
+    pub(crate) fn after(self, ip_bytes: u64) -> Self {
+        let waits_for = ip_bytes;
+        Self { waits_for, ..self }
+    }
+
+    /// A packet with data leaves.
+    pub(crate) fn on_sent(&mut self, ip_bytes: u32) {
+        self.waits_for = self.waits_for.saturating_sub(u64::from(ip_bytes));
     }
 
     /// Validated UDP payload in bytes.
@@ -110,7 +126,7 @@ impl PathMtu {
         let wait = if self.copies_sent == COPIES {
             3 * rtt + 50_000_000
         } else {
-            rtt / 4
+            rtt + rtt / 4
         };
         self.next_copy = now + wait;
         Some(size)
@@ -125,7 +141,7 @@ impl PathMtu {
     /// When [`PathMtu::poll`] has something to do.
     pub(crate) fn timeout(&self) -> Option<Time> {
         let is_searching = self.remembered.is_some() || self.larger().next().is_some();
-        is_searching.then_some(self.next_copy)
+        (is_searching && self.waits_for == 0).then_some(self.next_copy)
     }
 
     /// A probe of `size` was acknowledged.
@@ -158,6 +174,7 @@ impl PathMtu {
     pub(crate) fn fall(&mut self, now: Time) {
         self.current = self.base;
         self.remembered = None;
+        self.waits_for = 0;
         self.search_from(now);
         self.pause = AGAIN_SOON;
         self.fell_at = now;
@@ -261,12 +278,12 @@ mod tests {
     fn climbs_stops_and_tries_again_a_minute_later() {
         let mut mtu = PathMtu::new(1200, &[1200, 1472, 8972], 9000, None);
         assert_eq!(mtu.poll(time(0), 8), Some(1472));
-        assert_eq!(mtu.poll(time(1), 8), None);
-        assert_eq!(mtu.poll(time(2), 8), Some(1472));
+        assert_eq!(mtu.poll(time(9), 8), None);
+        assert_eq!(mtu.poll(time(10), 8), Some(1472));
         mtu.acked(1472);
-        assert_eq!((mtu.current(), mtu.poll(time(3), 8)), (1472, Some(8972)));
+        assert_eq!((mtu.current(), mtu.poll(time(11), 8)), (1472, Some(8972)));
         mtu.acked(1472);
-        let mut now = time(3);
+        let mut now = time(11);
         let mut copies = 1;
         while let Some(at) = mtu.timeout().filter(|at| *at < time(AGAIN)) {
             now = now.max(at);

@@ -12,6 +12,9 @@ const CANDIDATES_MAX: usize = 4;
 /// candidate is forgotten.
 const WAITS: [u64; 8] = [1, 1, 1, 2, 2, 4, 8, 16];
 const COPIES: u8 = WAITS.len() as u8;
+/// Longest wait after later copies, which double, where an answer is awaited for as long as it takes.
+const AWAITED_WAIT_MAX: Nanos = 1_000_000_000;
+const DOUBLINGS_MAX: usize = 16;
 /// A home that does not answer for so many probe timeouts counts as gone.
 const HOME_WAIT: Nanos = 3;
 /// Who has proved to be at home despite copies from elsewhere is not looked for elsewhere for so many probe timeouts.
@@ -33,8 +36,10 @@ struct Candidate {
     copies: u8,
     next_copy: Time,
     first_copy: Time,
-    /// This end has chosen to go there: it is asked until it answers, whatever has come from there.
+    /// This end has chosen to go there: whatever has come from there may be answered with more.
     is_chosen: bool,
+    /// It is asked until it answers: how long that takes is not known yet.
+    is_awaited: bool,
 }
 
 impl Candidate {
@@ -49,6 +54,7 @@ impl Candidate {
             next_copy: due,
             first_copy: due,
             is_chosen: false,
+            is_awaited: false,
         }
     }
 
@@ -60,7 +66,7 @@ impl Candidate {
     }
 
     fn has_copies(&self) -> bool {
-        self.is_chosen || self.copies < COPIES
+        self.is_awaited || self.copies < COPIES
     }
 
     fn may_send(&self) -> bool {
@@ -163,10 +169,18 @@ impl Validation {
         self.candidates.push(candidate);
     }
 
+    /// The peer begins a path, on which packets travel between the addresses of the candidates: these are asked until one answers.
+    pub(crate) fn await_answers(&mut self) {
+        for candidate in &mut self.candidates {
+            candidate.is_awaited = true;
+        }
+    }
+
     /// This end begins a path to there.
     pub(crate) fn choose(&mut self, now: Time, tuple: Tuple, challenge: [u8; 8]) {
         self.candidates.push(Candidate {
             is_chosen: true,
+            is_awaited: true,
             ..Candidate::new(tuple, PacketNumber::ZERO, challenge, 0, now)
         });
     }
@@ -272,7 +286,7 @@ impl Validation {
         len_max: usize,
     ) -> Option<PathPacket> {
         self.candidates
-            .retain(|c| c.is_chosen || c.copies < COPIES || now < c.next_copy);
+            .retain(|c| c.has_copies() || now < c.next_copy);
         let places = self.home.iter_mut().chain(&mut self.candidates);
         let candidate =
             { places }.find(|c| c.has_copies() && c.next_copy <= now && c.may_send())?;
@@ -286,8 +300,11 @@ impl Validation {
             self.quiet_until = now + pto / 4;
         }
         let last = WAITS.len() - 1;
-        let wait = WAITS[last.min(usize::from(candidate.copies))];
-        candidate.next_copy = now + (pto / 4 * wait).max(1);
+        let copies = usize::from(candidate.copies);
+        // The probe timeout of a new path is a guess.
+        let doublings = copies.saturating_sub(last).min(DOUBLINGS_MAX);
+        let wait = (pto / 4 * WAITS[last.min(copies)]).max(1);
+        candidate.next_copy = now + (wait << doublings).min(wait.max(AWAITED_WAIT_MAX));
         candidate.copies = candidate.copies.saturating_add(1);
         candidate.sent += len as u64;
         Some(PathPacket {

@@ -108,6 +108,7 @@ impl Session {
             symbol_len: choice.symbol_len,
             symbol,
             last_of_flight: false,
+            is_copy: false,
         };
         let body_len = usize::from(choice.symbol_len);
         let ip_bytes = self.account_sent(now, ONLY, body_len);

@@ -1,7 +1,8 @@
 //! What a session does with its paths as a whole: opening and abandoning them, and what is due on each (`docs/protocol.md` §10.4).
 
 use super::{Life, Session};
-use crate::paths::Lane;
+use crate::paths::{Lane, PathPolicy};
+use crate::scheduler::Duty;
 use crate::sender::{Carriage, Company};
 use crate::types::{Event, PacketMeta, PathNews, PathStats, Tuple};
 use crate::wire::{ConnectionId, Frame, Header};
@@ -18,33 +19,41 @@ impl Session {
         self.paths.index(path).is_some() || self.paths.is_ready(path)
     }
 
+    /// Whether both ends allow more than one path.
+    pub fn may_have_several_paths(&self) -> bool {
+        self.paths.may_be_several()
+    }
+
     /// Opens another path, on which packets travel between these addresses; `None` while there is no room for one, or its connection
     /// ids are not there yet. Nothing but challenges leaves on it until the [peer has answered](Event::Path).
-    pub fn open_path(&mut self, now: Time, tuple: Tuple) -> Option<PathId> {
+    pub fn open_path(&mut self, now: Time, tuple: Tuple, policy: PathPolicy) -> Option<PathId> {
         if !matches!(self.life, Life::Open) {
             return None;
         }
-        self.paths.open(now, tuple)
+        let path = self.paths.open(now, tuple, policy)?;
+        self.say_status(path);
+        Some(path)
     }
 
     /// Gives a path up, unless it is not open or the last one on which the peer has answered: what is on its way there counts as lost. Whether it was.
     pub fn abandon_path(&mut self, now: Time, path: PathId) -> bool {
         let remains = |lane: &Lane| lane.id() != path && lane.path.is_validated();
         let may_go = self.paths.iter().any(remains);
-        matches!(self.life, Life::Open) && may_go && self.drop_path(now, path)
+        matches!(self.life, Life::Open) && may_go && self.drop_path(now, path, PathNews::Abandoned)
     }
 
     /// Counters and estimates of the open paths.
     pub fn path_stats(&self) -> Vec<PathStats> {
-        let stats = self.paths.iter().map(|lane| PathStats {
+        let stats = self.paths.iter().enumerate().map(|(at, lane)| PathStats {
             id: lane.id().get(),
             tuple: lane.path.tuple(),
-            is_validated: lane.path.is_validated(),
-            is_suspect: lane.path.is_suspect(),
+            state: self.paths.state(at, &self.sender, &self.demand),
+            policy: lane.policy(),
             rtt: lane.path.rtt().smoothed(),
             min_rtt: lane.path.rtt().min(),
             plr: lane.path.monitor().plr(),
             pacing_rate: lane.path.cc().pacing_rate(),
+            datagram_len: lane.path.mtu(),
             ip_bytes_sent: lane.counts.ip_bytes_sent,
             packets_sent: lane.counts.packets_sent,
             ip_bytes_received: lane.counts.ip_bytes_received,
@@ -78,14 +87,16 @@ impl Session {
         } else {
             self.events
                 .push_back(Event::Path(path.id(), PathNews::Opened));
+            self.paths.arrange();
         }
     }
 
     /// The path is no more; the peer is told, in case that it does not know. Whether it was there.
-    pub(super) fn drop_path(&mut self, now: Time, id: PathId) -> bool {
+    pub(super) fn drop_path(&mut self, now: Time, id: PathId, news: PathNews) -> bool {
         let Some(at) = self.paths.index(id) else {
             return false;
         };
+        self.drop_all_copies(now, at);
         let lane = self.paths.at_mut(at);
         let mut carriage = Carriage {
             path: id,
@@ -112,7 +123,7 @@ impl Session {
             }
         }
         self.control_queue.push(&Frame::PathAbandon { path: id });
-        self.events.push_back(Event::Path(id, PathNews::Abandoned));
+        self.events.push_back(Event::Path(id, news));
         true
     }
 
@@ -147,13 +158,16 @@ impl Session {
             return path.challenge_timeout();
         }
         let duty = self.paths.duty(at, &self.sender, &self.demand);
+        // What is on standby is to take what the others carry, and looks for no more.
+        let is_wide = duty == Duty::Standby && path.mtu() >= self.paths.capacity().mtu;
         let pacer = path
             .next_departure(self.demand.backlog())
-            .filter(|_| lane.scheduler.has_symbol(&self.sender, duty) || self.sc_has_symbol(at));
+            .filter(|_| lane.scheduler.has_symbol(&self.sender, duty) || self.sc_has_symbol(at))
+            .map(|at| self.paths.limit_opens().map_or(at, |opens| opens.max(at)));
         let timers = [
             self.sender.timeout(path, self.company(at)),
             path.acks().timeout(),
-            path.mtu_timeout(),
+            path.mtu_timeout().filter(|_| !is_wide),
             path.challenge_timeout(),
             lane.local_ids.timeout(),
             pacer,
@@ -192,6 +206,7 @@ impl Session {
                 }
                 self.events
                     .push_back(Event::Path(lane.id(), PathNews::Suspect));
+                self.paths.arrange();
             }
         }
         self.give_up_expired(now);

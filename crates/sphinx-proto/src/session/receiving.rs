@@ -232,7 +232,18 @@ impl Session {
                     {
                         return self.violation(meta.now, NO_PATH);
                     }
-                    self.drop_path(meta.now, path);
+                    self.drop_path(meta.now, path, PathNews::Abandoned);
+                }
+                Frame::PathStatus(status) => {
+                    if !self.on_path_status(&status) {
+                        return self.violation(meta.now, NO_PATH);
+                    }
+                }
+                Frame::MaxPaths(paths) => self.on_max_paths(paths),
+                Frame::Bond { number, bond } => {
+                    if !self.on_bond(number, bond) {
+                        return self.violation(meta.now, "a server chose what paths are for");
+                    }
                 }
                 Frame::PathChallenge(data) => {
                     if let Some(at) = self.path_of(meta, header) {
@@ -404,6 +415,7 @@ impl Session {
         let is_honest = lane.path.on_sack(meta.now, sack, &mut carriage);
         if was_suspect && !lane.path.is_suspect() {
             self.events.push_back(Event::Path(path, PathNews::Back));
+            self.paths.arrange();
         }
         // Nothing about credit is believed of a SACK that cannot be.
         if is_honest && !sack.ranges.is_empty() {

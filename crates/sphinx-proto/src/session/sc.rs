@@ -129,6 +129,7 @@ impl Session {
     /// The next symbol, where nothing else is to leave.
     pub(super) fn sc_symbol(&mut self, now: Time) -> Option<Transmit> {
         self.sender.sc()?;
+        let is_held = !self.paths.within_limit(now);
         let (order, count) = self.paths.order();
         for at in order.into_iter().take(count) {
             let view = self.lane_view(at);
@@ -138,6 +139,7 @@ impl Session {
             }
             let mut sources = Sources {
                 duty: crate::scheduler::Duty::All,
+                is_held,
                 capacity: None,
                 path: &mut lane.path,
                 sender: &mut self.sender,

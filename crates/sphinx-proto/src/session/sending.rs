@@ -87,13 +87,16 @@ impl Session {
         if let Some(warning) = self.sc_warning(now) {
             return Some(warning);
         }
+        self.look_at_budgets(now);
         let (order, count) = self.paths.order();
         let capacity = (count > 1).then(|| self.paths.capacity());
+        let is_held = !self.paths.within_limit(now);
         for at in order.into_iter().take(count) {
             let duty = self.paths.duty(at, &self.sender, &self.demand);
             let lane = self.paths.at_mut(at);
             let mut sources = Sources {
                 duty,
+                is_held,
                 capacity,
                 path: &mut lane.path,
                 sender: &mut self.sender,
@@ -102,9 +105,12 @@ impl Session {
                 admission: &self.admission,
             };
             if let Some(next) = lane.scheduler.next(now, &mut sources) {
+                self.copy(now, at, &next);
                 return Some(self.make(now, at, next));
             }
         }
+        let is_waiting = self.sender.blocks().has_unsent();
+        self.paths.weigh_costs(now, is_waiting);
         self.paper_symbol(now).or_else(|| self.sc_symbol(now))
     }
 
@@ -234,8 +240,14 @@ impl Session {
             after,
         };
         self.sent(now, at, ip_bytes, (carried, true));
-        self.paths.at_mut(at).path.pace(ip_bytes);
+        self.pace(at, ip_bytes);
         transmit
+    }
+
+    /// A packet of symbols takes its time on the path.
+    fn pace(&mut self, at: usize, ip_bytes: u32) {
+        self.paths.at_mut(at).path.pace(ip_bytes);
+        self.paths.spend(ip_bytes);
     }
 
     fn window(&mut self, now: Time, at: usize, window: WindowChoice) -> Transmit {
@@ -312,7 +324,7 @@ impl Session {
             symbol: choice.symbol,
         };
         self.sent(now, at, ip_bytes, (carried, true));
-        self.paths.at_mut(at).path.pace(ip_bytes);
+        self.pace(at, ip_bytes);
     }
 
     /// The packet with the next number leaves.

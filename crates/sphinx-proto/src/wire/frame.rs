@@ -1,9 +1,11 @@
 //! Frames of control packets (`docs/protocol.md` §6).
 
 use super::{
-    BlockSack, ConnectionId, FlowKind, Reader, SymbolSack, VARINT_MAX, WireError, put_varint,
+    BlockSack, ConnectionId, FlowKind, PathStatus, Reader, SymbolSack, VARINT_MAX, WireError,
+    put_varint,
 };
 use crate::numbers::{BlockId, CidSequence, Ordinal, PacketNumber, PathId, WindowNumber};
+use crate::paths::Bond;
 use crate::types::StreamId;
 
 /// Most packet-number ranges in one SACK.
@@ -198,6 +200,17 @@ pub enum Frame<'a> {
     PaperSymbols(SymbolSack),
     /// Block-SACK of the paper's mode.
     PaperBlocks(BlockSack),
+    /// What a path is to be used for.
+    PathStatus(PathStatus),
+    /// Paths that this end may have open at a time, at least 1; what is above 255 counts as 255.
+    MaxPaths(u8),
+    /// What several paths are for.
+    Bond {
+        /// Rises with every such frame: the highest counts.
+        number: u64,
+        /// The mode.
+        bond: Bond,
+    },
     /// A generation is about to hold everything up (`docs/protocol.md` §14).
     Warning(Warning),
 }
@@ -232,6 +245,9 @@ impl Frame<'_> {
                 | Frame::Shrunk { .. }
                 | Frame::Gone(_)
                 | Frame::Flow(_)
+                | Frame::PathStatus(_)
+                | Frame::MaxPaths(_)
+                | Frame::Bond { .. }
         )
     }
 
@@ -311,6 +327,19 @@ impl Frame<'_> {
             Frame::Flow(news) => encode_flow(news, out),
             Frame::PaperSymbols(sack) => sack.encode(out),
             Frame::PaperBlocks(sack) => sack.encode(out),
+            Frame::PathStatus(status) => {
+                out.push(23);
+                status.encode(out);
+            }
+            Frame::MaxPaths(paths) => {
+                out.push(24);
+                put_varint(out, u64::from(*paths));
+            }
+            Frame::Bond { number, bond } => {
+                out.push(25);
+                put_varint(out, *number);
+                bond.encode(out);
+            }
             Frame::Warning(warning) => {
                 out.push(26);
                 let block = warning.block.get();
@@ -529,6 +558,15 @@ impl<'a> FrameIter<'a> {
             }),
             21 => Frame::PaperSymbols(SymbolSack::decode(r)?),
             22 => Frame::PaperBlocks(BlockSack::decode(r)?),
+            23 => Frame::PathStatus(PathStatus::decode(decode_path(r)?, r)?),
+            24 => match r.varint()? {
+                0 => return Err(WireError::Invalid("number of paths")),
+                paths => Frame::MaxPaths(paths.min(u64::from(u8::MAX)) as u8),
+            },
+            25 => Frame::Bond {
+                number: r.varint()?,
+                bond: Bond::decode(r)?,
+            },
             26 => Frame::Warning(Warning {
                 block: BlockId::new(r.varint()?),
                 first: r.varint()?,

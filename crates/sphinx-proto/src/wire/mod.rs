@@ -2,6 +2,7 @@
 //!
 //! Every parser here is total: any input gives a value or an error, in time linear in its length.
 
+mod bond;
 mod bundle;
 mod datagram;
 mod fragment;
@@ -13,6 +14,7 @@ mod symbol;
 mod varint;
 mod window;
 
+pub use bond::PathStatus;
 pub use bundle::{BUNDLE_MAX, Bundle, Rider};
 pub use datagram::{
     DATAGRAMS_MAX, Datagram, DatagramIter, Delivery, FLOWS_MAX, FlowKind, MAX_DATAGRAM, Stamp,

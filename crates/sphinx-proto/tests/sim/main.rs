@@ -3,6 +3,7 @@
 //! `sphinx-sim` joins them; the modules are tests, one per behaviour. Time, bytes and faults come from
 //! seeds, so every run repeats exactly.
 
+mod bond;
 mod bulk;
 mod codes;
 mod ending;
@@ -17,7 +18,9 @@ mod rates;
 mod sc;
 mod sc_table;
 mod several;
+mod short;
 mod skips;
+mod steps;
 mod table;
 mod windows;
 mod workloads;

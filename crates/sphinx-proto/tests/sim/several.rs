@@ -9,17 +9,17 @@ use sphinx_sim::{MS, Pair, Rng, SEC, Scenario, link};
 use crate::random::number;
 use crate::table::bernoulli;
 
-const FIRST: PathId = PathId::FIRST;
-const SECOND: PathId = PathId::new(1);
+pub(crate) const FIRST: PathId = PathId::FIRST;
+pub(crate) const SECOND: PathId = PathId::new(1);
 
 /// Two paths of so many Mbit/s and so long round trips.
-fn two(rates: [u64; 2], rtts: [u64; 2], losses: [f64; 2], seed: u64) -> Scenario {
+pub(crate) fn two(rates: [u64; 2], rtts: [u64; 2], losses: [f64; 2], seed: u64) -> Scenario {
     let way = |at: usize| link(rates[at], rtts[at], bernoulli(losses[at]), seed + at as u64);
     Scenario::new(way(0)).path(0, way(1))
 }
 
 /// The way is cut at this time, in both directions, until then.
-fn cut(links: &mut (&mut LinkConfig, &mut LinkConfig), from: Nanos, until: Nanos) {
+pub(crate) fn cut(links: &mut (&mut LinkConfig, &mut LinkConfig), from: Nanos, until: Nanos) {
     let blackout = Blackout {
         start: Duration::from_nanos(from),
         end: Duration::from_nanos(until),
@@ -29,12 +29,12 @@ fn cut(links: &mut (&mut LinkConfig, &mut LinkConfig), from: Nanos, until: Nanos
 }
 
 /// Mbit/s of data from the client's first packet on.
-fn goodput(pair: &Pair, bytes: u64) -> f64 {
+pub(crate) fn goodput(pair: &Pair, bytes: u64) -> f64 {
     bytes as f64 * 8e3 / pair.now as f64
 }
 
 /// When the client heard this of the path.
-fn heard(pair: &Pair, path: PathId, news: PathNews) -> Option<Nanos> {
+pub(crate) fn heard(pair: &Pair, path: PathId, news: PathNews) -> Option<Nanos> {
     let mut all = pair.client().path_news.iter();
     let found = all.find(|(_, its, it)| (*its, *it) == (path, news))?;
     Some(found.0)
@@ -140,7 +140,8 @@ fn a_slow_path_does_not_hold_up_a_small_transfer() {
     }
 }
 
-fn random_pair(seed: u64) -> (Pair, Nanos) {
+/// Two to five paths of any kind, what is sent over them, and a time.
+pub(crate) fn random_paths(seed: u64) -> (Scenario, Nanos) {
     let mut rng = Rng::new(seed ^ 0x7061_7468);
     let way = |rng: &mut Rng| {
         let rate = rng.pick(&[1, 5, 20, 100]);
@@ -175,7 +176,7 @@ fn random_pair(seed: u64) -> (Pair, Nanos) {
         false => scenario.bulk(bytes),
     };
     let abandons = rng.below(3000) * MS;
-    (scenario.build(), abandons)
+    (scenario, abandons)
 }
 
 /// Whatever the paths do, bytes arrive as they were sent (the ends check them), as long as one of them carries something.
@@ -183,8 +184,11 @@ fn random_pair(seed: u64) -> (Pair, Nanos) {
 fn paths_of_any_kind() {
     let seeds = number("SPHINX_PATHS_SEEDS").unwrap_or(60);
     let first = number("SPHINX_SIM_FIRST").unwrap_or(0);
-    for seed in first..first + seeds {
-        let (mut pair, abandons) = random_pair(seed);
+    // In the last one the server forgot its challenge before the answer was there: it had guessed the round trip from a shorter path.
+    let known = (first == 0).then_some(384);
+    for seed in (first..first + seeds).chain(known) {
+        let (scenario, abandons) = random_paths(seed);
+        let mut pair = scenario.build();
         pair.run_until(abandons, |_| false);
         let (now, side) = (pair.now, seed as usize % 2);
         if seed % 3 == 0 {

@@ -180,6 +180,12 @@ fn is_initial(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|byte| byte & 0xf0 == 0xc0)
 }
 
+/// Whether a datagram is of the first flight of a client: later ones go to the id that the server has chosen, which is
+/// shorter.
+pub(super) fn is_first_flight(datagram: &[u8]) -> bool {
+    is_initial(datagram) && destination(datagram).is_some_and(|cid| cid.len() == GREETING_LEN)
+}
+
 /// The destination connection id of an Initial packet of our version.
 fn destination(datagram: &[u8]) -> Option<&[u8]> {
     let (_, rest) = datagram.split_first()?;

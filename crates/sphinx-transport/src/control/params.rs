@@ -1,7 +1,7 @@
 //! The parameters that the two ends tell each other (`docs/protocol.md` §2.1).
 
 use sphinx_proto::wire::{ConnectionId, Reader, VARINT_MAX, WireError, put_varint, varint_len};
-use sphinx_proto::{Paper, Sc};
+use sphinx_proto::{Bond, Paper, Sc};
 
 use crate::access::{PUBLIC_KEY_LEN, PublicKey, SIGNATURE_LEN, TICKET_ID_LEN, TicketId};
 
@@ -18,6 +18,7 @@ const ID_STREAMS: u64 = 7;
 const ID_DATAGRAM: u64 = 8;
 const ID_PATHS_MAX: u64 = 9;
 const ID_PAPER: u64 = 10;
+const ID_BOND: u64 = 11;
 const ID_SC: u64 = 12;
 const ID_CREDENTIAL: u64 = 14;
 
@@ -122,6 +123,8 @@ pub(crate) struct Params {
     pub(crate) idle_timeout_ms: Option<u64>,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.
     pub(crate) max_udp_payload: u16,
+    /// Of a client: it knows modes of several paths, and wants this one.
+    pub(crate) bond: Option<Bond>,
     /// Whether this end knows generations in a bounded buffer; and which scheme it wants, if it does.
     pub(crate) sc: Option<Option<Sc>>,
     /// Whether this end knows the paper's mode; and with which settings it wants it, if it does.
@@ -168,6 +171,13 @@ impl Params {
             put_varint(&mut out, value.len() as u64);
             out.extend(value);
         }
+        if let Some(bond) = self.bond {
+            let mut value = Vec::new();
+            bond.encode(&mut value);
+            put_varint(&mut out, ID_BOND);
+            put_varint(&mut out, value.len() as u64);
+            out.extend(value);
+        }
         if let Some(wanted) = self.sc {
             let value = wanted.map_or_else(Sc::known, Sc::encode);
             put_varint(&mut out, ID_SC);
@@ -197,8 +207,9 @@ impl Params {
         let mut idle_timeout_ms = None;
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
         let mut paper = None;
-        let mut credential = None;
         let mut sc = None;
+        let mut credential = None;
+        let mut bond = None;
         while !reader.is_empty() {
             let id = reader.varint()?;
             let len = usize::try_from(reader.varint()?).map_err(|_| WireError::Truncated)?;
@@ -233,15 +244,16 @@ impl Params {
                     let most = value.varint()?.clamp(1, u64::from(u8::MAX));
                     paths_max = most as u8;
                 }
+                ID_BOND => bond = Some(Bond::decode(&mut value)?),
                 ID_PAPER => {
                     paper = Some(Paper::decode(bytes)?);
                     continue;
                 }
-                ID_CREDENTIAL => credential = Some(Credential::take(&mut value)?),
                 ID_SC => {
                     sc = Some(Sc::decode(bytes)?);
                     continue;
                 }
+                ID_CREDENTIAL => credential = Some(Credential::take(&mut value)?),
                 _ => continue,
             }
             if !value.is_empty() {
@@ -260,9 +272,10 @@ impl Params {
             paths_max,
             idle_timeout_ms,
             max_udp_payload,
+            bond,
             paper,
-            credential,
             sc,
+            credential,
         })
     }
 }
@@ -284,9 +297,10 @@ mod tests {
             paths_max: 8,
             idle_timeout_ms: Some(15_000),
             max_udp_payload: 8952,
+            bond: None,
             paper: None,
-            credential: None,
             sc: None,
+            credential: None,
         }
     }
 
@@ -393,6 +407,7 @@ mod tests {
             paths_max in 1..=u8::MAX,
             idle_timeout_ms in prop::option::of(0..=VARINT_MAX),
             max_udp_payload in MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD,
+            bond in prop::option::of((0..=8_u8).prop_map(|copies| Bond::Redundant { copies })),
             paper in prop::option::of(prop::option::of(Just(Paper::default()))),
             sc in prop::option::of(prop::option::of(Just(Sc::Ecf))),
         ) {
@@ -400,7 +415,7 @@ mod tests {
                 let service = Service(service);
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, paper, sc, credential: None };
+                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, bond, paper, sc, credential: None };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{
@@ -15,7 +15,7 @@ use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
 use super::params::{Credential, MAX_PARAMS_LEN, Params};
-use super::repeat::Stage;
+use super::repeat::{Known, Stage};
 use super::{ConnId, Event, Failure, Service, Traffic, Transmit};
 use crate::access::{DOOR_KEY_LEN, Guests, Peer, is_signed_by};
 use crate::budget::Window;
@@ -33,6 +33,8 @@ const MAX_REPEATED: u32 = 32;
 const MAX_REPEATED_CLOSES: u32 = 2;
 /// Smaller datagrams hold acknowledgements only.
 const MIN_REPEATED_LEN: usize = 64;
+/// Times that a server answers a repeated first flight with its own again. A client sends no more copies of its own accord.
+const MAX_ANSWERED_AGAIN: u32 = 4;
 /// What an end may send to an address that has not been validated, per byte received from it
 /// (RFC 9000 §8.1).
 const AMPLIFICATION_LIMIT: u64 = 3;
@@ -85,6 +87,10 @@ pub(super) struct Session {
     address_validated: bool,
     pub(super) traffic: Traffic,
     repeats_left: u32,
+    known: Known,
+    /// A server's first flight, as long as the client may not have it, and how often it may still be sent because the client has asked again.
+    flight: Vec<Arc<[u8]>>,
+    answers_left: u32,
     /// This end has found a reason to end the connection.
     closing: bool,
 }
@@ -147,8 +153,17 @@ impl Session {
             address_validated: connects,
             traffic: Traffic::default(),
             repeats_left: MAX_REPEATED,
+            known: Known::default(),
+            flight: Vec::new(),
+            answers_left: MAX_ANSWERED_AGAIN,
             closing: false,
         }
+    }
+
+    /// What an earlier session has learned about the path.
+    pub(super) fn remember(&mut self, rtt: Duration, plr: f64) {
+        let rtt = Some(rtt);
+        self.known = Known { rtt, plr };
     }
 
     pub(super) fn local_cid(&self) -> ConnectionId {
@@ -177,6 +192,12 @@ impl Session {
         self.traffic.datagrams_received += 1;
     }
 
+    /// Whether the peer has shown that it receives what is sent to its address.
+    #[cfg(test)]
+    pub(super) fn is_validated(&self) -> bool {
+        self.address_validated
+    }
+
     /// Whether `bytes` more may be sent to the peer's address now; if so, counts them.
     pub(super) fn may_send(&mut self, bytes: usize) -> bool {
         let sent = self.traffic.bytes_sent + bytes as u64;
@@ -200,16 +221,38 @@ impl Session {
         }
     }
 
-    /// Whether `datagram`, now being sent, is worth repeating: until the handshake is over in both
-    /// directions, and when it says that the connection is.
-    pub(super) fn repeats(&mut self, datagram: &[u8]) -> bool {
-        let repeats = match self.stage() {
+    /// When `datagram`, now being sent, is to be sent again: until the handshake is over in both directions, and when it
+    /// says that the connection is.
+    pub(super) fn repetition(
+        &mut self,
+        datagram: &Arc<[u8]>,
+    ) -> Option<impl Iterator<Item = Duration> + use<>> {
+        let stage = self.stage();
+        let repeats = match stage {
             Stage::Handshake | Stage::Messages => datagram.len() >= MIN_REPEATED_LEN,
             Stage::Closing => true,
             Stage::Settled | Stage::Closed => false,
         } && self.repeats_left > 0;
-        self.repeats_left -= u32::from(repeats);
-        repeats
+        if !repeats {
+            return None;
+        }
+        self.repeats_left -= 1;
+        if stage == Stage::Handshake && !self.connects {
+            self.flight.push(datagram.clone());
+        }
+        if stage == Stage::Messages && self.known.rtt.is_none() {
+            self.known.rtt = Some(self.conn.min_rtt());
+        }
+        Some(self.known.delays(stage != Stage::Closing))
+    }
+
+    /// The client has sent its first flight again: it knows of losses, or the answer is late. What to send again at once.
+    pub(super) fn answer_again(&mut self) -> &[Arc<[u8]>] {
+        if self.stage() != Stage::Handshake || self.answers_left == 0 {
+            self.flight.clear();
+        }
+        self.answers_left = self.answers_left.saturating_sub(1);
+        &self.flight
     }
 
     /// Ends the connection without an event.

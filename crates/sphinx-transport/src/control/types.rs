@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) budget: Budget,
     /// Paths of a session that may be open at a time, at least 1.
     pub(crate) paths_max: u8,
+    /// Of a client: what it wants several paths to be for, if it may have several.
+    pub(crate) bond: Option<sphinx_proto::Bond>,
     /// Silence after which this end gives a session up, milliseconds.
     pub(crate) idle_timeout_ms: u64,
     /// Largest UDP payload in bytes that this end accepts, 1200–65 527.

@@ -9,7 +9,7 @@ use sphinx_driver::keys::Keys;
 use sphinx_net::{Destination, Ecn, PacketIo, PacketTx};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{
-    Config, ConnectionIds, Nanos, PATHS_MAX, PathId, Role, Session as Core, Time, Tuple,
+    Bond, Config, ConnectionIds, Nanos, PATHS_MAX, PathId, Role, Session as Core, Time, Tuple,
 };
 
 use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
@@ -83,6 +83,19 @@ impl<Io: PacketIo> Engine<Io> {
         }
     }
 
+    /// How many paths a session of a client may have: where they were chosen, more may come.
+    fn own_paths_max(&self) -> usize {
+        match self.options.paths[..] {
+            [] => 1,
+            _ => PATHS_MAX,
+        }
+    }
+
+    /// What a client wants them to be for.
+    fn own_bond(&self) -> Option<Bond> {
+        (!self.options.paths.is_empty()).then_some(self.options.bond)
+    }
+
     /// Why there is no room for another session, in words for who connects.
     fn no_room(&self, window: Window) -> Option<&'static str> {
         let sessions = self.sessions.len().max(self.lobby.waiting());
@@ -109,8 +122,12 @@ impl<Io: PacketIo> Engine<Io> {
         let is_client = matches!(self.purpose, Purpose::Connect { .. });
         let tuple = Tuple { remote, local_ip };
         let (further, own_paths_max) = match &self.purpose {
-            Purpose::Connect { further, .. } => (further.clone(), 1 + further.len()),
+            Purpose::Connect { further, .. } => (further.clone(), self.own_paths_max()),
             Purpose::Listen => (Vec::new(), PATHS_MAX),
+        };
+        let bond = match is_client {
+            true => self.own_bond(),
+            false => peer.bond,
         };
         let (memory, paths) = match &self.purpose {
             Purpose::Connect { remotes, .. } => {
@@ -153,6 +170,10 @@ impl<Io: PacketIo> Engine<Io> {
             Some(_) => 1,
             None => own_paths_max.min(usize::from(peer.paths_max)) as u8,
         };
+        config.bond = bond.filter(|_| config.paths_max > 1);
+        if let Some(first) = self.options.paths.first().filter(|_| is_client) {
+            config.policy = first.policy;
+        }
         config.memory = memory;
         // Generations carry streams only.
         let datagram_max = match config.sc {
@@ -266,7 +287,7 @@ impl<Io: PacketIo> Engine<Io> {
             service,
             ticket,
             remotes,
-            further,
+            ..
         } = &self.purpose
         else {
             return None;
@@ -275,20 +296,27 @@ impl<Io: PacketIo> Engine<Io> {
             return None;
         }
         let elapsed = clock.saturating_duration_since(self.base);
-        while let Some(Remote { address, .. }) = remotes.get(self.next_attempt) {
+        while let Some(Remote { address, memory }) = remotes.get(self.next_attempt) {
             let due = attempt_delay(self.next_attempt);
             if elapsed < due && !self.attempts.is_empty() {
                 break;
             }
             self.next_attempt += 1;
-            let settings = settings(*service, &self.options, 1 + further.len());
+            let (paths, bond) = (self.own_paths_max(), self.own_bond());
+            let settings = settings(*service, &self.options, paths, bond);
             match self.control.connect(clock, *address, ticket, &settings) {
-                Ok(id) => self.attempts.push(Attempt {
-                    id,
-                    remote: *address,
-                    refusals: 0,
-                    refused_since: None,
-                }),
+                Ok(id) => {
+                    if let Some(memory) = memory {
+                        let rtt = Duration::from_nanos(memory.rtt);
+                        self.control.remember(id, rtt, memory.plr);
+                    }
+                    self.attempts.push(Attempt {
+                        id,
+                        remote: *address,
+                        refusals: 0,
+                        refused_since: None,
+                    });
+                }
                 Err(why) => {
                     self.failure.get_or_insert(error_of(why));
                 }

@@ -15,6 +15,7 @@ mod moving;
 mod path;
 mod proxy;
 mod several;
+mod short;
 mod support;
 mod tasks;
 mod transfer;

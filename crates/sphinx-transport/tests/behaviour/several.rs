@@ -12,7 +12,7 @@ fn at(last: u8) -> LocalPath {
 
 fn with(paths: &[LocalPath]) -> Options {
     Options {
-        paths: paths.to_vec(),
+        paths: paths.iter().cloned().map(Into::into).collect(),
         ..Options::default()
     }
 }

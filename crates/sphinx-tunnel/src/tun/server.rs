@@ -213,12 +213,25 @@ impl Inner {
         let mut given: Vec<Prefix> = Vec::new();
         if asked.is_empty() {
             for pool in &self.pools {
+                if given
+                    .iter()
+                    .any(|given| given.0.is_ipv4() == pool.0.0.is_ipv4())
+                {
+                    continue;
+                }
                 let free = pool.all().find(|address| !clients.contains_key(address));
                 let many = || Refusal::new(Status::Limit, "there is no address left for a client");
                 given.push((free.ok_or_else(many)?, pool.0.1));
             }
         }
         for address in asked {
+            if given
+                .iter()
+                .any(|given| given.0.is_ipv4() == address.is_ipv4())
+            {
+                let message = "a client has one address of each family";
+                return Err(Refusal::new(Status::Limit, message));
+            }
             let pool = self.pools.iter().find(|pool| pool.has(*address));
             let Some(pool) = pool else {
                 let message = format!("{address} is no address for clients of this server");

@@ -1,0 +1,121 @@
+//! Flows that share a queue: among ourselves, and beside those that fill it.
+
+use super::testflows::{App, Link, PACKET, Report, World, mbit};
+use super::{CcKind, CcParams, MS, Nanos, RateControl, SEC};
+
+fn flow(kind: CcKind) -> Box<dyn RateControl> {
+    kind.build(CcParams::default())
+}
+
+fn link(rate: f64, rtt: u64, queue: f64, seed: u64) -> Link {
+    let link = Link::new(rate, rtt, 0.0);
+    Link {
+        queue_bytes: queue * link.queue_bytes,
+        seed,
+        ..link
+    }
+}
+
+/// Rates in shares of the link.
+fn shares(reports: &[Report], rate: f64, (from, until): (Nanos, Nanos)) -> Vec<f64> {
+    let share = |report: &Report| report.rate(from, until) / mbit(rate);
+    reports.iter().map(share).collect()
+}
+
+/// Jain's index of fairness: 1 where all are equal.
+fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+/// Part of the goodput of a pair that `kind` gets beside CUBIC, which begins first or second.
+fn beside_cubic(kind: CcKind, link: &Link, rate: f64, cubic_first: bool) -> f64 {
+    let (first, second) = match cubic_first {
+        true => (CcKind::Cubic, kind),
+        false => (kind, CcKind::Cubic),
+    };
+    let reports = World::new(link.clone())
+        .add(flow(first), App::Saturating, 0)
+        .add(flow(second), App::Saturating, 5 * SEC)
+        .run(60 * SEC);
+    let shares = shares(&reports, rate, (20 * SEC, 60 * SEC));
+    shares[usize::from(cubic_first)] / (shares[0] + shares[1])
+}
+
+/// Ten of ours, which begin one after the other; index of fairness and mean queue in BDPs.
+fn ten(rate: f64, rtt: u64, queue: f64, seed: u64) -> (f64, f64) {
+    let link = link(rate, rtt, queue, seed);
+    let mut world = World::new(link);
+    for n in 0..10 {
+        world = world.add(flow(CcKind::Bbr), App::Saturating, n * SEC);
+    }
+    let reports = world.run(60 * SEC);
+    let shares = shares(&reports, rate, (30 * SEC, 60 * SEC));
+    let bdp = mbit(rate) * rtt as f64 / 1e3;
+    (
+        jain(&shares),
+        reports[0].mean_queue(30 * SEC, 60 * SEC) / bdp,
+    )
+}
+
+/// Ours at 20 ms beside ours at 80 ms, rates over each other.
+fn near_and_far(rate: f64, queue: f64, seed: u64) -> f64 {
+    let link = link(rate, 20, queue, seed);
+    let reports = World::new(link)
+        .add(flow(CcKind::Bbr), App::Saturating, 0)
+        .add(flow(CcKind::Bbr), App::Saturating, 5 * SEC)
+        .farther(60 * MS)
+        .run(60 * SEC);
+    let shares = shares(&reports, rate, (20 * SEC, 60 * SEC));
+    shares[0] / shares[1]
+}
+
+/// The queue is full when they come, so that they never see a round trip without it, and lose most of their first flights. One of them
+/// took all of that for the channel's once, and had 309 MB on their way at 49 Gbit/s. (Losses that flows cause each other still look like the
+/// channel's to all of them: together they send almost four times what the link carries.)
+#[test]
+fn late_comers_do_not_believe_in_a_far_faster_link() {
+    let mut world = World::new(link(100.0, 20, 1.0, 1));
+    for n in 0..10 {
+        world = world.add(flow(CcKind::Bbr), App::Saturating, n * SEC);
+    }
+    let reports = world.run(20 * SEC);
+    let carried = mbit(100.0) * 20.0 / f64::from(PACKET);
+    let sent: u64 = reports.iter().map(|report| report.sent).sum();
+    assert!((sent as f64) < 5.0 * carried, "{sent} packets");
+}
+
+#[test]
+#[ignore = "a table for people"]
+fn table() {
+    println!(
+        "bbr beside CUBIC, 50 Mbit/s, RTT 40 ms: part of the pair's goodput, seeds 1 to 3; CUBIC first, CUBIC second"
+    );
+    for queue in [1.0, 2.0, 4.0] {
+        let parts = |cubic_first| -> Vec<String> {
+            (1..4)
+                .map(|seed| {
+                    beside_cubic(CcKind::Bbr, &link(50.0, 40, queue, seed), 50.0, cubic_first)
+                })
+                .map(|part| format!("{part:.2}"))
+                .collect()
+        };
+        println!("queue {queue} BDP: {:?} {:?}", parts(true), parts(false));
+    }
+    println!("ten of ours, 100 Mbit/s, one more each second: Jain's index, mean queue in BDPs");
+    for (rtt, queue) in [(20, 1.0), (40, 1.0), (40, 2.0), (40, 4.0)] {
+        let found: Vec<_> = (1..4)
+            .map(|seed| ten(100.0, rtt, queue, seed))
+            .map(|(jain, queue)| format!("{jain:.3} {queue:.2}"))
+            .collect();
+        println!("RTT {rtt} ms, queue {queue} BDP: {found:?}");
+    }
+    println!("20 ms beside 80 ms, 50 Mbit/s: rate over rate");
+    for queue in [1.0, 2.0, 4.0] {
+        let found: Vec<_> = (1..4)
+            .map(|seed| format!("{:.2}", near_and_far(50.0, queue, seed)))
+            .collect();
+        println!("queue {queue} BDP of 20 ms: {found:?}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Where the paths of a connecting end begin and lead: before its session, and while that runs.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{self, SyncSender};
+use std::time::Duration;
+
+use sphinx_net::udp::{UdpConfig, UdpIo};
+use sphinx_net::{Family, resolve};
+use sphinx_proto::{Bond, PathId, PathPolicy};
+
+use crate::engine::Further;
+use crate::error::{Error, ErrorKind};
+use crate::options::{LocalPath, PathOptions};
+use crate::shared::Session;
+
+/// The engine looks sooner, or not at all.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the engine is to do with paths of a running session.
+pub(crate) enum PathWish {
+    /// Use this one too; the answer is whether it can be tried.
+    Add {
+        path: Further,
+        device: Option<String>,
+        answer: SyncSender<Result<usize, Error>>,
+    },
+    /// Give this one up; the answer is whether it was there, and is not the last one.
+    Abandon {
+        path: PathId,
+        answer: SyncSender<bool>,
+    },
+    /// Use this one so.
+    Policy { path: PathId, policy: PathPolicy },
+    /// From now on they are for this.
+    Bond(Bond),
+}
+
+/// A socket for each path of a client, the peer's addresses of the family of its first one, and where the paths but the first begin.
+pub(crate) fn open_paths(
+    paths: &[PathOptions],
+    remotes: Vec<SocketAddr>,
+) -> Result<(UdpIo, Vec<SocketAddr>, Vec<Further>), Error> {
+    let mut remotes = remotes;
+    if let Some(to) = paths.first().and_then(|first| first.to.as_deref()) {
+        remotes = found_at(to)?;
+    }
+    let is_v6 = match (paths.first().map(|path| &path.begin), remotes.first()) {
+        (Some(LocalPath::Address(address)), _) => address.is_ipv6(),
+        (_, remote) => remote.is_some_and(SocketAddr::is_ipv6),
+    };
+    remotes.retain(|remote| remote.is_ipv6() == is_v6);
+    let Some(remote) = remotes.first() else {
+        let why = "the other end has no address of the family of the first --path";
+        return Err(Error::new(ErrorKind::Usage, why));
+    };
+    let mut configs: Vec<UdpConfig> = Vec::new();
+    let mut further = Vec::new();
+    for path in paths {
+        let to = leads_to(path, is_v6)?;
+        let (address, device) = begin(&path.begin, to.unwrap_or(*remote))?;
+        if configs.iter().any(|known| known.bind.ip() == address) {
+            return Err(begins_there_too(address));
+        }
+        if !configs.is_empty() {
+            further.push(Further {
+                local: address,
+                remote: to,
+                policy: path.policy,
+            });
+        }
+        configs.push(UdpConfig {
+            device,
+            ..UdpConfig::new((address, 0).into())
+        });
+    }
+    let mut configs = configs.iter().zip(paths);
+    let Some((first, path)) = configs.next() else {
+        return Err(Error::new(ErrorKind::Usage, "no path"));
+    };
+    let mut io = UdpIo::open(first).map_err(|error| cannot_use(&path.begin, error))?;
+    for (config, path) in configs {
+        io.attach_with(config)
+            .map_err(|error| cannot_use(&path.begin, error))?;
+    }
+    Ok((io, remotes, further))
+}
+
+/// Why two paths cannot both begin there.
+pub(crate) fn begins_there_too(address: IpAddr) -> Error {
+    let why = format!("two paths begin at {address}: paths are told apart by their addresses");
+    Error::new(ErrorKind::Usage, why)
+}
+
+fn cannot_use(path: &LocalPath, error: io::Error) -> Error {
+    let why = format!("cannot use path {path}: {error}");
+    Error::new(ErrorKind::LocalIo, why).caused_by(error)
+}
+
+fn found_at(to: &str) -> Result<Vec<SocketAddr>, Error> {
+    let found = resolve(to, None, Family::default());
+    found.map_err(|error| Error::new(ErrorKind::Unreachable, error.to_string()).caused_by(error))
+}
+
+/// Where the path leads, if not where the others do.
+fn leads_to(path: &PathOptions, is_v6: bool) -> Result<Option<SocketAddr>, Error> {
+    let Some(to) = &path.to else {
+        return Ok(None);
+    };
+    let mut found = found_at(to)?.into_iter();
+    match found.find(|to| to.is_ipv6() == is_v6) {
+        Some(to) => Ok(Some(to)),
+        None => {
+            let why = format!("{to} has no address of the family of the first --path");
+            Err(Error::new(ErrorKind::Usage, why))
+        }
+    }
+}
+
+/// The address that a path towards `remote` begins at, and the interface that it is bound to.
+fn begin(path: &LocalPath, remote: SocketAddr) -> Result<(IpAddr, Option<String>), Error> {
+    match path {
+        LocalPath::Address(address) if address.is_ipv6() != remote.is_ipv6() => Err(Error::new(
+            ErrorKind::Usage,
+            format!("path {address} is of another address family than {remote}"),
+        )),
+        LocalPath::Address(address) => Ok((*address, None)),
+        LocalPath::Interface(name) => match UdpIo::address_towards(remote, Some(name)) {
+            Ok(address) => Ok((address, Some(name.clone()))),
+            Err(error) => {
+                let hint = match error.raw_os_error() {
+                    // ENODEV
+                    Some(19) => "there is no such interface",
+                    // ENETUNREACH
+                    Some(101) => {
+                        "it has no route to there: give it one of its own, such as `ip route add default via GATEWAY dev IFACE metric 1000`"
+                    }
+                    _ => "it is down, or has no address",
+                };
+                let why = format!("cannot use path {name} towards {remote}: {hint}");
+                Err(Error::new(ErrorKind::LocalIo, why).caused_by(error))
+            }
+        },
+    }
+}
+
+impl Session {
+    /// Uses another path too, of a session that began with [`Options::paths`](crate::Options::paths): its place among these, behind those that
+    /// are there. It is opened as soon as the other end allows; [`take_path_events`](Self::take_path_events) tells.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LocalIo`] when it cannot begin there; [`ErrorKind::Usage`] when another one does, when there are as many as may be, or when the
+    /// session knows one path only.
+    pub fn add_path(&self, path: &PathOptions) -> Result<usize, Error> {
+        let remote = self.remote_addr();
+        let to = leads_to(path, remote.is_ipv6())?;
+        let (local, device) = begin(&path.begin, to.unwrap_or(remote))?;
+        let further = Further {
+            local,
+            remote: to,
+            policy: path.policy,
+        };
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.shared().wish(PathWish::Add {
+            path: further,
+            device,
+            answer,
+        });
+        let added = answered.recv_timeout(ENGINE_PATIENCE).map_err(|_| {
+            let over = Error::new(ErrorKind::Other, "the session does not answer");
+            self.closed().unwrap_or(over)
+        })?;
+        added.map_err(|error| match error.kind() {
+            ErrorKind::LocalIo => {
+                let why = format!("cannot use path {}: {error}", path.begin);
+                Error::new(ErrorKind::LocalIo, why).caused_by(error)
+            }
+            _ => error,
+        })
+    }
+
+    /// Gives the path with this id up, in both directions; whether it was open, and is not the last one on which the other end has answered.
+    pub fn abandon_path(&self, path: u32) -> bool {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let path = PathId::new(path);
+        self.shared().wish(PathWish::Abandon { path, answer });
+        answered.recv_timeout(ENGINE_PATIENCE).unwrap_or(false)
+    }
+
+    /// What the path with this id is to be used for from now on, in both directions where this end connected.
+    pub fn set_path_policy(&self, path: u32, policy: PathPolicy) {
+        let path = PathId::new(path);
+        self.shared().wish(PathWish::Policy { path, policy });
+    }
+
+    /// What several paths are for from now on, in both directions where this end connected.
+    pub fn set_bond(&self, bond: Bond) {
+        self.shared().wish(PathWish::Bond(bond));
+    }
+}
