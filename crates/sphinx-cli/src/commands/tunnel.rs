@@ -173,6 +173,13 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
         }
         false => None,
     };
+    // From here on it means to read the configuration again, whenever it comes.
+    let hangups = match args.reloads() {
+        true => {
+            Some(Signals::new([SIGHUP]).map_err(|error| local_io("listen for", "signals", error))?)
+        }
+        false => None,
+    };
     let options = options(&args.common);
     let listen = ListenArgs {
         listen: args.listen,
@@ -222,9 +229,14 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
     }
     let serving = Arc::new(serving);
     let roster = roster.map(Arc::new);
-    let _reload = match args.reloads() {
-        true => Some(Reload::start(&args, roster.clone(), &context.reporter)?),
-        false => None,
+    let _reload = match hangups {
+        Some(signals) => Some(Reload::start(
+            &args,
+            signals,
+            roster.clone(),
+            &context.reporter,
+        )?),
+        None => None,
     };
     // Under systemd (Type=notify); elsewhere nobody listens.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
@@ -284,9 +296,12 @@ struct Reload {
 }
 
 impl Reload {
-    fn start(args: &ServerArgs, roster: Option<Arc<Roster>>, reporter: &Reporter) -> Outcome<Self> {
-        let failed = |error| local_io("listen for", "signals", error);
-        let mut signals = Signals::new([SIGHUP]).map_err(failed)?;
+    fn start(
+        args: &ServerArgs,
+        mut signals: Signals,
+        roster: Option<Arc<Roster>>,
+        reporter: &Reporter,
+    ) -> Outcome<Self> {
         let handle = signals.handle();
         let fixed = Fixed::of(args);
         let reporter = reporter.clone();

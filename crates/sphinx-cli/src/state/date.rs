@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use time::format_description::well_known::{Iso8601, Rfc3339};
-use time::{Date, OffsetDateTime, Time};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,11 +22,12 @@ impl Moment {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let day = Date::parse(text, &Iso8601::DATE).map(|day| day.with_time(Time::MIDNIGHT));
-        let moment = match day {
-            Ok(day) if text.len() == "2027-01-01".len() => Some(day.assume_utc()),
-            _ => OffsetDateTime::parse(text, &Rfc3339).ok(),
+        // A day begins at midnight.
+        let full = match text.len() == "2027-01-01".len() {
+            true => format!("{text}T00:00:00Z"),
+            false => text.to_owned(),
         };
+        let moment = OffsetDateTime::parse(&full, &Rfc3339).ok();
         let seconds = moment.and_then(|moment| u64::try_from(moment.unix_timestamp()).ok());
         seconds.map(Self).ok_or_else(|| {
             format!("'{text}' is no date: write 2027-01-01, or 2027-01-01T18:00:00Z")

@@ -41,7 +41,7 @@ const FREE: [&str; 9] = [
     "F",
     "FILE",
     "HOST[:PORT]",
-    "IFACE | ADDR",
+    "[NAME=]IFACE | ADDR[,KEY=VALUE]...",
     "NAME",
     "PATH",
     "SCENARIO.toml",

@@ -6,6 +6,9 @@ use super::*;
 use crate::access::{ClientKey, Peer, TicketSecret};
 use crate::control::params::Credential;
 
+/// A signature over a proof by one of two keys.
+type Forge = fn(&ClientKey, &ClientKey, &[u8; 32]) -> [u8; 64];
+
 const AT: &str = "10.0.0.2:4433";
 
 /// How the handshake of a client with `ticket` ends at a server with this list: who it is, or what both are told.

@@ -5,6 +5,9 @@ use quinn_proto::{Dir, Side, StreamId};
 use super::*;
 use crate::control::params::Credential;
 
+/// What becomes of a message.
+type Change = fn(&[u8]) -> Vec<u8>;
+
 fn server() -> Control {
     let identity = Identity::generate();
     Control::server(&identity, guests(&identity), settings(Service::PERF))
