@@ -104,7 +104,6 @@ fn the_door_key_alone_is_good_for_nothing() {
 #[test]
 fn a_signature_is_good_for_its_key_and_session() {
     let (key, other) = (ClientKey::generate(), ClientKey::generate());
-    type Forge = fn(&ClientKey, &ClientKey, &[u8; 32]) -> [u8; 64];
     let forged: [Forge; 3] = [
         |key, _, proof| key.sign(proof),
         |_, other, proof| other.sign(proof),

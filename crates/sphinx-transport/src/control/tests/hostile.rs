@@ -287,8 +287,7 @@ fn malformed_messages_end_the_session() {
     }
     let failure = failure_after(|proof, _| vec![proof[..31].to_vec()]);
     assert!(matches!(failure, Some(Failure::Authentication(_))));
-    type Spoil = fn(&[u8]) -> Vec<u8>;
-    let bad: [Spoil; 3] = [
+    let bad: [Change; 3] = [
         |_| Vec::new(),
         |params| params[..params.len() - 1].to_vec(),
         |params| [params, &[60, 0x44, 0], &[0; 1024]].concat()[..1025].to_vec(),
