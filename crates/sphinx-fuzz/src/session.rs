@@ -551,7 +551,12 @@ impl Victim {
             }
             0xf0..0xf4 => {
                 let frame = bond_frame(input);
-                self.control(input, &[frame]);
+                // What they are for only clients say, and that to servers.
+                let is_theirs =
+                    matches!(frame, Frame::MaxPaths(_)) || self.model.role() == Role::Server;
+                if is_theirs || !self.is_tame {
+                    self.control(input, &[frame]);
+                }
             }
             0xb0..0xe8 => {
                 let (sequence, cid) = (CidSequence::new(input.any()), cid(input.byte()));

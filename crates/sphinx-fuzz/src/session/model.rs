@@ -15,7 +15,7 @@ use sphinx_proto::wire::{
 };
 use sphinx_proto::{
     AbandonedBlock, BlockId, Config, Content, CoveredBlock, Event, Job, Lifetime, PacketNumber,
-    PartPlacement, Placement, RidingSymbol, Room, Session, Slot, StreamId, StreamPart, Time,
+    PartPlacement, Placement, RidingSymbol, Role, Room, Session, Slot, StreamId, StreamPart, Time,
     Transmit, Tuple, Urgency, block_cost,
 };
 
@@ -257,6 +257,11 @@ impl Model {
         (from..=newest)
             .find(|n| !self.received.contains(n))
             .unwrap_or(from)
+    }
+
+    /// Which end this is.
+    pub(super) fn role(&self) -> Role {
+        self.config.role
     }
 
     // ---- paths --------------------------------------------------------------------------------
