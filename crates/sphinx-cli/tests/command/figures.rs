@@ -87,7 +87,7 @@ fn loopback_loses_nothing_at_either_end() {
         }
         assert!(sent.stderr.contains("loss 0.0 %"), "{}", sent.stderr);
         assert!(received.stderr.contains("loss "), "{}", received.stderr);
-        if overflows() == before || attempt == 3 {
+        if overflows() == before || attempt == 9 {
             assert_loss_free(&sent);
             assert_loss_free(&received);
             return;
