@@ -45,6 +45,10 @@ const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
 /// Time between complete reports to a peer that asks.
 const REPORT_INTERVAL: Nanos = 10 * MS;
 
+/// Packets wait for the next departure no longer than this: a round trip that is measured includes the wait. At a rate so low that
+/// departures are a second apart, round trips would seem to take a second, and make the rate of a window lower still.
+const GATHER_MAX: Nanos = MS;
+
 /// One session.
 ///
 /// The core never reads a clock, a socket or a random number: the same calls give the same
@@ -458,7 +462,7 @@ impl Session {
         let paced = || {
             let departure = path.next_departure(self.demand.backlog())?;
             let has_symbol = scheduler.has_symbol(&self.sender, Duty::All);
-            (departure > now && has_symbol).then_some(departure)
+            (departure > now && has_symbol).then_some(departure.min(now + GATHER_MAX))
         };
         arriving.or_else(paced)
     }
