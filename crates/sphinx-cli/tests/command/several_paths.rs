@@ -263,7 +263,15 @@ fn a_backup_carries_nothing_until_the_first_path_is_down() {
             assert!(second["reason"].is_string(), "{second}");
         }
         assert!(sent_on(&ends, 0) > BYTES as u64, "{}", ends[0].done());
-        assert!(sent_on(&ends, 1) < STANDBY_MAX, "{}", ends[0].done());
+        // A machine that stands still for some milliseconds looks like a path that does.
+        let is_suspect = |event: &Value| event["event"] == "path" && event["state"] == "suspect";
+        let stood_still = ends.iter().flat_map(|end| &end.events).any(is_suspect);
+        let most = if stood_still {
+            BYTES as u64 / 2
+        } else {
+            STANDBY_MAX
+        };
+        assert!(sent_on(&ends, 1) < most, "{}", ends[0].done());
         let Some(pair) = Pair::new(family) else {
             return;
         };
