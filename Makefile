@@ -69,14 +69,14 @@ long-paths: tools ## Windows that grow to 10 Gbit/s at 200 ms and 1 Gbit/s at 60
 .PHONY: simulated
 simulated: tools ## Write docs/simulated.txt: what the protocol reaches in virtual time (2 minutes)
 	$(CARGO) test --release --locked --package sphinx-proto --test sim --no-run
-	$(CARGO) test --release --locked --package sphinx-proto --test sim -- table::table --ignored --nocapture 2>/dev/null \
+	$(CARGO) test --release --locked --package sphinx-proto --test sim -- --exact table::table --ignored --nocapture 2>/dev/null \
 		| grep -vE '^(running|test) |^$$' > docs/simulated.txt.new
 	mv docs/simulated.txt.new docs/simulated.txt
 
 .PHONY: sc-multipath
 sc-multipath: tools ## Write docs/sc-multipath.txt: unequal paths and a bounded buffer, in virtual time (5 minutes)
 	$(CARGO) test --release --locked --package sphinx-proto --test sim --no-run
-	$(CARGO) test --release --locked --package sphinx-proto --test sim -- sc_table::table --ignored --nocapture 2>/dev/null \
+	$(CARGO) test --release --locked --package sphinx-proto --test sim -- --exact sc_table::table --ignored --nocapture 2>/dev/null \
 		| grep -vE '^(running|test) ' | cat -s > docs/sc-multipath.txt.new
 	mv docs/sc-multipath.txt.new docs/sc-multipath.txt
 
