@@ -62,7 +62,7 @@ const LISTED: [(&str, &str); 33] = [
         "needs two interfaces; tests/several_paths.rs has them",
     ),
     (
-        "sphx perf client t --direction up --rate 8mbit --path ",
+        "sphx perf client t --rate 8mbit --path ",
         "needs two interfaces; tests/several_paths.rs has them",
     ),
     (
