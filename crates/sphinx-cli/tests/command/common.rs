@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -126,8 +127,48 @@ pub(crate) struct Running {
     started: Instant,
     events: Receiver<Value>,
     seen: Vec<Value>,
-    errors: Option<JoinHandle<String>>,
+    errors: Arc<Errors>,
+    reader: Option<JoinHandle<()>>,
     line: String,
+}
+
+/// What has come on standard error so far.
+#[derive(Default)]
+struct Errors {
+    bytes: Mutex<Vec<u8>>,
+    more: Condvar,
+}
+
+impl Errors {
+    fn read_all(&self, mut stderr: impl Read) {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = stderr.read(&mut buffer) {
+            self.lock().extend_from_slice(&buffer[..count]);
+            self.more.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().expect("nobody panics with it")
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.lock()).into_owned()
+    }
+}
+
+/// Tries until it ends with this code: what has changed takes effect after a moment.
+#[track_caller]
+pub(crate) fn until(code: i32, mut run: impl FnMut() -> Ended) -> Ended {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let ended = run();
+        if ended.code == code {
+            return ended;
+        }
+        assert!(Instant::now() < deadline, "exit code {code} never comes");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// How it ended.
@@ -197,18 +238,19 @@ impl Running {
                 }
             }
         });
-        let mut stderr = child.stderr.take().expect("it is piped");
-        let errors = thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let _ = stderr.read_to_end(&mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
+        let stderr = child.stderr.take().expect("it is piped");
+        let errors = Arc::new(Errors::default());
+        let reader = thread::spawn({
+            let errors = Arc::clone(&errors);
+            move || errors.read_all(stderr)
         });
         Self {
             child,
             started: Instant::now(),
             events,
             seen: Vec::new(),
-            errors: Some(errors),
+            errors,
+            reader: Some(reader),
             line: arguments.join(" "),
         }
     }
@@ -231,10 +273,11 @@ impl Running {
             let left = deadline.saturating_duration_since(Instant::now());
             let event = self.events.recv_timeout(left).unwrap_or_else(|_| {
                 let _ = self.child.kill();
-                let errors = self.errors.take().and_then(|thread| thread.join().ok());
+                let _ = self.reader.take().map(JoinHandle::join);
                 panic!(
-                    "no event {name} from sphx {}; stderr: {errors:?}",
-                    self.line
+                    "no event {name} from sphx {}; stderr: {:?}",
+                    self.line,
+                    self.errors.text()
                 )
             });
             self.seen.push(event.clone());
@@ -242,6 +285,17 @@ impl Running {
                 return event;
             }
         }
+    }
+
+    /// Waits for these words on its standard error.
+    #[track_caller]
+    pub(crate) fn says(&self, words: &str) {
+        let is_missing = |bytes: &mut Vec<u8>| !String::from_utf8_lossy(bytes).contains(words);
+        let (bytes, waited) = (self.errors.more)
+            .wait_timeout_while(self.errors.lock(), PATIENCE, is_missing)
+            .expect("nobody panics with it");
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(!waited.timed_out(), "no '{words}' in {text}");
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -269,12 +323,9 @@ impl Running {
         };
         let after = self.started.elapsed();
         // The reading threads end with the process's output.
-        let stderr = self
-            .errors
-            .take()
-            .expect("taken once")
-            .join()
-            .expect("a reading thread");
+        let reader = self.reader.take().expect("taken once");
+        reader.join().expect("a reading thread");
+        let stderr = self.errors.text();
         let mut events = std::mem::take(&mut self.seen);
         events.extend(self.events.iter());
         Ended {

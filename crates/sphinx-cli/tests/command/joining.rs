@@ -5,11 +5,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::common::{Ended, PATIENCE, Running, Scratch};
+use crate::common::{Ended, PATIENCE, Running, Scratch, until};
 
 /// A server with its state in `s`, and where it listens.
 fn server(scratch: &Scratch, more: &[&str]) -> (Running, String) {
@@ -40,19 +39,6 @@ fn user(scratch: &Scratch, home: &str, arguments: &[&str]) -> Running {
         arguments,
         &[("XDG_STATE_HOME", home), ("STATE_DIRECTORY", "")],
     )
-}
-
-/// Tries until the server has noticed what has changed.
-fn until(code: i32, mut run: impl FnMut() -> Ended) -> Ended {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let ended = run();
-        if ended.code == code {
-            return ended;
-        }
-        assert!(Instant::now() < deadline, "exit code {code} never comes");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn join(scratch: &Scratch, home: &str, ticket: &str) -> Ended {
@@ -204,7 +190,7 @@ fn edits_of_the_list_hold_at_once() {
     let before = fs::read_to_string(&path).expect("the list");
     // What is not understood changes nothing.
     fs::write(&path, format!("{before}nonsense\n")).expect("it is ours");
-    thread::sleep(Duration::from_millis(600));
+    running.says("nothing changes");
     says_back(&mut stream);
     // Less is permitted: what is open stays, what begins is denied.
     let less = before.replace("permit=tunnel", "permit=tunnel:tcp:127.0.0.1:1");
