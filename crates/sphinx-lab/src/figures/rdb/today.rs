@@ -17,7 +17,7 @@ use crate::{
 };
 
 const NAME: &str = "rdb-today";
-const AT_ONCE: usize = 5;
+const AT_ONCE: usize = 12;
 /// Loss of packets with data.
 const LOSSES: [(&str, &str); 6] = [
     (CLEAN, "0%"),
