@@ -310,57 +310,87 @@ impl<O: Outgoing> Sender<'_, O> {
         Ok(())
     }
 
-    /// Offers what comes next, if the receiver can answer.
-    fn offer(&mut self) -> Outcome<()> {
-        if let Some(replies) = self.replies
-            && self.lookahead.top_up(self.key, &mut self.gathered)
-        {
+    /// Offers more of what comes next, if there is room for it and the receiver can answer; whether it did.
+    fn offer(&mut self) -> Outcome<bool> {
+        let Some(replies) = self.replies else {
+            return Ok(false);
+        };
+        let offered = self.lookahead.top_up(self.key, &mut self.gathered);
+        if offered {
             replies.expect_answers(self.lookahead.number());
+            self.pass_on_if_full()?;
         }
-        self.pass_on_if_full()
+        Ok(offered)
     }
 
     fn file(&mut self, name: Name, file: Option<File>, stat: &Stat) -> Outcome<()> {
-        let mut file = file.expect("it is opened to be sent");
         let path = self.walk.path_of(&name);
         self.progress.set_name(printable(&path));
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let offer = self.lookahead.take(&path, size);
+        let mut offer = self.lookahead.take(&path, size);
         self.offer()?;
         if self.hard_link(&name, stat)? {
             return Ok(());
         }
-        if let Err(failure) = self.tell_attributes(&name, &file, stat)? {
-            self.unread = true;
-            let reason = failure.message.clone();
-            self.skip(&name, failure);
-            return self.entry(&Entry::Skipped { name, reason });
+        let mut answer = None;
+        if self.sync.is_some()
+            && let Some(offer) = offer.take()
+        {
+            answer = self.answer(offer)?;
         }
-        let source = source(self.key, stat);
+        let mut stat = *stat;
+        let mut file = file;
+        if file.is_none() && !matches!(answer, Some(Answer::Present)) {
+            match self.walk.open(&name) {
+                Ok((now, opened)) => (stat, file) = (now, Some(opened)),
+                Err(error) => {
+                    let failure = local_io("read", &self.walk.source_of(&name), error);
+                    return self.cannot_read(name, failure);
+                }
+            }
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if let Err(failure) = self.tell_attributes(&name, file.as_ref(), &stat)? {
+            return self.cannot_read(name, failure);
+        }
+        let source = source(self.key, &stat);
         self.entry(&Entry::File {
             name: name.clone(),
-            attributes: attributes(stat),
+            attributes: attributes(&stat),
             size,
             source,
         })?;
-        let mut opened = OpenFile {
-            answer: None,
-            file: &mut file,
-            name: &name,
-            stat,
-            size,
-            source,
-            offer,
-        };
         let before = self.work.reused;
-        let ended = match self.version(&mut opened)? {
-            Some(ended) => ended,
-            None => self.contents(opened)?,
+        let ended = match &mut file {
+            None => self.unsent(size, true)?,
+            Some(file) => {
+                let opened = OpenFile {
+                    answer,
+                    file,
+                    name: &name,
+                    stat: &stat,
+                    size,
+                    source,
+                    offer,
+                };
+                match self.sync.clone() {
+                    Some(sync) => self.version(&sync, opened)?,
+                    None => self.contents(opened)?,
+                }
+            }
         };
         if let Ended::Whole { .. } | Ended::Unsent { .. } = ended {
-            self.likeness.has_come(stat, &path);
+            self.likeness.has_come(&stat, &path);
         }
         self.end(&name, &path, self.work.reused - before, ended)
+    }
+
+    /// A file is left out before anything is said of it.
+    fn cannot_read(&mut self, name: Name, failure: Failure) -> Outcome<()> {
+        self.unread = true;
+        let reason = failure.message.clone();
+        self.skip(&name, failure);
+        self.entry(&Entry::Skipped { name, reason })
     }
 
     fn stream(&mut self, name: Name, input: Option<File>, attributes: Attributes) -> Outcome<()> {
@@ -474,11 +504,12 @@ impl<O: Outgoing> Sender<'_, O> {
             .is_none_or(|replies| replies.is_answered(offer))
     }
 
-    /// Waits for what the receiver has of an offer.
+    /// Waits for what the receiver has of an offer, and offers what there is room for before.
     fn answer(&mut self, offer: u64) -> Outcome<Option<Answer>> {
         let Some(replies) = self.replies else {
             return Ok(None);
         };
+        while !replies.is_answered(offer) && self.offer()? {}
         if !replies.is_answered(offer) {
             // The question may be among what was gathered.
             self.pass_on()?;

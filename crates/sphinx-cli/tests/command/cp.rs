@@ -1,6 +1,7 @@
 //! `sphx cp`: both ends, with an sshd of the test's own between them.
 
 mod blocked;
+mod crash;
 mod server;
 mod sync;
 

@@ -34,9 +34,9 @@ impl Likeness {
         self.xattrs.is_empty()
     }
 
-    /// Whether a file has the extended attributes that it is to have.
-    pub(super) fn has_xattrs_of(&self, file: &OwnedFd) -> bool {
-        Xattrs::read(file).is_ok_and(|there| there == self.xattrs)
+    /// Whether a file in a directory has the extended attributes that it is to have.
+    pub(super) fn has_xattrs_of(&self, directory: &OwnedFd, name: &Name) -> bool {
+        Xattrs::read_at(directory, name.as_bytes()).is_ok_and(|there| there == self.xattrs)
     }
 }
 
