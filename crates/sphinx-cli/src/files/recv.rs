@@ -351,8 +351,12 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                     "{} has changed meanwhile, or has the size and the time of what is sent but other contents",
                     printable(&path)
                 );
-                let hint =
-                    "if what is sent is right, remove that file and run the same command again";
+                let hint = match self.target.outdate(name) {
+                    true => "the same command again sends it",
+                    false => {
+                        "if what is sent is right, remove that file and run the same command again"
+                    }
+                };
                 let failure = fail_hint(ErrorKind::LocalIo, message, hint);
                 self.settle::<()>(name, Err(Refused::Entry(failure)))?;
             }
