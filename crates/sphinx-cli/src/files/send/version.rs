@@ -2,8 +2,9 @@
 
 use std::io::{self, Read, Seek};
 
+use super::Sender;
+use super::file::Ended;
 use super::pieces::OpenFile;
-use super::{Ended, Sender};
 use crate::channel::Outgoing;
 use crate::failure::Outcome;
 use crate::files::chunks::{Chunks, chunk_of, cut};

@@ -5,7 +5,8 @@ use std::fs::File;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Target, is_link_to};
+use super::Target;
+use super::links::is_link_to;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::files::descent::open_directory;
 use crate::files::output::Refused;
