@@ -5,7 +5,6 @@ mod file;
 mod ledger;
 mod version;
 
-
 use answers::Answers;
 pub(super) use ledger::Ledger;
 

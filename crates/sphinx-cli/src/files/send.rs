@@ -6,9 +6,8 @@ mod lookahead;
 mod pieces;
 mod version;
 
-use std::io::{self};
+use std::io;
 use std::sync::Arc;
-
 
 use file::Ended;
 use likeness::Likeness;
@@ -20,9 +19,7 @@ use super::roots::Root;
 use super::source::SourceKey;
 use super::sync::Sync;
 use super::walk::{Step, Walk};
-use super::wire::{
-    Announced, Entry, Totals, put_entry, put_preamble,
-};
+use super::wire::{Announced, Entry, Totals, put_entry, put_preamble};
 use super::{Transferred, Work};
 use crate::channel::{Channel, Outgoing, reason};
 use crate::failure::{Failure, Outcome, close_code, code, fail_hint, local_io, protocol};
