@@ -14,7 +14,8 @@
 //! - [`nfqueue`]: packets on their way through the kernel, judged by this process;
 //! - [`qdisc`]: queues in front of interfaces;
 //! - [`route`]: rules and routes that divert traffic to a device;
-//! - [`split`]: routes that lead some destinations into a tunnel, and leave others out.
+//! - [`split`]: routes that lead some destinations into a tunnel, and leave others out;
+//! - [`tcp`]: what the kernel knows of a connection.
 //!
 //! The crate is for Linux.
 
@@ -32,4 +33,5 @@ pub mod pidns;
 pub mod qdisc;
 pub mod route;
 pub mod split;
+pub mod tcp;
 pub mod tun;

@@ -25,6 +25,9 @@ use crate::{
 /// The largest IP packet a device can carry.
 pub const MTU_MAX: usize = 65_535;
 
+/// The highest real-time priority.
+const REAL_TIME_MAX: i32 = 99;
+
 /// Precedence ("nice" value) of a thread that serves a device without real-time priority.
 const PRIORITY: i32 = -15;
 
@@ -251,8 +254,8 @@ impl AsFd for JoiningTun {
 }
 
 /// Lets the calling thread, which serves a device, run as soon as it has something to do: exact
-/// timers; real-time priority where that is allowed and there is a second processor for everything
-/// else; otherwise short time slices, which need no rights, and precedence where allowed.
+/// timers; real-time priority, above its own if it has some, where that is allowed and there is a second processor for
+/// everything else; otherwise short time slices, which need no rights, and precedence where allowed.
 ///
 /// # Errors
 ///
@@ -262,7 +265,10 @@ pub fn serve_in_time() -> io::Result<()> {
     if thread::available_parallelism()?.get() > 1 {
         // SAFETY: `sched_param` consists of integers, for which zero is valid.
         let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
-        parameters.sched_priority = 1;
+        // SAFETY: 0 is the calling thread, and `parameters` is valid for writing.
+        unsafe { libc::sched_getparam(0, &raw mut parameters) };
+        // A thread without has 0, and no kernel has more than this.
+        parameters.sched_priority = (parameters.sched_priority + 1).min(REAL_TIME_MAX);
         // Threads that it starts are like others.
         let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         // SAFETY: 0 is the calling thread, and `parameters` is valid for reading.

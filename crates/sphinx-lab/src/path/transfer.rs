@@ -11,7 +11,7 @@ use std::{
 
 use serde::Serialize;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use sphinx_netdev::netns::Namespace;
+use sphinx_netdev::{netns::Namespace, tcp};
 
 use super::bed::{Bed, left_address, middle_address};
 
@@ -127,11 +127,22 @@ pub(super) fn run(bed: &Bed, transfer: &Transfer, stop: &AtomicBool) -> io::Resu
     };
     let before = segments(host)?;
     let done = AtomicBool::new(false);
+    let panicked = || io::Error::other("a thread panicked");
     let (transferred, windows) = thread::scope(|scope| {
-        let windows = transfer
-            .windows
-            .then(|| scope.spawn(|| look_at_windows(host, start, &done)));
-        let sending = scope.spawn(|| send(sender, transfer.bytes, until));
+        let sending = scope.spawn(|| {
+            let Some(stream) = sender()? else {
+                return Ok(Vec::new());
+            };
+            thread::scope(|scope| {
+                let windows = transfer
+                    .windows
+                    .then(|| scope.spawn(|| look_at_windows(&stream, start, &done)));
+                send(&stream, transfer.bytes, until);
+                windows.map_or(Ok(Vec::new()), |thread| {
+                    thread.join().unwrap_or_else(|_| Err(panicked()))
+                })
+            })
+        });
         let relaying = relay.as_ref().map(|relay| {
             let right = || accept(relay, until);
             let left = || connect(&bed.middle, server, congestion, until);
@@ -139,54 +150,37 @@ pub(super) fn run(bed: &Bed, transfer: &Transfer, stop: &AtomicBool) -> io::Resu
         });
         let received = receive(receiver, start, transfer.bytes, until);
         done.store(true, Ordering::Relaxed);
-        let panicked = |_| Err(io::Error::other("a thread panicked"));
         // Why the receiver has got nothing is told by those before it.
-        sending.join().unwrap_or_else(panicked)?;
+        let windows = sending.join().unwrap_or_else(|_| Err(panicked()))?;
         if let Some(relaying) = relaying {
-            relaying.join().unwrap_or_else(panicked)?;
+            relaying.join().unwrap_or_else(|_| Err(panicked()))?;
         }
-        let panicked = |_| Err(io::Error::other("a thread panicked"));
-        let windows = windows.map(|thread| thread.join().unwrap_or_else(panicked));
-        io::Result::Ok((received?, windows.transpose()?))
+        io::Result::Ok((received?, windows))
     })?;
     let after = segments(host)?;
     Ok(Transferred {
         segments_sent: after.0 - before.0,
         segments_again: after.1 - before.1,
-        windows: windows.unwrap_or_default(),
+        windows,
         ..transferred
     })
 }
 
-/// The congestion window of a host's connection, until it is done.
+/// The congestion window of a connection, until all has arrived.
 fn look_at_windows(
-    host: &Namespace,
+    sender: &TcpStream,
     start: Instant,
     done: &AtomicBool,
 ) -> io::Result<Vec<(u64, i64, i64)>> {
-    host.run(|| {
-        let mut windows = Vec::new();
-        while !done.load(Ordering::Relaxed) {
-            let text = fs::read_to_string("/proc/thread-self/net/tcp")?;
-            if let Some((window, threshold)) = window(&text) {
-                let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-                windows.push((ms, window, threshold));
-            }
-            thread::sleep(WINDOWS);
-        }
-        Ok(windows)
-    })?
-}
-
-/// Congestion window and slow-start threshold of the first connection that is established.
-fn window(text: &str) -> Option<(i64, i64)> {
-    const ESTABLISHED: &str = "01";
-    let mut lines = text
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let fields = lines.find(|fields| fields.get(3) == Some(&ESTABLISHED))?;
-    let number = |index: usize| fields.get(index)?.parse().ok();
-    Some((number(15)?, number(16)?))
+    let mut windows = Vec::new();
+    while !done.load(Ordering::Relaxed) {
+        let window = tcp::send_window(sender)?;
+        let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let threshold = window.threshold.map_or(-1, i64::from);
+        windows.push((ms, window.congestion.into(), threshold));
+        thread::sleep(WINDOWS);
+    }
+    Ok(windows)
 }
 
 /// What it accepts sends with the congestion control that is wanted.
@@ -245,26 +239,22 @@ fn with_timeouts(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn send(open: &Open<'_>, bytes: u64, until: Until<'_>) -> io::Result<()> {
-    let Some(mut stream) = open()? else {
-        return Ok(());
-    };
+/// Sends so many bytes, unless the receiver has gone before or there is no more time.
+fn send(mut stream: &TcpStream, bytes: u64, until: Until<'_>) {
     let block = vec![7; BLOCK_BYTES];
     let mut left = bytes;
     while left > 0 {
         let length = left.min(BLOCK_BYTES as u64) as usize;
         match until.retry(|| stream.write(&block[..length])) {
             Ok(Some(written)) => left -= written as u64,
-            // The receiver had no more time.
-            Ok(None) | Err(_) => return Ok(()),
+            Ok(None) | Err(_) => return,
         }
     }
-    finish(&mut stream, until);
-    Ok(())
+    finish(stream, until);
 }
 
 /// Waits until the other end has everything.
-fn finish(stream: &mut TcpStream, until: Until<'_>) {
+fn finish(mut stream: &TcpStream, until: Until<'_>) {
     // It may have gone already.
     let _ = stream.shutdown(Shutdown::Write);
     let _ = until.retry(|| stream.read(&mut [0]));
@@ -293,7 +283,7 @@ fn copy(right: &Open<'_>, left: &Open<'_>, upload: bool, until: Until<'_>) -> io
             }
         }
     }
-    finish(&mut to, until);
+    finish(&to, until);
     Ok(())
 }
 
@@ -355,16 +345,6 @@ fn field(text: &str, wanted: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_window_is_that_of_the_connection() {
-        let text = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
-            0: 0101510A:1389 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 6114 1 0000000000000000 100 0 0 10 0\n   \
-            1: 0101510A:1389 0202510A:8B2E 01 0000F000:00000000 01:00000014 00000000     0        0 6116 2 0000000000000000 22 4 30 17 -1\n";
-        assert_eq!(window(text), Some((17, -1)));
-        assert_eq!(window(&text[..300]), None);
-        assert_eq!(window(""), None);
-    }
 
     #[test]
     fn the_kernels_numbers_are_found_by_name() {
