@@ -40,7 +40,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Set after a change of the orders in `state`.
     ordered: AtomicBool,
-    /// Interrupts the thread's sleep.
+    /// Interrupts the thread's sleep, after `ordered` has been set.
     wake: OwnedFd,
 }
 
@@ -80,10 +80,10 @@ impl Shared {
 
     fn order(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
-        // The flag comes last, so that the thread cannot see it, find nothing to empty in `wake`, and
-        // then be woken for ever. It fails only when 2^64 - 2 wake-ups are pending already.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        // The flag comes first: whom the wake-up lets run at once, in front of this thread, finds it set.
         self.ordered.store(true, Ordering::Release);
+        // It fails only when 2^64 - 2 wake-ups are pending already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -301,15 +301,18 @@ impl Engine {
             PollFd::new(&self.shared.wake, PollFlags::IN),
         ];
         match poll(&mut files, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        if !files[2].revents().is_empty() {
+            // Empties the counter of wake-ups, whose orders may have been carried out already.
+            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        }
+        Ok(())
     }
 
     /// Carries out orders; returns true if one was to stop.
     fn obey(&mut self) -> io::Result<bool> {
-        // Empties the wake-up counter; it may be empty already.
-        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         let (stop, reconfigure) = {
             let mut state = self.shared.lock();
             (state.stop, std::mem::take(&mut state.reconfigure))
