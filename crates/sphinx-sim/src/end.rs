@@ -17,7 +17,7 @@ use crate::app::{Heard, Listener, Local, Readers, Talker, Writers};
 use crate::arrivals::Arrivals;
 use crate::data::Rng;
 use crate::late::Late;
-use crate::plan::{Plan, Ways};
+use crate::plan::{Plan, Ways, Write};
 
 /// ECN codepoint of a capable packet (RFC 3168).
 const ECT0: u8 = 0b10;
@@ -332,6 +332,11 @@ impl<P: PacketProtection> End<P> {
     }
 
     // ---- what happens to it -------------------------------------------------------------------
+
+    /// The application hands over something that is not in its plan, but for `at` not before what is.
+    pub fn write(&mut self, write: Write) {
+        self.writers.add(write);
+    }
 
     /// The application ends the session.
     pub fn close(&mut self, code: u64, reason: &str) {

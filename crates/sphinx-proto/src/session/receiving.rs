@@ -357,6 +357,7 @@ impl Session {
         for lane in self.paths.iter_mut() {
             lane.path.settle(meta.now);
         }
+        self.foresee_window();
         let delivered = delivered.into_iter();
         let delivered = delivered.map(|slot| Event::BlockDelivered { slot });
         self.events.extend(delivered);
@@ -364,6 +365,18 @@ impl Session {
         self.note_ended();
         if let Some((code, reason)) = closed {
             self.peer_closed(meta.now, code, reason);
+        }
+    }
+
+    /// Data waits, and rate control allows more on its way than the peer's window holds: that will hold it up, if it does not yet. It takes a
+    /// round trip until the window is larger.
+    fn foresee_window(&mut self) {
+        let window = self.sender.streams().window();
+        if self.demand.backlog()
+            && window < self.paths.capacity().cwnd
+            && let Some(number) = self.sender.note_held()
+        {
+            self.control_queue.push_newest(&Frame::Held { number });
         }
     }
 

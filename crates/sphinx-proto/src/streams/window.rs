@@ -1,14 +1,15 @@
 //! How much of what the peer sends may be here and not taken, and how that grows and shrinks (`docs/protocol.md` §7).
 //!
-//! The window grows where three things come together: the peer says that it held it up, half of it was taken within a few round trips, and
+//! The window grows where three things come together: the peer says that it holds it up, an eighth of it was taken within a round trip, and
 //! whoever owns the memory grants it. The second is what a peer cannot feign: it is the application here that reads.
 
 use crate::{Nanos, Time, WindowNumber};
 
 const MS: Nanos = 1_000_000;
-/// Half a window that is taken within so many of the smallest round trips is the path's pace (those with a queue would make any pace quick enough); a reader who takes longer is slow himself, and would fill
-/// any window. Losses that take several rounds of repair may hold up what is in order.
-const ROUNDS: Nanos = 4;
+/// Such a part of a window that is taken within the smallest round trip is the path's pace (one with a queue would make any pace quick enough); a
+/// reader who takes longer is slow himself, and would fill any window. It is looked at in halves. Less is taken in a round trip than the path
+/// carries, as blocks wait for repair and the rate of a start-up grows meanwhile.
+const PART: u64 = 8;
 /// A window that has grown is given back after so long without anything being taken.
 const IDLE: Nanos = 10_000 * MS;
 
@@ -33,9 +34,10 @@ pub(crate) struct RecvWindow {
     kept: u64,
     /// This size has held the peer up.
     is_short: bool,
-    /// When half a window was last complete, and what had been released by then; how long that took.
-    since: (Time, u64),
-    half_took: Option<Nanos>,
+    /// When the latest two halves of a part were complete, and what had been released by the last of these; how long a whole one took.
+    since: [Option<Time>; 2],
+    since_released: u64,
+    part_took: Option<Nanos>,
     taken_at: Time,
 }
 
@@ -54,8 +56,9 @@ impl RecvWindow {
             shrinking_from: None,
             kept: 0,
             is_short: false,
-            since: (now, 0),
-            half_took: None,
+            since: [None, Some(now)],
+            since_released: 0,
+            part_took: None,
             taken_at: now,
         }
     }
@@ -105,10 +108,13 @@ impl RecvWindow {
     pub(super) fn on_taken(&mut self, now: Time, cost: u64) -> bool {
         self.released += cost;
         self.taken_at = now;
-        let (from, before) = self.since;
-        if self.released - before >= self.size / 2 {
-            self.half_took = Some(now.saturating_sub(from));
-            self.since = (now, self.released);
+        let taken = self.released - self.since_released;
+        if taken >= self.size / (2 * PART) {
+            let [earlier, latest] = self.since;
+            let is_whole = taken >= self.size / PART;
+            let from = if is_whole { latest } else { earlier };
+            self.part_took = from.map(|from| now.saturating_sub(from));
+            (self.since, self.since_released) = ([latest, Some(now)], self.released);
         }
         let untold = self.credit().saturating_sub(self.credit_told);
         let left = self.credit_told.saturating_sub(self.opened);
@@ -140,11 +146,11 @@ impl RecvWindow {
 
     /// The window that the path could use, if it is more than there is.
     pub(crate) fn wanted(&self, rtt: Nanos) -> Option<u64> {
-        let pace = |took: Nanos| took <= ROUNDS.saturating_mul(rtt.max(MS));
+        let pace = |took: Nanos| took <= rtt.max(MS);
         let is_wanted = self.is_short
             && self.shrinking_from.is_none()
             && self.is_open()
-            && self.half_took.is_some_and(pace);
+            && self.part_took.is_some_and(pace);
         is_wanted.then(|| self.size.saturating_mul(2))
     }
 
@@ -176,7 +182,7 @@ impl RecvWindow {
         self.size = size;
         self.number += 1;
         self.is_short = false;
-        self.half_took = None;
+        self.part_took = None;
         Some(self.number)
     }
 
@@ -212,12 +218,19 @@ mod tests {
 
     #[test]
     fn it_grows_for_a_path_and_not_for_a_slow_reader() {
-        for (took, grows) in [(RTT, true), (4 * RTT, true), (5 * RTT, false)] {
-            let mut window = RecvWindow::new(1000, u64::MAX, Time::ZERO);
-            window.on_held(WindowNumber::ZERO);
-            assert_eq!(window.wanted(RTT), None, "nothing has been read");
-            fill_and_take(&mut window, took, 500);
-            assert_eq!(window.wanted(RTT), grows.then_some(2000));
+        for (took, grows) in [(RTT / 2, true), (RTT, true), (RTT + 2 * MS, false)] {
+            for parts in [1, 2] {
+                let mut window = RecvWindow::new(1600, u64::MAX, Time::ZERO);
+                window.on_held(WindowNumber::ZERO);
+                for part in 1..=parts {
+                    assert_eq!(window.wanted(took), None, "less than an eighth");
+                    fill_and_take(&mut window, part * took / parts, 200 / parts);
+                }
+                assert_eq!(window.wanted(RTT), grows.then_some(3200));
+                // Who goes on so slowly has an eighth of the time for each half of one.
+                fill_and_take(&mut window, 3 * took, 100);
+                assert_eq!(window.wanted(RTT), None);
+            }
         }
     }
 

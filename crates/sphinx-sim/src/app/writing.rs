@@ -80,6 +80,12 @@ impl Writers {
         }
     }
 
+    /// One more message, after all that are due before it.
+    pub(crate) fn add(&mut self, write: Write) {
+        let at = self.writes.partition_point(|other| other.at <= write.at);
+        self.writes.insert(at, write);
+    }
+
     /// When the next message is to be written.
     pub(crate) fn next_write(&self) -> Option<Nanos> {
         let write = self.writes.front().filter(|write| self.is_asked(write));
