@@ -8,6 +8,7 @@ mod common;
 mod handoff;
 mod linux;
 mod upload;
+mod windows;
 
 use std::{net::SocketAddr, time::Duration};
 
