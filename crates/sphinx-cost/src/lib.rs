@@ -76,7 +76,7 @@ pub struct Costs {
     pub sender: PerStage,
     /// Where it receives, nanoseconds.
     pub receiver: PerStage,
-    /// The same, sender and receiver, in instructions without the kernel's, where the processor counts them.
+    /// The same, sender and receiver, in instructions without the kernel's; none where the processor does not count them.
     pub instructions: Option<[PerStage; 2]>,
 }
 
@@ -92,13 +92,12 @@ impl Costs {
 /// # Errors
 /// When loopback sockets cannot be had or fail, or the transfer stops (`TimedOut`).
 pub fn measure(load: &Load) -> io::Result<Costs> {
-    let costs = measure_by(load, Gauge::clock())?;
+    let costs = measure_by(load, &Rc::new(Gauge::clock()))?;
     let instructions = match Gauge::instructions() {
         Ok(gauge) => {
-            let Costs {
-                sender, receiver, ..
-            } = measure_by(load, gauge)?;
-            Some([sender, receiver])
+            let gauge = Rc::new(gauge);
+            let counted = measure_by(load, &gauge)?;
+            gauge.counts().then_some([counted.sender, counted.receiver])
         }
         Err(_) => None,
     };
@@ -108,7 +107,7 @@ pub fn measure(load: &Load) -> io::Result<Costs> {
     })
 }
 
-fn measure_by(load: &Load, gauge: Gauge) -> io::Result<Costs> {
+fn measure_by(load: &Load, gauge: &Rc<Gauge>) -> io::Result<Costs> {
     let bind = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match load.io {
         Io::Udp => {
@@ -125,10 +124,10 @@ fn measure_by(load: &Load, gauge: Gauge) -> io::Result<Costs> {
 fn measure_between<Io: PacketIo>(
     load: &Load,
     [io_a, io_b]: [Io; 2],
-    gauge: Gauge,
+    gauge: &Rc<Gauge>,
 ) -> io::Result<Costs> {
     let addresses = [io_a.local_addr(), io_b.local_addr()];
-    let (own, gauge) = (gauge.own(), Rc::new(gauge));
+    let own = gauge.own();
     let end = |role, io, direction, [local, peer]: [u64; 2], remote| {
         let ids = ConnectionIds {
             local: end::id(local),
@@ -144,7 +143,7 @@ fn measure_between<Io: PacketIo>(
         config.mtu_candidates = vec![load.mtu - HEADERS];
         config.peer_datagram_max = load.mtu - HEADERS;
         let keys = SessionSecret::new(&[1; 32], &[2; 32]).keys(direction, PathId::FIRST);
-        let meter = Meter::new(Rc::clone(&gauge), own);
+        let meter = Meter::new(Rc::clone(gauge), own);
         End::new(config, keys, io, meter, load.workers)
     };
     let mut sender = end(
@@ -266,6 +265,7 @@ fn median(parts: &[Marks], own: f64) -> Costs {
 
 #[cfg(test)]
 mod tests {
+    use super::Stage::*;
     use super::*;
 
     const LOAD: Load = Load {
@@ -275,8 +275,6 @@ mod tests {
         io: Io::Udp,
         workers: false,
     };
-
-    use Stage::*;
 
     fn takes(of: &PerStage, stages: &[Stage]) -> bool {
         stages.iter().all(|stage| of[*stage as usize] > 0.0)

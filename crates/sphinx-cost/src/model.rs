@@ -29,21 +29,21 @@ impl Threads {
     }
 
     /// What the engine's thread spends altogether.
-    pub fn distributor(&self) -> f64 {
+    pub fn engine_and_kernel(&self) -> f64 {
         self.engine + self.kernel
     }
 
     /// How many are busy where a packet comes every `interval` nanoseconds, if nothing but them holds it up.
     pub fn for_interval(&self, interval: f64) -> Cores {
         Cores {
-            distributors: self.distributor() / interval,
+            engines: self.engine_and_kernel() / interval,
             workers: self.work / interval,
         }
     }
 
-    /// Workers that one distributor keeps busy.
-    pub fn workers_per_distributor(&self) -> f64 {
-        self.work / self.distributor()
+    /// Workers that one engine keeps busy.
+    pub fn workers_per_engine(&self) -> f64 {
+        self.work / self.engine_and_kernel()
     }
 }
 
@@ -51,7 +51,7 @@ impl Threads {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cores {
     /// Engines: one session has one, so more than 1 needs several sessions on as many shards.
-    pub distributors: f64,
+    pub engines: f64,
     /// Their workers, all together.
     pub workers: f64,
 }
@@ -59,7 +59,7 @@ pub struct Cores {
 impl Cores {
     /// Processors that suffice: none of them is shared, and each is at most as busy as it can be.
     pub fn needed(&self) -> u64 {
-        (self.distributors.ceil() + self.workers.ceil()) as u64
+        (self.engines.ceil() + self.workers.ceil()) as u64
     }
 }
 
@@ -85,9 +85,9 @@ mod tests {
             kernel: 100.0,
             work: 450.0,
         };
-        assert_eq!(threads.workers_per_distributor(), 1.5);
+        assert_eq!(threads.workers_per_engine(), 1.5);
         let cores = [1200.0, 300.0, 120.0].map(|interval| threads.for_interval(interval));
-        assert_eq!(cores.map(|cores| cores.distributors), [0.25, 1.0, 2.5]);
+        assert_eq!(cores.map(|cores| cores.engines), [0.25, 1.0, 2.5]);
         assert_eq!(cores.map(|cores| cores.workers), [0.375, 1.5, 3.75]);
         assert_eq!(cores.map(|cores| cores.needed()), [2, 3, 7]);
     }

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use libc::c_int;
+use libc::{c_int, c_long};
 
 // Kinds and numbers of linux/perf_event.h.
 const TYPE_HARDWARE: u32 = 0;
 const HARDWARE_INSTRUCTIONS: u64 = 1;
-/// Bits: neither the kernel's nor a hypervisor's.
+/// Bits: always on the processor, or an error: one that shares its register with others would only be an estimate.
+const PINNED: u64 = 1 << 2;
+/// Neither the kernel's nor a hypervisor's.
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 const FLAG_CLOEXEC: u64 = 1 << 3;
@@ -30,6 +32,9 @@ struct Attributes {
     breakpoint_address: u64,
 }
 
+/// `PERF_ATTR_SIZE_VER0`: the kernel reads as many bytes.
+const _: () = assert!(size_of::<Attributes>() == 64);
+
 /// Counts the instructions of the thread that has opened it, without the kernel's.
 #[derive(Debug)]
 pub struct InstructionCounter(File);
@@ -39,10 +44,16 @@ impl InstructionCounter {
     ///
     /// # Errors
     ///
-    /// Where there is no counter, as in most virtual machines, and where the system does not let this process use it
-    /// (`kernel.perf_event_paranoid`, sandboxes).
+    /// Where there is no counter, as in most virtual machines, or one that stands still (`Unsupported`), and where the
+    /// system does not let this process use it (`kernel.perf_event_paranoid`, sandboxes).
     pub fn of_this_thread() -> io::Result<Self> {
-        Self::open(TYPE_HARDWARE, HARDWARE_INSTRUCTIONS)
+        let counter = Self::open(TYPE_HARDWARE, HARDWARE_INSTRUCTIONS)?;
+        // Two readings are some instructions apart. Some hypervisors take the call and count nothing.
+        let first = counter.count()?;
+        if counter.count()? == first {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(counter)
     }
 
     fn open(kind: u32, config: u64) -> io::Result<Self> {
@@ -50,11 +61,12 @@ impl InstructionCounter {
             kind,
             size: size_of::<Attributes>() as u32,
             config,
-            flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
+            flags: PINNED | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
             ..Attributes::default()
         };
-        let (this_thread, any_cpu, no_group): (c_int, c_int, c_int) = (0, -1, -1);
-        // SAFETY: the layout is that of the call's first version, and `size` says so. The kernel reads it during the call.
+        let (this_thread, any_cpu, no_group): (c_long, c_long, c_long) = (0, -1, -1);
+        // SAFETY: the layout is that of the call's first version, and `size` says so. The kernel only reads it, and only during the
+        // call; the other arguments are numbers.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -77,7 +89,7 @@ impl InstructionCounter {
     ///
     /// # Errors
     ///
-    /// When the counter is lost.
+    /// When the processor has no register left for it, from then on.
     pub fn count(&self) -> io::Result<u64> {
         let mut count = [0; 8];
         (&self.0).read_exact(&mut count)?;

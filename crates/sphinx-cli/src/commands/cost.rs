@@ -76,7 +76,7 @@ fn event(load: &Load, costs: &Costs) -> Event {
         let cores = |threads: &Threads| {
             let cores = threads.for_interval(interval);
             json!({
-                "distributors": hundredths(cores.distributors),
+                "engines": hundredths(cores.engines),
                 "workers": hundredths(cores.workers),
                 "cores": cores.needed(),
             })
@@ -115,8 +115,9 @@ fn hundredths(value: f64) -> Value {
 fn table(load: &Load, costs: &Costs) -> Vec<String> {
     let title = format!("MTU {}, ns", load.mtu);
     let mut lines = columns(&title, &costs.sender, &costs.receiver);
-    if let Some([sender, receiver]) = &costs.instructions {
-        lines.extend(columns("instructions", sender, receiver));
+    match &costs.instructions {
+        Some([sender, receiver]) => lines.extend(columns("instructions", sender, receiver)),
+        None => lines.push("instructions: nobody counts them here".to_owned()),
     }
     let [sender, receiver] = [&costs.sender, &costs.receiver].map(Threads::of);
     let line = |what: &str, sender: f64, receiver: f64| {
@@ -128,13 +129,17 @@ fn table(load: &Load, costs: &Costs) -> Vec<String> {
         )
     };
     lines.push(line("without the kernel", sender.engine, receiver.engine));
-    let (sends, receives) = (sender.distributor(), receiver.distributor());
-    lines.push(line("with the kernel's part", sends, receives));
+    let (sends, receives) = (sender.engine_and_kernel(), receiver.engine_and_kernel());
+    let what = match load.io {
+        Io::Udp => "with loopback's kernel",
+        Io::Memory => "with the copy through memory",
+    };
+    lines.push(line(what, sends, receives));
     if load.workers {
         lines.push(format!(
             "workers that one engine keeps busy: {:.1} where it sends, {:.1} where it receives",
-            sender.workers_per_distributor(),
-            receiver.workers_per_distributor()
+            sender.workers_per_engine(),
+            receiver.workers_per_engine()
         ));
     }
     for bits in LINKS {
@@ -147,7 +152,7 @@ fn table(load: &Load, costs: &Costs) -> Vec<String> {
             };
             format!(
                 "{needed} ({:.2} engines, {:.2} workers)",
-                cores.distributors, cores.workers
+                cores.engines, cores.workers
             )
         };
         lines.push(format!(

@@ -261,6 +261,14 @@ fn what_a_packet_costs() {
         (&event["io"], &event["workers"]),
         (&"udp".into(), &false.into())
     );
+    // Counted or absent, and never nothing.
+    for (end, stage) in [("sender", "seal"), ("receiver", "open")] {
+        let counted = &event[format!("{end}_instructions")];
+        assert!(
+            counted.is_null() || counted[stage].as_f64() > Some(0.0),
+            "{event}"
+        );
+    }
     let apart = cost(&[&small[..], &["--workers", "--io", "memory"]].concat()).expect(0);
     let event = apart.event("cost");
     for end in ["sender", "receiver"] {
