@@ -9,15 +9,15 @@ use std::time::Instant;
 
 use sphinx_driver::keys::{Keys, OpenError, Permit, SealError};
 use sphinx_driver::{
-    Application, BufferPool, Driver, Inline, OpenPacket, Origin, Outbox, PacketProtection, Queues,
+    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, PacketProtection, Queues,
     SealPacket, SharedSlicer, Slicer, Workshop,
 };
-use sphinx_net::udp::UdpIo;
 use sphinx_net::{Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx};
 use sphinx_proto::wire::{ConnectionId, Header};
 use sphinx_proto::{Config, Nanos, PacketNumber, PathId, Role, Session, StreamId, Time, Tuple};
 
 use crate::meter::{Meter, Stage};
+use crate::workers::Coding;
 
 /// As in the engine.
 const POOL_BYTES: usize = 8 << 20;
@@ -45,7 +45,7 @@ impl PacketProtection for Metered {
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
         let keys = &mut self.keys;
-        self.meter.time(Stage::Seal, || {
+        self.meter.measure(Stage::Seal, || {
             PacketProtection::seal(keys, header, packet_number, datagram)
         })
     }
@@ -65,7 +65,7 @@ impl PacketProtection for Metered {
     fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
         let keys = &self.keys;
         self.meter
-            .time(Stage::Unprotect, || keys.unprotect(datagram))
+            .measure(Stage::Unprotect, || keys.unprotect(datagram))
     }
 
     fn open(
@@ -77,7 +77,7 @@ impl PacketProtection for Metered {
         pto: Nanos,
     ) -> Result<Range<usize>, OpenError> {
         let keys = &mut self.keys;
-        self.meter.time(Stage::Open, || {
+        self.meter.measure(Stage::Open, || {
             PacketProtection::open(keys, header, packet_number, datagram, now, pto)
         })
     }
@@ -183,25 +183,31 @@ pub(crate) fn id(number: u64) -> ConnectionId {
 }
 
 /// One end.
-pub(crate) struct End {
+pub(crate) struct End<Io> {
     pub(crate) meter: Rc<Meter>,
     /// Bytes that its application has read.
     pub(crate) received: u64,
     role: Role,
-    driver: Driver<Metered, Inline>,
+    driver: Driver<Metered, Coding>,
     workshop: Workshop,
     queues: Queues<Here>,
-    io: UdpIo,
+    io: Io,
     begin: Instant,
     slicer: Option<(StreamId, HereSlicer)>,
     data: Vec<u8>,
     ids: u64,
 }
 
-impl End {
-    pub(crate) fn new(config: Config, keys: Keys, io: UdpIo, clock_ns: f64) -> Self {
+impl<Io: PacketIo> End<Io> {
+    /// Its packets are coded as workers do it, or in place.
+    pub(crate) fn new(config: Config, keys: Keys, io: Io, meter: Meter, workers: bool) -> Self {
         let (role, streams) = (config.role, config.recv_streams);
-        let meter = Rc::new(Meter::new(clock_ns));
+        let meter = Rc::new(meter);
+        let pool = BufferPool::new(POOL_BYTES);
+        let coding = match workers {
+            true => Coding::apart(&pool, &meter),
+            false => Coding::in_place(),
+        };
         let metered = Metered {
             keys,
             meter: Rc::clone(&meter),
@@ -211,8 +217,8 @@ impl End {
             meter,
             received: 0,
             role,
-            driver: Driver::new(session, metered, Inline, role == Role::Client),
-            workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
+            driver: Driver::new(session, metered, coding, role == Role::Client),
+            workshop: Workshop::new(pool),
             queues: Queues::new(role, streams),
             io,
             begin: Instant::now(),
@@ -242,7 +248,7 @@ impl End {
         };
         while self.queues.has_room(*stream) {
             let pool = self.workshop.pool();
-            let written = self.meter.time(Stage::Slice, || {
+            let written = self.meter.measure(Stage::Slice, || {
                 slicer.0.borrow_mut().write(now, &self.data, shape, pool)
             });
             if written.begins {
@@ -275,14 +281,14 @@ impl End {
         let now = self.now();
         let (driver, workshop) = (&mut self.driver, &mut self.workshop);
         self.meter
-            .time(Stage::Timers, || driver.handle_timeout(now, workshop));
+            .measure(Stage::Timers, || driver.handle_timeout(now, workshop));
         let stage = match self.role {
             Role::Client => Stage::HandOver,
             Role::Server => Stage::Deliver,
         };
         let (queues, pool) = (&mut self.queues, self.workshop.pool());
         self.meter
-            .time(stage, || driver.exchange(now, queues, pool));
+            .measure(stage, || driver.exchange(now, queues, pool));
         self.supply();
         let now = self.now();
         let mut out = Frames {
@@ -290,13 +296,13 @@ impl End {
             lost: Vec::new(),
         };
         let (driver, workshop) = (&mut self.driver, &mut self.workshop);
-        self.meter.time(Stage::Encode, || {
+        self.meter.measure(Stage::Encode, || {
             driver.transmit(now, TURN_BYTES, workshop, &mut out);
         });
         let tx = self.io.tx();
         if tx.taken_bytes() > 0 {
             let mut dropped = Vec::new();
-            self.meter.time(Stage::Send, || tx.flush(&mut dropped))?;
+            self.meter.measure(Stage::Send, || tx.flush(&mut dropped))?;
             self.heed(&dropped);
         }
         Ok(self.packets() - before)
@@ -304,7 +310,7 @@ impl End {
 
     fn receive(&mut self, loss: &mut Loss) -> io::Result<usize> {
         let io = &mut self.io;
-        let count = self.meter.time(Stage::Receive, || io.rx().recv())?;
+        let count = self.meter.measure(Stage::Receive, || io.rx().recv())?;
         let now = self.now();
         for index in 0..count {
             let Some(mut received) = self.io.rx().received(index) else {
@@ -323,7 +329,7 @@ impl End {
                     continue;
                 }
                 let (driver, workshop) = (&mut self.driver, &mut self.workshop);
-                self.meter.time(Stage::Place, || {
+                self.meter.measure(Stage::Place, || {
                     driver.handle_datagram(now, origin, datagram, workshop);
                 });
             }

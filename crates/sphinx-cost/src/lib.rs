@@ -8,18 +8,23 @@
 
 mod end;
 mod meter;
+mod model;
+mod workers;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 
 use sphinx_driver::keys::{Direction, SessionSecret};
-use sphinx_net::PacketIo;
 use sphinx_net::udp::{UdpConfig, UdpIo};
+use sphinx_net::{MemoryIo, PacketIo};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{Config, ConnectionIds, PathId, Role, Tuple};
 
 use end::{End, Loss};
-pub use meter::{STAGES, Stage};
+use meter::{Gauge, Meter};
+pub use meter::{PerStage, STAGES, Stage};
+pub use model::{Cores, Threads};
 
 /// IP and UDP headers.
 const HEADERS: u16 = 28;
@@ -29,6 +34,17 @@ const PARTS: usize = 9;
 const RATE: u64 = 20_000_000_000;
 /// Turns without a packet after which something is wrong: some half a minute.
 const IDLE_TURNS_MAX: u32 = 50_000_000;
+/// Sends of many packets that may be on their way in memory.
+const MEMORY_SENDS: usize = 64;
+
+/// What the packets go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Io {
+    /// The kernel's UDP sockets, over loopback.
+    Udp,
+    /// Memory: what there is to do without a kernel, but for copying each packet once.
+    Memory,
+}
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -39,9 +55,13 @@ pub struct Load {
     pub mtu: u16,
     /// Share of packets, 0–1, that the receiver throws away before it looks at them.
     pub loss: f64,
+    /// What they go through.
+    pub io: Io,
+    /// Code as with workers, whose part is a stage of its own then; otherwise the engine codes in place.
+    pub workers: bool,
 }
 
-/// Nanoseconds of each stage, in the order of [`STAGES`], for every packet that the sender sent.
+/// What each stage takes for every packet that the sender sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// Packets that were measured.
@@ -50,53 +70,67 @@ pub struct Costs {
     pub packet_bytes: f64,
     /// Data bytes for each packet.
     pub payload_bytes: f64,
-    /// What reading the clock took, which is not part of the stages.
+    /// What reading the clock took, which is not part of the stages, nanoseconds.
     pub clock_ns: f64,
-    /// Where it sends.
-    pub sender: [f64; STAGES.len()],
-    /// Where it receives.
-    pub receiver: [f64; STAGES.len()],
+    /// Where it sends, nanoseconds.
+    pub sender: PerStage,
+    /// Where it receives, nanoseconds.
+    pub receiver: PerStage,
+    /// The same, sender and receiver, in instructions without the kernel's; none where the processor does not count them.
+    pub instructions: Option<[PerStage; 2]>,
 }
 
 impl Costs {
-    /// Sum of the stages that a thread of the engine does without the kernel, nanoseconds a packet.
-    pub fn engine_ns(of: &[f64; STAGES.len()]) -> f64 {
-        let own = |stage: &Stage| !stage.is_kernel() && *stage != Stage::Slice;
-        sum(of, own)
-    }
-
-    /// Sum of the stages that are system calls.
-    pub fn kernel_ns(of: &[f64; STAGES.len()]) -> f64 {
-        sum(of, Stage::is_kernel)
-    }
-
     /// Data, bits per second, that one core moves which needs so many nanoseconds a packet.
     pub fn core_bits(&self, ns: f64) -> f64 {
         self.payload_bytes * 8e9 / ns
     }
 }
 
-fn sum(of: &[f64; STAGES.len()], wanted: impl Fn(&Stage) -> bool) -> f64 {
-    let stages = std::iter::zip(STAGES, of);
-    let wanted = stages.filter(|(stage, _)| wanted(stage));
-    wanted.map(|(_, ns)| ns).sum()
-}
-
-/// Moves `load` and measures.
+/// Moves `load` and measures; and once more, for instructions, where the processor counts them.
 ///
 /// # Errors
 /// When loopback sockets cannot be had or fail, or the transfer stops (`TimedOut`).
 pub fn measure(load: &Load) -> io::Result<Costs> {
-    let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let (io_a, io_b) = (
-        UdpIo::open(&UdpConfig::new(bind))?,
-        UdpIo::open(&UdpConfig::new(bind))?,
-    );
+    let costs = measure_by(load, &Rc::new(Gauge::clock()))?;
+    let instructions = match Gauge::instructions() {
+        Ok(gauge) => {
+            let gauge = Rc::new(gauge);
+            let counted = measure_by(load, &gauge)?;
+            gauge.counts().then_some([counted.sender, counted.receiver])
+        }
+        Err(_) => None,
+    };
+    Ok(Costs {
+        instructions,
+        ..costs
+    })
+}
+
+fn measure_by(load: &Load, gauge: &Rc<Gauge>) -> io::Result<Costs> {
+    let bind = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    match load.io {
+        Io::Udp => {
+            let open = || UdpIo::open(&UdpConfig::new(bind(0)));
+            measure_between(load, [open()?, open()?], gauge)
+        }
+        Io::Memory => {
+            let (a, b) = MemoryIo::pair(bind(1), bind(2), MEMORY_SENDS)?;
+            measure_between(load, [a, b], gauge)
+        }
+    }
+}
+
+fn measure_between<Io: PacketIo>(
+    load: &Load,
+    [io_a, io_b]: [Io; 2],
+    gauge: &Rc<Gauge>,
+) -> io::Result<Costs> {
     let addresses = [io_a.local_addr(), io_b.local_addr()];
-    let clock_ns = meter::clock_ns();
-    let end = |role, io, direction, [own, peer]: [u64; 2], remote| {
+    let own = gauge.own();
+    let end = |role, io, direction, [local, peer]: [u64; 2], remote| {
         let ids = ConnectionIds {
-            local: end::id(own),
+            local: end::id(local),
             peer: end::id(peer),
         };
         let tuple = Tuple {
@@ -109,7 +143,8 @@ pub fn measure(load: &Load) -> io::Result<Costs> {
         config.mtu_candidates = vec![load.mtu - HEADERS];
         config.peer_datagram_max = load.mtu - HEADERS;
         let keys = SessionSecret::new(&[1; 32], &[2; 32]).keys(direction, PathId::FIRST);
-        End::new(config, keys, io, clock_ns)
+        let meter = Meter::new(Rc::clone(gauge), own);
+        End::new(config, keys, io, meter, load.workers)
     };
     let mut sender = end(
         Role::Client,
@@ -126,14 +161,14 @@ pub fn measure(load: &Load) -> io::Result<Costs> {
         addresses[0],
     );
     let loss = Loss::new(load.loss);
-    transfer(load.bytes, (&mut sender, &mut receiver), loss, clock_ns)
+    transfer(load.bytes, (&mut sender, &mut receiver), loss, own)
 }
 
-fn transfer(
+fn transfer<Io: PacketIo>(
     bytes: u64,
-    (sender, receiver): (&mut End, &mut End),
+    (sender, receiver): (&mut End<Io>, &mut End<Io>),
     mut loss: Loss,
-    clock_ns: f64,
+    own: f64,
 ) -> io::Result<Costs> {
     sender.open();
     let part = (bytes / (PARTS as u64 + 1)).max(1);
@@ -164,7 +199,7 @@ fn transfer(
         }
         before = now;
     }
-    Ok(median(&parts, clock_ns))
+    Ok(median(&parts, own))
 }
 
 /// What has been counted at some point.
@@ -173,24 +208,24 @@ struct Marks {
     packets: u64,
     ip_bytes: u64,
     payload: u64,
-    sender: [f64; STAGES.len()],
-    receiver: [f64; STAGES.len()],
+    sender: PerStage,
+    receiver: PerStage,
 }
 
 impl Marks {
-    fn of(sender: &End, receiver: &End) -> Self {
+    fn of<Io: PacketIo>(sender: &End<Io>, receiver: &End<Io>) -> Self {
         let sent = sender.sent();
         Self {
             packets: sent.send_datagrams,
             ip_bytes: sent.send_bytes + u64::from(HEADERS) * sent.send_datagrams,
             payload: receiver.received,
-            sender: sender.meter.ns(),
-            receiver: receiver.meter.ns(),
+            sender: sender.meter.stages(),
+            receiver: receiver.meter.stages(),
         }
     }
 
     fn since(&self, before: &Self) -> Self {
-        let less = |now: &[f64; STAGES.len()], before: &[f64; STAGES.len()]| {
+        let less = |now: &PerStage, before: &PerStage| {
             std::array::from_fn(|stage| now[stage] - before[stage])
         };
         Self {
@@ -204,55 +239,90 @@ impl Marks {
 }
 
 /// The median of each stage.
-fn median(parts: &[Marks], clock_ns: f64) -> Costs {
+fn median(parts: &[Marks], own: f64) -> Costs {
     let packets: u64 = parts.iter().map(|part| part.packets).sum();
     let per_packet = |count: fn(&Marks) -> u64| {
         parts.iter().map(count).sum::<u64>() as f64 / packets.max(1) as f64
     };
-    let of = |stages: fn(&Marks) -> &[f64; STAGES.len()]| {
+    let of = |stages: fn(&Marks) -> &PerStage| {
         std::array::from_fn(|stage| {
-            let ns = |part: &Marks| stages(part)[stage] / part.packets.max(1) as f64;
-            let mut ns: Vec<f64> = parts.iter().map(ns).collect();
-            ns.sort_by(f64::total_cmp);
-            ns.get(ns.len() / 2).copied().unwrap_or(0.0)
+            let cost = |part: &Marks| stages(part)[stage] / part.packets.max(1) as f64;
+            let mut costs: Vec<f64> = parts.iter().map(cost).collect();
+            costs.sort_by(f64::total_cmp);
+            costs.get(costs.len() / 2).copied().unwrap_or(0.0)
         })
     };
     Costs {
         packets,
         packet_bytes: per_packet(|part| part.ip_bytes),
         payload_bytes: per_packet(|part| part.payload),
-        clock_ns,
+        clock_ns: own,
         sender: of(|part| &part.sender),
         receiver: of(|part| &part.receiver),
+        instructions: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Stage::*;
     use super::*;
+
+    const LOAD: Load = Load {
+        bytes: 20_000_000,
+        mtu: 1500,
+        loss: 0.02,
+        io: Io::Udp,
+        workers: false,
+    };
+
+    fn takes(of: &PerStage, stages: &[Stage]) -> bool {
+        stages.iter().all(|stage| of[*stage as usize] > 0.0)
+    }
 
     #[test]
     fn every_stage_of_a_lossy_transfer_takes_time() {
+        for io in [Io::Udp, Io::Memory] {
+            let costs = measure(&Load { io, ..LOAD }).expect("loopback");
+            assert!(costs.packets > 10_000, "{costs:?}");
+            assert!((1300.0..=1500.0).contains(&costs.packet_bytes), "{costs:?}");
+            assert!(costs.payload_bytes < costs.packet_bytes, "{costs:?}");
+            let ends = [(costs.sender, costs.receiver)];
+            let counted = costs
+                .instructions
+                .map(|[sender, receiver]| (sender, receiver));
+            for (sender, receiver) in ends.into_iter().chain(counted) {
+                let (sends, receives) = (
+                    [Slice, HandOver, Encode, Seal, Send],
+                    [Receive, Unprotect, Open, Place, Deliver],
+                );
+                assert!(
+                    takes(&sender, &sends) && takes(&receiver, &receives),
+                    "{costs:?}"
+                );
+                assert_eq!(receiver[Slice as usize], 0.0);
+                assert_eq!((sender[Work as usize], receiver[Work as usize]), (0.0, 0.0));
+            }
+        }
+    }
+
+    /// The engine has header protection of what arrives and the core; sealing and opening are theirs.
+    #[test]
+    fn workers_take_their_part() {
         let load = Load {
-            bytes: 20_000_000,
-            mtu: 1500,
-            loss: 0.02,
+            workers: true,
+            ..LOAD
         };
         let costs = measure(&load).expect("loopback");
-        assert!(costs.packets > 10_000, "{costs:?}");
-        assert!((1300.0..=1500.0).contains(&costs.packet_bytes), "{costs:?}");
-        assert!(costs.payload_bytes < costs.packet_bytes, "{costs:?}");
-        let ns = |of: &[f64; STAGES.len()], stage: Stage| of[stage as usize];
-        use Stage::*;
-        for stage in [Slice, HandOver, Encode, Seal, Send] {
-            assert!(ns(&costs.sender, stage) > 0.0, "{stage:?}: {costs:?}");
-        }
-        for stage in [Receive, Unprotect, Open, Place, Deliver] {
-            assert!(ns(&costs.receiver, stage) > 0.0, "{stage:?}: {costs:?}");
-        }
-        assert_eq!(ns(&costs.receiver, Slice), 0.0);
-        let of = &costs.sender;
-        let parts = Costs::engine_ns(of) + Costs::kernel_ns(of) + ns(of, Slice);
-        assert!((parts - of.iter().sum::<f64>()).abs() < 1e-6);
+        assert!(
+            takes(&costs.sender, &[HandOver, Encode, Send, Work]),
+            "{costs:?}"
+        );
+        assert!(
+            takes(&costs.receiver, &[Receive, Unprotect, Place, Work]),
+            "{costs:?}"
+        );
+        let (here, there) = (costs.sender[Seal as usize], costs.sender[Work as usize]);
+        assert!(here < there / 4.0, "{costs:?}");
     }
 }

@@ -1,7 +1,11 @@
-//! Time, given to the stages that take it.
+//! Time or instructions, given to the stages that take them.
 
 use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
 use std::time::Instant;
+
+use sphinx_net::InstructionCounter;
 
 /// A part of the way of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,10 +32,12 @@ pub enum Stage {
     Deliver,
     /// Timers.
     Timers,
+    /// What workers do: runs of packets and blocks. Only with them.
+    Work,
 }
 
 /// All of them, in their order.
-pub const STAGES: [Stage; 11] = [
+pub const STAGES: [Stage; 12] = [
     Stage::Slice,
     Stage::HandOver,
     Stage::Encode,
@@ -43,7 +49,11 @@ pub const STAGES: [Stage; 11] = [
     Stage::Place,
     Stage::Deliver,
     Stage::Timers,
+    Stage::Work,
 ];
+
+/// Something for each stage, in the order of [`STAGES`].
+pub type PerStage = [f64; STAGES.len()];
 
 impl Stage {
     /// As in the output.
@@ -60,6 +70,7 @@ impl Stage {
             Self::Place => "place",
             Self::Deliver => "deliver",
             Self::Timers => "timers",
+            Self::Work => "work",
         }
     }
 
@@ -69,48 +80,99 @@ impl Stage {
     }
 }
 
+/// What is counted.
+pub(crate) enum Gauge {
+    /// Nanoseconds since then.
+    Clock(Instant),
+    /// Instructions of this thread, and what they were when they could be read last.
+    Instructions {
+        counter: InstructionCounter,
+        last: Cell<u64>,
+    },
+}
+
+impl Gauge {
+    pub(crate) fn clock() -> Self {
+        Self::Clock(Instant::now())
+    }
+
+    /// # Errors
+    /// Where nobody counts them.
+    pub(crate) fn instructions() -> io::Result<Self> {
+        let counter = InstructionCounter::of_this_thread()?;
+        let last = Cell::new(counter.count()?);
+        Ok(Self::Instructions { counter, last })
+    }
+
+    /// Whether it still counts: one that was lost stands still from then on.
+    pub(crate) fn counts(&self) -> bool {
+        match self {
+            Self::Clock(_) => true,
+            Self::Instructions { counter, .. } => counter.count().is_ok(),
+        }
+    }
+
+    fn read(&self) -> u64 {
+        match self {
+            Self::Clock(begin) => begin.elapsed().as_nanos() as u64,
+            Self::Instructions { counter, last } => {
+                // Whoever measures asks `counts` in the end.
+                last.set(counter.count().unwrap_or(last.get()));
+                last.get()
+            }
+        }
+    }
+
+    /// What a reading adds to what is read: the least of short batches, as something else has the processor in some of them.
+    pub(crate) fn own(&self) -> f64 {
+        const BATCHES: u32 = 100;
+        const READINGS: u32 = 1000;
+        let batch = |_| {
+            let begin = self.read();
+            for _ in 1..READINGS {
+                std::hint::black_box(self.read());
+            }
+            (self.read() - begin) as f64 / f64::from(READINGS)
+        };
+        (0..BATCHES).map(batch).fold(f64::INFINITY, f64::min)
+    }
+}
+
 /// What one end's stages have taken.
-#[derive(Debug)]
 pub(crate) struct Meter {
-    clock_ns: f64,
-    ns: RefCell<[f64; STAGES.len()]>,
-    /// Of the stage under way: nanoseconds of stages within it, and what reading the clock for them took.
+    gauge: Rc<Gauge>,
+    /// What a reading takes itself.
+    own: f64,
+    stages: RefCell<PerStage>,
+    /// Of the stage under way: what stages within it have taken, and readings for them.
     within: Cell<f64>,
 }
 
 impl Meter {
-    pub(crate) fn new(clock_ns: f64) -> Self {
+    pub(crate) fn new(gauge: Rc<Gauge>, own: f64) -> Self {
         Self {
-            clock_ns,
-            ns: RefCell::default(),
+            gauge,
+            own,
+            stages: RefCell::default(),
             within: Cell::new(0.0),
         }
     }
 
-    pub(crate) fn time<R>(&self, stage: Stage, work: impl FnOnce() -> R) -> R {
+    /// Gives what `work` takes to a stage, but for stages within it.
+    pub(crate) fn measure<R>(&self, stage: Stage, work: impl FnOnce() -> R) -> R {
         let outer = self.within.replace(0.0);
-        let begin = Instant::now();
+        let begin = self.gauge.read();
         let result = work();
-        let span = begin.elapsed().as_nanos() as f64;
+        let span = (self.gauge.read() - begin) as f64;
         // One reading of two falls into the span; the other into that of the stage around it.
-        self.ns.borrow_mut()[stage as usize] += span - self.clock_ns - self.within.get();
-        self.within.set(outer + span + self.clock_ns);
+        self.stages.borrow_mut()[stage as usize] += span - self.own - self.within.get();
+        self.within.set(outer + span + self.own);
         result
     }
 
-    pub(crate) fn ns(&self) -> [f64; STAGES.len()] {
-        *self.ns.borrow()
+    pub(crate) fn stages(&self) -> PerStage {
+        *self.stages.borrow()
     }
-}
-
-/// What it takes to read the clock, nanoseconds.
-pub(crate) fn clock_ns() -> f64 {
-    const READINGS: u32 = 100_000;
-    let begin = Instant::now();
-    for _ in 0..READINGS {
-        std::hint::black_box(Instant::now());
-    }
-    begin.elapsed().as_nanos() as f64 / f64::from(READINGS)
 }
 
 #[cfg(test)]
@@ -123,15 +185,15 @@ mod tests {
             let begin = Instant::now();
             while (begin.elapsed().as_micros() as u64) < us {}
         };
-        let meter = Meter::new(0.0);
+        let meter = Meter::new(Rc::new(Gauge::clock()), 0.0);
         let begin = Instant::now();
-        meter.time(Stage::Place, || {
-            meter.time(Stage::Open, || spin(2000));
-            meter.time(Stage::Open, || spin(1000));
+        meter.measure(Stage::Place, || {
+            meter.measure(Stage::Open, || spin(2000));
+            meter.measure(Stage::Open, || spin(1000));
             spin(1000);
         });
         let whole = begin.elapsed().as_nanos() as f64;
-        let ns = meter.ns();
+        let ns = meter.stages();
         let of = |stage| ns[stage as usize];
         assert!(of(Stage::Open) >= 3e6 && of(Stage::Place) >= 1e6, "{ns:?}");
         assert!(of(Stage::Open) + of(Stage::Place) <= whole, "{ns:?}");

@@ -278,6 +278,7 @@ that scheduled time to its complete reception, so a sender that falls behind is 
 Examples:
   sphx perf cost
   sphx perf cost --mtu 9000 --loss 2% --json
+  sphx perf cost --workers --io memory
 
 Two ends in one thread move data over loopback, with real keys. The kernel's part is that of
 loopback, where joined packets are not cut; the rest is what the engine of each end does.")]
@@ -381,15 +382,29 @@ pub(crate) struct PerfCostArgs {
     /// Bytes to move, at least 10MB
     #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = units::size_positive)]
     pub(crate) bytes: u64,
-    /// Largest packet, IP bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1228..=9000))]
-    pub(crate) mtu: u16,
+    /// Largest packet, IP bytes [default: 1500, and then 9000]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1228..=9000))]
+    pub(crate) mtu: Option<u16>,
     /// Share of packets that the receiver throws away, so that there is something to repair; at most half
     #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = units::fraction)]
     pub(crate) loss: f64,
-    /// Print one JSON object
+    /// What the packets go through: udp, sockets over loopback; or memory, without the kernel
+    #[arg(long, value_name = "IO", default_value = "udp", value_parser = cost_io)]
+    pub(crate) io: sphinx_cost::Io,
+    /// Code as with --workers of other commands, and show what the engine has to do and what its workers have
+    #[arg(long)]
+    pub(crate) workers: bool,
+    /// Print a JSON object for each size of packets
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn cost_io(text: &str) -> Result<sphinx_cost::Io, String> {
+    match text {
+        "udp" => Ok(sphinx_cost::Io::Udp),
+        "memory" => Ok(sphinx_cost::Io::Memory),
+        _ => Err("expected udp or memory".to_owned()),
+    }
 }
 
 #[derive(Args, Debug)]

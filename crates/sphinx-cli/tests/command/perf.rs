@@ -241,7 +241,8 @@ fn what_a_packet_costs() {
         let arguments = [&["perf", "cost"], more].concat();
         Running::start_in(&scratch.path("."), &arguments).end()
     };
-    let measured = cost(&["--bytes", "20MB", "--loss", "2%", "--json"]).expect(0);
+    let small = ["--bytes", "20MB", "--loss", "2%", "--mtu", "1500", "--json"];
+    let measured = cost(&small).expect(0);
     let event = measured.event("cost");
     assert!(event["packets"].as_u64() > Some(10_000), "{event}");
     for (end, stage) in [
@@ -256,7 +257,31 @@ fn what_a_packet_costs() {
             "{end} {stage}: {event}"
         );
     }
+    assert_eq!(
+        (&event["io"], &event["workers"]),
+        (&"udp".into(), &false.into())
+    );
+    // Counted or absent, and never nothing.
+    for (end, stage) in [("sender", "seal"), ("receiver", "open")] {
+        let counted = &event[format!("{end}_instructions")];
+        assert!(
+            counted.is_null() || counted[stage].as_f64() > Some(0.0),
+            "{event}"
+        );
+    }
+    let apart = cost(&[&small[..], &["--workers", "--io", "memory"]].concat()).expect(0);
+    let event = apart.event("cost");
+    for end in ["sender", "receiver"] {
+        let work = event[format!("{end}_ns")]["work"].as_f64();
+        assert!(work > Some(0.0), "{event}");
+        for link in 0..3 {
+            let model = &event["model"][link][end];
+            assert!(model["cores"].as_u64() > Some(1), "{event}");
+            assert!(model["workers"].as_f64() > Some(0.0), "{event}");
+        }
+    }
     cost(&["--loss", "60%"]).expect(2);
+    cost(&["--io", "xdp:eth0"]).expect(2);
     cost(&["--mtu", "1000"]).expect(2);
     cost(&["--bytes", "1MB"]).expect(2);
 }
