@@ -118,6 +118,8 @@ enum What {
     Transit(usize),
     /// Messages that have arrived.
     Delivered,
+    /// Jain's index of what the group's flows have carried.
+    Jain,
     /// How many of the segments that the host has sent it had sent before, in percent.
     Again,
 }
@@ -152,6 +154,7 @@ impl Run {
             What::Delivery(n) => group.delivery_ms.percentile(n),
             What::Transit(n) => group.transit_ms.percentile(n),
             What::Delivered => Some(group.delivered as f64),
+            What::Jain => Some(group.jain),
             What::Again => {
                 Some(100.0 * self.segments_again as f64 / self.segments_sent.max(1) as f64)
             }

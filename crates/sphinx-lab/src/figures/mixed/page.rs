@@ -49,7 +49,7 @@ fn number(design: &Design, runs: &[Run], at: (&'static str, &'static str, usize)
         .filter_map(|run| run.number(&design.columns[column]))
         .collect();
     let places = match design.columns[column].what {
-        What::Goodput | What::Again => 2,
+        What::Goodput | What::Again | What::Jain => 2,
         What::Delivery(_) | What::Transit(_) | What::Delivered => 0,
     };
     let middle = show(design.number(runs, at), places);

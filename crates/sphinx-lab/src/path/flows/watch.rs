@@ -72,7 +72,8 @@ pub(super) struct Seen {
 impl Watch {
     pub(crate) fn new(groups: &[Group], upload: bool) -> Watch {
         let bytes = |group: &Group| match group.work {
-            Work::Greedy => 0,
+            // Objects have connections of their own.
+            Work::Greedy | Work::Fetches { .. } => 0,
             Work::Messages { bytes, .. } => bytes,
         };
         Watch {
