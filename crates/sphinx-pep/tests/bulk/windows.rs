@@ -134,7 +134,7 @@ fn run(case: &Case) -> Ended {
     let up = LinkConfig {
         rate: case.rate.clone(),
         queue: case.queue,
-        aqm: case.aqm.clone(),
+        aqm: case.aqm,
         delay: Duration::from_nanos(WAY),
         ..LinkConfig::default()
     };

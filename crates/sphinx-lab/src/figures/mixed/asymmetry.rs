@@ -276,5 +276,5 @@ pub(in crate::figures) const DESIGN: Design = Design {
              compressed headers help, and much room hurts Reno and ACC. Without a filter, 28.8 kbit/s carry 90 acknowledgements of 40 bytes a second, which bounds a sender of 1000-byte segments to \
              0.72 Mbit/s, or 1.44 where every second one is acknowledged. Over packet radios (Ricochet), AF was worth 20 to 35 % for 1 to 3 hops, and made 2 to 12 connections fairer by 25 % (Jain). CAKE's filter is not among the contestants: the kernel here has no `sch_cake`.",
     time: Duration::from_secs(20),
-    at_once: 2,
+    at_once: 8,
 };
