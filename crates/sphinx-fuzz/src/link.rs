@@ -283,10 +283,10 @@ fn config(input: &mut Input<'_>) -> LinkConfig {
 pub fn settings(data: &[u8]) {
     let input = &mut Input::new(data);
     let first = config(input);
-    let has_radio = first.radio.is_some();
+    let radio = first.radio;
     let back = LinkConfig {
         seed: 1,
-        radio: first.radio,
+        radio,
         ..LinkConfig::default()
     };
     let Ok(mut pair) = Pair::new([first, back]) else {
@@ -298,7 +298,11 @@ pub fn settings(data: &[u8]) {
         match input.byte() % 8 {
             0 => {
                 // Refused settings leave the link as it was.
-                let _ = pair.reconfigure(now, 0, config(input));
+                let changed = LinkConfig {
+                    radio,
+                    ..config(input)
+                };
+                let _ = pair.reconfigure(now, 0, changed);
             }
             1..3 => run(&mut pair, now, now),
             _ => {
@@ -306,7 +310,7 @@ pub fn settings(data: &[u8]) {
                 if let [first, second, ..] = &mut packet[..] {
                     (*first, *second) = (0x45, input.byte());
                 }
-                let direction = usize::from(has_radio && packet.len() % 16 == 8);
+                let direction = usize::from(radio.is_some() && packet.len() % 16 == 8);
                 pair.enqueue(now, direction, IpPacket(packet));
                 offered += 1;
             }

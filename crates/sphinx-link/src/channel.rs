@@ -42,6 +42,10 @@ impl Channel {
         }
     }
 
+    pub(crate) fn radio(&self) -> Radio {
+        self.radio
+    }
+
     /// The next packet is sent: one of the directions that have some, at least one of them.
     pub(crate) fn turn(&mut self, has: [bool; 2]) -> Turn {
         let draws = self.draws.within(self.sent);

@@ -45,17 +45,20 @@ impl<P: Packet> Pair<P> {
         })
     }
 
-    /// Changes a direction under way; see [`Link::reconfigure`]. The radio stays as it is.
+    /// Changes a direction under way; see [`Link::reconfigure`].
     ///
     /// # Errors
     ///
-    /// Any [`ConfigError`] of [`LinkConfig::validate`]; the link is then unchanged.
+    /// Any [`ConfigError`] of [`LinkConfig::validate`]; and another radio. The link is then unchanged.
     pub fn reconfigure(
         &mut self,
         now: Time,
         direction: usize,
         mut config: LinkConfig,
     ) -> Result<(), ConfigError> {
+        if config.radio != self.channel.as_ref().map(Channel::radio) {
+            return Err(ConfigError::RadioOfOne);
+        }
         self.advance(now);
         config.radio = None;
         self.links[direction].reconfigure(now, config)
@@ -127,5 +130,105 @@ fn shared_radio(configs: &[LinkConfig; 2]) -> Result<Option<Radio>, ConfigError>
     match configs[0].radio == configs[1].radio {
         true => Ok(configs[0].radio),
         false => Err(ConfigError::RadioOfOne),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{IpPacket, Rate};
+
+    const MS: Time = 1_000_000;
+
+    /// Without slots, so that nothing is left to chance; 1000 bytes take a millisecond.
+    fn radio(hops: u32) -> LinkConfig {
+        LinkConfig {
+            rate: Rate::Constant(8_000_000),
+            radio: Some(Radio {
+                turnaround: Duration::from_millis(2),
+                slot: Duration::ZERO,
+                hops,
+            }),
+            ..LinkConfig::default()
+        }
+    }
+
+    fn packet(bytes: usize) -> IpPacket {
+        IpPacket(vec![0; bytes])
+    }
+
+    fn arrivals(pair: &mut Pair<IpPacket>) -> Vec<(usize, Time)> {
+        let mut arrived = Vec::new();
+        while let Some(now) = pair.next_event() {
+            for direction in [0, 1] {
+                while let Some(delivery) = pair.poll(now, direction) {
+                    arrived.push((direction, delivery.at));
+                }
+            }
+        }
+        arrived
+    }
+
+    #[test]
+    fn directions_of_a_radio_wait_for_each_other() {
+        for (hops, expected) in [
+            (1, [(0, 3 * MS), (1, 6 * MS)]),
+            (2, [(0, 6 * MS), (1, 12 * MS)]),
+        ] {
+            let mut pair = Pair::new([radio(hops), radio(hops)]).unwrap();
+            pair.enqueue(0, 0, packet(1000));
+            pair.enqueue(MS, 1, packet(1000));
+            assert_eq!(arrivals(&mut pair), expected);
+        }
+        let alone = LinkConfig {
+            radio: None,
+            ..radio(1)
+        };
+        let mut pair = Pair::new([alone.clone(), alone]).unwrap();
+        pair.enqueue(0, 0, packet(1000));
+        pair.enqueue(0, 1, packet(1000));
+        assert_eq!(arrivals(&mut pair), [(0, MS), (1, MS)]);
+    }
+
+    #[test]
+    fn another_rate_holds_for_what_waits_for_its_turn() {
+        let mut pair = Pair::new([radio(1), radio(1)]).unwrap();
+        pair.enqueue(0, 0, packet(1000));
+        pair.enqueue(0, 0, packet(1000));
+        let half = LinkConfig {
+            rate: Rate::Constant(4_000_000),
+            ..radio(1)
+        };
+        // Before the first bit of the first one.
+        pair.reconfigure(MS, 0, half).unwrap();
+        assert_eq!(arrivals(&mut pair), [(0, 4 * MS), (0, 8 * MS)]);
+    }
+
+    #[test]
+    fn a_radio_is_of_both_directions_and_stays() {
+        let without = LinkConfig::default;
+        assert_eq!(
+            Pair::<IpPacket>::new([radio(1), radio(2)]).unwrap_err(),
+            ConfigError::RadioOfOne
+        );
+        assert_eq!(
+            Link::<IpPacket>::new(radio(1)).unwrap_err(),
+            ConfigError::RadioOfOne
+        );
+        assert_eq!(
+            Pair::<IpPacket>::new([radio(17), radio(17)]).unwrap_err(),
+            ConfigError::Radio
+        );
+        let mut pair = Pair::<IpPacket>::new([radio(1), radio(1)]).unwrap();
+        for other in [radio(2), without()] {
+            let refused = pair.reconfigure(0, 1, other);
+            assert_eq!(refused, Err(ConfigError::RadioOfOne));
+        }
+        assert_eq!(pair.reconfigure(0, 1, radio(1)), Ok(()));
+        let mut pair = Pair::<IpPacket>::new([without(), without()]).unwrap();
+        let refused = pair.reconfigure(0, 0, radio(1));
+        assert_eq!(refused, Err(ConfigError::RadioOfOne));
     }
 }

@@ -63,7 +63,7 @@ impl Plan {
                 split: args.split,
                 windows: args.windows,
             },
-            groups: Group::parse_all(&args.flows, &args.cc, args.upload)?,
+            groups: Group::parse_all(&args.flows, &args.cc)?,
             parameters: args
                 .sysctl
                 .iter()

@@ -99,7 +99,6 @@ impl Control {
         let target = target.unwrap_or(rtt_min);
         let round = measure.rtt().unwrap_or(rtt_min).max(ROUND_NS_MIN);
         let is_due = now >= self.next;
-        if std::env::var_os("DBG").is_some() { use std::io::Write; if let Ok(mut f) = std::fs::OpenOptions::new().append(true).create(true).open("/tmp/dbg") { let _ = writeln!(f, "{:.4} {:?} w {:.1} rate {} share {} min {:.1} rtt {:.1} win {}", now as f64/1e9, self.state, waited as f64/1e6, measure.rate(), rate, rtt_min as f64/1e6, measure.rtt().unwrap_or(0) as f64/1e6, self.window); } }
         match self.state {
             State::Open | State::Slow if waited > target => {
                 self.enter(State::Fast, now, round, rate, waited);

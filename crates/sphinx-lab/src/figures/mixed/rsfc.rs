@@ -39,6 +39,7 @@ const fn cell(
         groups,
         congestion,
         sysctl: &[],
+        places: 1,
     }
 }
 

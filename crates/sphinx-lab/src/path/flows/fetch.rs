@@ -13,7 +13,7 @@ use super::{
     run::{BLOCK_BYTES, REST, Received},
 };
 use crate::path::{
-    bed::{Bed, left_address},
+    bed::{Bed, left_address, right_address},
     transfer::{Until, accept, connect, listen},
 };
 
@@ -25,20 +25,23 @@ const REQUEST: [u8; 400] = [b'?'; 400];
 /// The flows of one group from `begin` until `end`: each fetches an object every `interval`, or when it has the one before.
 pub(super) fn run(
     bed: &Bed,
-    group: &Group,
+    (group, upload): (&Group, bool),
     (bytes, interval): (u64, Duration),
     (begin, end): (Instant, Instant),
     stop: &AtomicBool,
 ) -> io::Result<Received> {
-    let mut address = left_address();
+    let (server, client, mut address) = match group.is_upload(upload) {
+        true => (&bed.right, &bed.left, right_address()),
+        false => (&bed.left, &bed.right, left_address()),
+    };
     address.set_port(group.port);
-    let listener = listen(&bed.left, address, &group.congestion)?;
+    let listener = listen(server, address, &group.congestion)?;
     let until = Until {
         deadline: end + REST,
         stop,
     };
     let fetch = || {
-        let stream = connect(&bed.right, address, &group.congestion, until)?;
+        let stream = connect(client, address, &group.congestion, until)?;
         let mut stream = stream.ok_or(io::ErrorKind::TimedOut)?;
         until.retry(|| stream.write_all(&REQUEST))?;
         read(&mut stream, until)

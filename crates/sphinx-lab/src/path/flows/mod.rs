@@ -42,7 +42,7 @@ pub struct Group {
     pub work: Work,
     /// Congestion control of the sender.
     pub congestion: String,
-    /// Where the left host listens for them.
+    /// Where the left host listens for them, or the one from which objects are fetched.
     pub port: u16,
     /// They send the other way: against the direction of the path.
     pub back: bool,
@@ -60,7 +60,7 @@ pub enum Work {
         /// From one to the next.
         interval: Duration,
     },
-    /// Objects that the right host fetches, each over a new connection; the next one waits for the one before.
+    /// Objects that whoever receives fetches, each over a new connection; the next one waits for the one before.
     Fetches {
         /// Of one object.
         bytes: u64,
@@ -117,6 +117,16 @@ pub struct GroupReport {
 }
 
 impl Group {
+    /// Whether the right host sends, on a path whose direction is `upload`.
+    pub(super) fn is_upload(&self, upload: bool) -> bool {
+        upload != self.back
+    }
+
+    /// Whether who sends is the one that has listened: the left host does, but for objects.
+    pub(super) fn sender_listens(&self, upload: bool) -> bool {
+        matches!(self.work, Work::Fetches { .. }) || !self.is_upload(upload)
+    }
+
     /// Reads what is written for the group number `index` (from 0): `KEY=VALUE…` with spaces between them.
     ///
     /// # Errors
@@ -194,12 +204,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::parse`]; too many flows, two groups at one port, or objects for the left host.
-    pub(super) fn parse_all(
-        texts: &[String],
-        congestion: &str,
-        upload: bool,
-    ) -> Result<Vec<Group>, LinkError> {
+    /// As [`Group::parse`]; too many flows, or two groups at one port.
+    pub(super) fn parse_all(texts: &[String], congestion: &str) -> Result<Vec<Group>, LinkError> {
         let groups = texts
             .iter()
             .enumerate()
@@ -214,10 +220,6 @@ impl Group {
             )));
         }
         for (index, group) in groups.iter().enumerate() {
-            if matches!(group.work, Work::Fetches { .. }) && upload != group.back {
-                let reason = "fetch: the right host fetches, so with --upload it takes 'back', and without none";
-                return Err(usage(format!("--flows: {reason}")));
-            }
             let is_taken = |other: &Group| other.port == group.port;
             if group.port == 0 || groups[..index].iter().any(is_taken) {
                 let text = format!(
@@ -242,7 +244,7 @@ mod tests {
 
     fn groups(texts: &[&str]) -> Result<Vec<Group>, String> {
         let texts: Vec<String> = texts.iter().map(ToString::to_string).collect();
-        Group::parse_all(&texts, "cubic", false).map_err(|error| error.message)
+        Group::parse_all(&texts, "cubic").map_err(|error| error.message)
     }
 
     #[test]
@@ -282,10 +284,6 @@ mod tests {
                 "--flows 'greedy interval=3ms': either",
             ),
             (&["app=tetris"], "--flows: app=tetris: there are vnc, "),
-            (
-                &["fetch back bytes=1kB interval=1s"],
-                "--flows: fetch: the right host",
-            ),
             (&["fetch greedy"], "--flows 'fetch greedy': either"),
             (&["colour=red"], "--flows: colour=red: there are name, "),
             (&["greedy flows=0"], "--flows: 1 to 500 flows, not 0"),

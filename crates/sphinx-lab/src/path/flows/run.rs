@@ -78,7 +78,8 @@ pub(in crate::path) fn run(
             if let Work::Fetches { bytes, interval } = group.work {
                 receivers.push(scope.spawn(move || {
                     let times = (begin, end);
-                    let received = fetch::run(bed, group, (bytes, interval), times, stop)?;
+                    let received =
+                        fetch::run(bed, (group, upload), (bytes, interval), times, stop)?;
                     Ok(Received {
                         group: index,
                         ..received
@@ -203,7 +204,7 @@ fn connect_all(
         let mut accepted = accepted;
         for (flow, right) in connected.into_iter().enumerate() {
             let left = accepted.remove(&right.local_addr()?).ok_or_else(none)?;
-            let (sender, receiver) = match upload != group.back {
+            let (sender, receiver) = match group.is_upload(upload) {
                 true => (right, left),
                 false => (left, right),
             };
