@@ -8,7 +8,7 @@ use sphinx_lab::emulator::{Plan, Request};
 #[cfg(feature = "lab")]
 use sphinx_link::settings::LinkSettings;
 #[cfg(feature = "lab")]
-use sphinx_link::{IpPacket, Link};
+use sphinx_link::{IpPacket, Pair};
 
 use crate::{text, units};
 
@@ -77,9 +77,7 @@ pub fn emulator(data: &[u8]) {
         }
         let [forward, _] = again.configs(&read).expect("what was understood before");
         assert_eq!(forward, configs[0]);
-        for config in configs {
-            Link::<IpPacket>::new(config).expect("what has been checked");
-        }
+        Pair::<IpPacket>::new(configs).expect("what has been checked");
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sphinx_link::{
     Aqm, Blackout, CoDel, Corruption, Depth, FlowKey, Flows, GilbertElliott, IpPacket, Jitter,
-    Link, LinkConfig, Loss, LossTrace, Order, Packet, Policer, Rate, RateStep, RateTrace, Red,
-    Reorder, Retries, Shift, Signal, Span, Varying, Wake,
+    LinkConfig, Loss, LossTrace, Order, Packet, Pair, Policer, Radio, Rate, RateStep, RateTrace,
+    Red, Reorder, Retries, Shift, Signal, Span, Varying, Wake,
 };
 
 use crate::Input;
@@ -268,14 +268,28 @@ fn config(input: &mut Input<'_>) -> LinkConfig {
             delay: span(input),
         });
     }
+    if has() {
+        config.radio = Some(Radio {
+            turnaround: span(input),
+            slot: span(input),
+            hops: input.number(1) as u32,
+        });
+    }
     config
 }
 
 /// Any settings, changed under way, and any packets at any time: all are accounted for, and none
-/// comes before its time.
+/// comes before its time. Half of the packets of a radio go back.
 pub fn settings(data: &[u8]) {
     let input = &mut Input::new(data);
-    let Ok(mut link) = Link::new(config(input)) else {
+    let first = config(input);
+    let radio = first.radio;
+    let back = LinkConfig {
+        seed: 1,
+        radio,
+        ..LinkConfig::default()
+    };
+    let Ok(mut pair) = Pair::new([first, back]) else {
         return;
     };
     let (mut now, mut offered) = (0u64, 0);
@@ -284,40 +298,51 @@ pub fn settings(data: &[u8]) {
         match input.byte() % 8 {
             0 => {
                 // Refused settings leave the link as it was.
-                let _ = link.reconfigure(now, config(input));
+                let changed = LinkConfig {
+                    radio,
+                    ..config(input)
+                };
+                let _ = pair.reconfigure(now, 0, changed);
             }
-            1..3 => run(&mut link, now, now),
+            1..3 => run(&mut pair, now, now),
             _ => {
                 let mut packet = vec![input.byte(); usize::from(input.byte()) * 8];
                 if let [first, second, ..] = &mut packet[..] {
                     (*first, *second) = (0x45, input.byte());
                 }
-                link.enqueue(now, IpPacket(packet));
+                let direction = usize::from(radio.is_some() && packet.len() % 16 == 8);
+                pair.enqueue(now, direction, IpPacket(packet));
                 offered += 1;
             }
         }
     }
-    run(&mut link, now, u64::MAX);
-    let counters = link.counters();
-    assert_eq!(counters.offered_packets, offered);
-    assert_eq!(
-        counters.offered_packets + counters.duplicated,
-        counters.dropped() + link.packets_inside() as u64 + counters.delivered_packets
-    );
+    run(&mut pair, now, u64::MAX);
+    let mut accounted = 0;
+    for link in [0, 1].map(|direction| pair.link(direction)) {
+        let counters = link.counters();
+        accounted += counters.offered_packets;
+        assert_eq!(
+            counters.offered_packets + counters.duplicated,
+            counters.dropped() + link.packets_inside() as u64 + counters.delivered_packets
+        );
+    }
+    assert_eq!(accounted, offered);
 }
 
 /// Takes everything that is due between now and `until`.
-fn run(link: &mut Link<IpPacket>, now: u64, until: u64) {
+fn run(pair: &mut Pair<IpPacket>, now: u64, until: u64) {
     let mut rounds = 0;
     let mut last = now;
-    while let Some(event) = link.next_event().filter(|event| *event <= until) {
+    while let Some(event) = pair.next_event().filter(|event| *event <= until) {
         let at = event.max(now);
         assert!(at >= last, "time steps back");
         rounds = if at > last { 0 } else { rounds + 1 };
         assert!(rounds < 1000, "stuck at {at}");
         last = at;
-        while let Some(delivery) = link.poll(at) {
-            assert!(delivery.at <= at);
+        for direction in [0, 1] {
+            while let Some(delivery) = pair.poll(at, direction) {
+                assert!(delivery.at <= at);
+            }
         }
     }
 }

@@ -77,6 +77,10 @@ impl LinkSpec {
             if key.ends_with("seed") {
                 return Err(refuse("seed", "seeds are those of the scenario"));
             }
+            if key.ends_with("radio") {
+                let only = "`sphx lab link` and `sphx lab path` have it, scenarios do not";
+                return Err(refuse("radio", only));
+            }
             parsed.set(key, value)?;
         }
         let FrontConfig {

@@ -34,7 +34,7 @@
 //! # Ok::<(), sphinx_link::ConfigError>(())
 //! ```
 //!
-//! Use two links with different seeds for the two directions, and [`Datagram`] (or your own
+//! Use two links with different seeds for the two directions, or a [`Pair`] where these share a channel, and [`Datagram`] (or your own
 //! [`Packet`]) for what they carry.
 
 #![forbid(unsafe_code)]
@@ -43,12 +43,14 @@ pub mod front;
 pub mod settings;
 
 mod aqm;
+mod channel;
 mod config;
 mod flow;
 mod ip;
 mod link;
 mod loss;
 mod packet;
+mod pair;
 mod policer;
 mod random;
 mod rate;
@@ -61,13 +63,14 @@ use std::time::Duration;
 pub use aqm::{CoDelState, Verdict};
 pub use config::{
     Aqm, Blackout, CoDel, ConfigError, Corruption, Depth, Flows, GilbertElliott, Jitter,
-    LinkConfig, Loss, LossTrace, Order, Periods, Policer, Rate, RateStep, RateTrace, Red, Reorder,
-    Retries, Shift, Signal, Span, TraceError, Varying, Wake,
+    LinkConfig, Loss, LossTrace, Order, Periods, Policer, Radio, Rate, RateStep, RateTrace, Red,
+    Reorder, Retries, Shift, Signal, Span, TraceError, Varying, Wake,
 };
 pub use flow::FlowKey;
 pub use ip::mark_ce;
 pub use link::{Delivery, Link};
 pub use packet::{Datagram, IpPacket, Packet};
+pub use pair::Pair;
 pub use record::{Counters, Event, Record};
 pub use waits::Waits;
 

@@ -57,6 +57,9 @@ pub struct Link<P> {
     /// Since when nothing has been sent, unless something is.
     idle_since: Time,
     sending: Option<Sending<P>>,
+    /// The packet to be sent has to wait for its turn on a channel that is shared ([`Pair`](crate::Pair)), and since when it does.
+    shared: bool,
+    waits_since: Option<Time>,
     /// Ascending by due time.
     in_flight: VecDeque<Delivery<P>>,
     /// Due time of the last packet that keeps its place.
@@ -103,9 +106,9 @@ impl<P: Packet> Link<P> {
     ///
     /// # Errors
     ///
-    /// Any [`ConfigError`] of [`LinkConfig::validate`].
+    /// Any [`ConfigError`] of [`LinkConfig::validate`]; and a radio, for which it takes a [`Pair`](crate::Pair).
     pub fn new(config: LinkConfig) -> Result<Link<P>, ConfigError> {
-        config.validate()?;
+        validate(&config)?;
         Ok(Link {
             now: 0,
             limiter: Limiter::new(&config.rate, config.seed),
@@ -122,6 +125,8 @@ impl<P: Packet> Link<P> {
             largest: 0,
             idle_since: 0,
             sending: None,
+            shared: false,
+            waits_since: None,
             in_flight: VecDeque::new(),
             due_latest: 0,
             counters: Counters::default(),
@@ -137,20 +142,22 @@ impl<P: Packet> Link<P> {
     ///
     /// # Errors
     ///
-    /// Any [`ConfigError`] of [`LinkConfig::validate`]; the link is then unchanged.
+    /// Those of [`new`](Link::new); the link is then unchanged.
     pub fn reconfigure(&mut self, now: Time, config: LinkConfig) -> Result<(), ConfigError> {
-        config.validate()?;
+        validate(&config)?;
         self.advance(now);
         let reseeded = config.seed != self.config.seed;
         let varies = matches!(config.rate, Rate::Varying(_));
         if config.rate != self.config.rate || (reseeded && varies) {
             let limiter = Limiter::new(&config.rate, config.seed);
-            if let Some(sending) = &mut self.sending {
-                sending.work = sending
-                    .work
-                    .saturating_sub(self.limiter.served(sending.start, self.now));
-                sending.start = self.now;
-                (sending.end, sending.spare) = limiter.finish(self.now, sending.work, 0);
+            if let Some(sending) = self.sending.as_mut().filter(|_| self.waits_since.is_none()) {
+                // It may not have begun yet: the link is waking up, or its channel is not free.
+                if sending.start < self.now {
+                    let served = self.limiter.served(sending.start, self.now);
+                    sending.work = sending.work.saturating_sub(served);
+                    sending.start = self.now;
+                }
+                (sending.end, sending.spare) = limiter.finish(sending.start, sending.work, 0);
             }
             self.limiter = limiter;
         }
@@ -360,8 +367,34 @@ impl<P: Packet> Link<P> {
         true
     }
 
+    /// Whether packets wait for their turn from now on, as the channel is shared.
+    pub(crate) fn share(&mut self, shared: bool) {
+        self.shared = shared;
+    }
+
+    /// Since when a packet has been waiting for its turn.
+    pub(crate) fn waiting_since(&self) -> Option<Time> {
+        self.waits_since
+    }
+
+    /// When the packet will have been sent that is being sent.
+    pub(crate) fn sending_until(&self) -> Option<Time> {
+        let sending = self.sending.as_ref().filter(|_| self.waits_since.is_none());
+        sending.map(|sending| sending.end)
+    }
+
+    /// The packet that waits for its turn is sent from `start` on, so many times.
+    pub(crate) fn take_turn(&mut self, start: Time, times: u32) {
+        self.waits_since = None;
+        if let Some(sending) = &mut self.sending {
+            sending.work *= u128::from(times);
+            sending.start = start;
+            (sending.end, sending.spare) = self.limiter.finish(start, sending.work, 0);
+        }
+    }
+
     /// Lets everything happen that happens inside up to `now`.
-    fn advance(&mut self, now: Time) {
+    pub(crate) fn advance(&mut self, now: Time) {
         while let Some(sending) = self.sending.take_if(|sending| sending.end <= now) {
             self.now = self.now.max(sending.end);
             self.leave(sending.waiting, sending.end);
@@ -391,6 +424,17 @@ impl<P: Packet> Link<P> {
 
     fn start_sending(&mut self, waiting: Waiting<P>, start: Time, spare: u128) {
         let work = work(waiting.bytes);
+        if self.shared {
+            self.waits_since = Some(start);
+            self.sending = Some(Sending {
+                waiting,
+                work,
+                start,
+                end: Time::MAX,
+                spare: 0,
+            });
+            return;
+        }
         let (end, left) = self.limiter.finish(start, work, spare);
         self.sending = Some(Sending {
             waiting,
@@ -544,6 +588,14 @@ impl<P: Packet> Link<P> {
             bytes: packet.ip_len(),
             event,
         });
+    }
+}
+
+/// Whether one direction can have these settings by itself.
+fn validate(config: &LinkConfig) -> Result<(), ConfigError> {
+    match config.radio {
+        Some(_) => Err(ConfigError::RadioOfOne),
+        None => config.validate(),
     }
 }
 

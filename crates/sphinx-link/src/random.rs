@@ -23,6 +23,7 @@ pub(crate) enum Element {
     Rate = 11,
     Retry = 12,
     Shift = 13,
+    Backoff = 14,
 }
 
 /// The random numbers of one element: a function from packet index to value.

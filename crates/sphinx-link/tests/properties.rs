@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sphinx_link::{
     Aqm, Blackout, CoDel, Corruption, Delivery, Depth, Flows, GilbertElliott, IpPacket, Jitter,
-    Link, LinkConfig, Loss, LossTrace, Order, Periods, Policer, Rate, RateStep, RateTrace, Red,
-    Reorder, Retries, Shift, Signal, Span, Time, Varying, Wake,
+    Link, LinkConfig, Loss, LossTrace, Order, Pair, Periods, Policer, Radio, Rate, RateStep,
+    RateTrace, Red, Reorder, Retries, Shift, Signal, Span, Time, Varying, Wake,
 };
 
 fn micros(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
@@ -217,6 +217,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
             }),
         shift: delays.6.map(|(every, max)| Shift { every, max }),
         wake: delays.7.map(|(idle, delay)| Wake { idle, delay }),
+        radio: None,
         flows: if channel.5 {
             Flows::Apart
         } else {
@@ -265,7 +266,107 @@ fn run(
     (deliveries, link)
 }
 
+fn radio() -> impl Strategy<Value = Radio> {
+    (micros(0..3000), micros(0..300), 1u32..4).prop_map(|(turnaround, slot, hops)| Radio {
+        turnaround,
+        slot,
+        hops,
+    })
+}
+
+type Arrivals = Vec<(Time, usize)>;
+
+/// Runs arrivals of both directions through a pair; with `eager`, polling at every event on the way. Each delivery with its direction.
+fn run_pair(
+    configs: &[LinkConfig; 2],
+    arrivals: &[Arrivals; 2],
+    eager: bool,
+) -> (Vec<(usize, Time, u64, IpPacket)>, Pair<IpPacket>) {
+    let mut pair = Pair::new(configs.clone()).unwrap();
+    let mut deliveries = Vec::new();
+    let mut poll = |pair: &mut Pair<IpPacket>, until: Time| {
+        while let Some(now) = pair.next_event().filter(|&now| now <= until) {
+            for direction in [0, 1] {
+                while let Some(it) = pair.poll(now, direction) {
+                    assert!(!eager || it.at == now, "announced for {now}: {}", it.at);
+                    deliveries.push((direction, it.at, it.index, it.packet));
+                }
+            }
+        }
+    };
+    let mut offered = Vec::new();
+    for (direction, arrivals) in arrivals.iter().enumerate() {
+        let mut now = 0;
+        for &(gap, bytes) in arrivals {
+            now += gap;
+            offered.push((now, direction, bytes));
+        }
+    }
+    offered.sort_unstable();
+    for (now, direction, bytes) in offered {
+        if eager {
+            poll(&mut pair, now);
+        }
+        let mut packet = vec![0; bytes];
+        (packet[0], packet[1]) = (0x45, 2);
+        pair.enqueue(now, direction, IpPacket(packet));
+    }
+    poll(&mut pair, Time::MAX);
+    (deliveries, pair)
+}
+
 proptest! {
+    /// Whatever the two directions are: all packets are accounted for, and polling late changes nothing.
+    #[test]
+    fn both_directions_of_a_radio(
+        configs in [config(), config()],
+        radio in prop::option::of(radio()),
+        arrivals in [arrivals(), arrivals()],
+    ) {
+        let configs = configs.map(|config| LinkConfig { radio, ..config });
+        let (mut eager, first) = run_pair(&configs, &arrivals, true);
+        let (mut lazy, second) = run_pair(&configs, &arrivals, false);
+        // In the order of each direction.
+        eager.sort_by_key(|it| it.0);
+        lazy.sort_by_key(|it| it.0);
+        prop_assert_eq!(&eager, &lazy);
+        for direction in [0, 1] {
+            let link = first.link(direction);
+            let counters = link.counters();
+            prop_assert_eq!(counters, second.link(direction).counters());
+            prop_assert_eq!(counters.offered_packets, arrivals[direction].len() as u64);
+            prop_assert_eq!(
+                counters.offered_packets + counters.duplicated,
+                counters.dropped() + link.packets_inside() as u64 + counters.delivered_packets
+            );
+        }
+    }
+
+    /// One packet is on the channel at a time, after its turnaround, as often as there are hops.
+    #[test]
+    fn one_channel_carries_one_packet_at_a_time(
+        radio in radio(),
+        arrivals in [arrivals(), arrivals()],
+    ) {
+        let config = LinkConfig {
+            rate: Rate::Constant(8_000_000),
+            queue: Depth::Packets(1000),
+            radio: Some(radio),
+            ..LinkConfig::default()
+        };
+        let (mut deliveries, _) = run_pair(&[config.clone(), config], &arrivals, true);
+        prop_assert_eq!(deliveries.len(), arrivals[0].len() + arrivals[1].len());
+        deliveries.sort_by_key(|it| it.1);
+        let mut before = 0;
+        for (_, at, _, packet) in deliveries {
+            // A microsecond a byte.
+            let bytes = packet.0.len() as Time * 1000;
+            let takes = Time::from(radio.hops) * (bytes + radio.turnaround.as_nanos() as Time);
+            prop_assert!(at >= before + takes, "{at} after {before}: {takes}");
+            before = at;
+        }
+    }
+
     #[test]
     fn every_packet_is_accounted_for(config in config(), arrivals in arrivals()) {
         let (deliveries, link) = run(&config, &arrivals, true);

@@ -30,6 +30,8 @@ mod pep;
 mod pep_between;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod pep_moves;
+#[cfg(all(feature = "lab", feature = "pep"))]
+mod pep_stages;
 mod perf;
 mod pipes;
 mod receiving;

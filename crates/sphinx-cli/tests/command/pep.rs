@@ -181,7 +181,7 @@ fn captures_that_cannot_be_read_are_named() {
 
 /// A server in a network behind a machine that routes to a client over a lossy hop.
 pub(super) struct Scene {
-    fixed: Namespace,
+    pub(super) fixed: Namespace,
     pub(super) middle: Namespace,
     mobile: Namespace,
     holder: Child,
@@ -292,7 +292,29 @@ impl Scene {
         transfer(&self.fixed, &self.mobile, address, bytes, half);
     }
 
-    fn rules(&self) -> String {
+    /// So many bytes from the mobile host to the other one.
+    pub(super) fn upload(&self, address: IpAddr, bytes: usize) {
+        let listen = || TcpListener::bind((address, 0)).expect("a port");
+        let listener = self.fixed.run(listen).expect("a thread");
+        let target = listener.local_addr().expect("an address");
+        let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
+        let mut client = self.mobile.run(connect).expect("a thread");
+        let (mut server, _) = listener.accept().expect("a client");
+        server.set_read_timeout(Some(PATIENCE)).expect("a time");
+        let contents: Vec<u8> = (0..bytes).map(|n| (n ^ (n >> 9)) as u8).collect();
+        thread::scope(|scope| {
+            let contents = &contents;
+            scope.spawn(move || {
+                client.write_all(contents).expect("a reader");
+                // That was all, as the stream is dropped.
+            });
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).expect("all of it");
+            assert!(received == *contents);
+        });
+    }
+
+    pub(super) fn rules(&self) -> String {
         ["rule", "-6 rule"]
             .map(|words| ip(&self.middle, words).expect("rules"))
             .concat()

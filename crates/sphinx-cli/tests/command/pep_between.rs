@@ -169,19 +169,26 @@ fn nft(namespace: &Namespace, rules: &str) -> bool {
     written.is_some_and(|it| it.is_ok()) && child.wait().is_ok_and(|it| it.success())
 }
 
-/// Mobile hosts behind one address of the machine with the agent.
-#[test]
-fn connections_whose_addresses_are_translated_are_helped() {
-    let Some(scene) = Scene::new(0.02) else {
-        return;
-    };
+/// Puts mobile hosts behind one address of the machine with the agent; says why if that cannot be.
+pub(super) fn translate(scene: &Scene) -> bool {
     let rules = |family: &str| {
         format!(
             "table {family} nat {{ chain out {{ type nat hook postrouting priority 100; oifname \"wired\" masquerade; }}\n}}\n"
         )
     };
-    if !nft(&scene.middle, &(rules("ip") + &rules("ip6"))) {
+    let can = nft(&scene.middle, &(rules("ip") + &rules("ip6")));
+    if !can {
         eprintln!("skipped: no 'nft', or the kernel translates no addresses");
+    }
+    can
+}
+
+#[test]
+fn connections_whose_addresses_are_translated_are_helped() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    if !translate(&scene) {
         return;
     }
     let scratch = Scratch::new();

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
-    sync::{Mutex, PoisonError, atomic::Ordering},
+    sync::{Condvar, Mutex, PoisonError, atomic::Ordering},
     thread,
 };
 
@@ -22,6 +22,11 @@ pub(super) trait Case: Sync + Send {
 
     /// Whether a run is one of this case.
     fn is_of(&self, run: &Self::Run) -> bool;
+
+    /// Of those that run at once, it takes the places of so many.
+    fn places(&self) -> usize {
+        1
+    }
 
     /// Runs it; else, why that could not be.
     fn run(&self, studio: &Studio<'_>) -> Result<Self::Run, String>;
@@ -63,10 +68,12 @@ pub(super) fn measure<C: Case>(
         runs,
         file: file.map_err(failed)?,
         missing: Vec::new(),
+        free: at_once,
     });
+    let freed = Condvar::new();
     let written = thread::scope(|scope| {
         let threads: Vec<_> = (0..at_once)
-            .map(|_| scope.spawn(|| one_after_the_other(studio, &work)))
+            .map(|_| scope.spawn(|| one_after_the_other(studio, at_once, &work, &freed)))
             .collect();
         threads.into_iter().try_for_each(|thread| {
             let panicked = |_| Err(io::Error::other("a thread panicked"));
@@ -85,13 +92,29 @@ pub(super) fn measure<C: Case>(
     Ok((!studio.stop.load(Ordering::SeqCst)).then_some(runs))
 }
 
-fn one_after_the_other<C: Case>(studio: &Studio<'_>, work: &Mutex<Work<C>>) -> io::Result<()> {
+fn one_after_the_other<C: Case>(
+    studio: &Studio<'_>,
+    at_once: usize,
+    work: &Mutex<Work<C>>,
+    freed: &Condvar,
+) -> io::Result<()> {
     let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
+    let places = |case: &C| case.places().min(at_once);
     loop {
-        let Some(case) = lock().cases.pop() else {
+        let has_no_room = |work: &mut Work<C>| {
+            let next = work.cases.last();
+            next.is_some_and(|case| places(case) > work.free)
+        };
+        let mut taken =
+            (freed.wait_while(lock(), has_no_room)).unwrap_or_else(PoisonError::into_inner);
+        let Some(case) = taken.cases.pop() else {
             return Ok(());
         };
+        taken.free -= places(&case);
+        drop(taken);
         let outcome = case.run(studio);
+        lock().free += places(&case);
+        freed.notify_all();
         if studio.stop.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -133,4 +156,6 @@ struct Work<C: Case> {
     file: File,
     /// Cases that could not be run, and why.
     missing: Vec<(String, String)>,
+    /// So many more may run.
+    free: usize,
 }

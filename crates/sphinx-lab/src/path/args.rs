@@ -16,7 +16,8 @@ A hop is KEY=VALUE…, with spaces between them: the settings of 'sphx lab link 
 
 --flows is KEY=VALUE… too: flows (how many connections), and what each of them carries: greedy (as much as fits), or bytes and interval of its
 messages, or app, the messages of an application as published: vnc, skype, ssh, anarchy-online, wow or age-of-conan. name, cc, and port, where the
-left host listens (7001 and the following). back: they send against the direction of the path.
+left host listens (7001 and the following). back: they send against the direction of the path. fetch, with bytes and interval: whoever receives fetches
+objects, each over a new connection.
 
 The middle command is started first, by the shell, then the right one; what follows begins when a command says that it is ready (sd_notify,
 as 'sphx pep run' does), or after 2 seconds.

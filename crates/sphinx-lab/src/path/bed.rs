@@ -55,6 +55,11 @@ pub(super) fn left_address() -> SocketAddr {
     (ipv4(0, 1), 0).into()
 }
 
+/// Of the right host.
+pub(super) fn right_address() -> SocketAddr {
+    (ipv4(1, 2), 0).into()
+}
+
 /// Of the host in the middle, as the right one sees it.
 pub(super) fn middle_address() -> SocketAddr {
     (ipv4(1, 1), 0).into()

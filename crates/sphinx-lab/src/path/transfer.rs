@@ -71,7 +71,7 @@ pub(super) struct Until<'a> {
 }
 
 impl Until<'_> {
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || Instant::now() >= self.deadline
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod loss;
 mod queue;
+mod radio;
 mod rate;
 mod trace;
 mod varying;
@@ -16,6 +17,7 @@ pub(crate) use self::varying::PERIOD;
 pub use self::{
     loss::{GilbertElliott, Loss, LossTrace, Periods, Span},
     queue::{Aqm, CoDel, Depth, Policer, Red, Signal},
+    radio::Radio,
     rate::{Rate, RateStep, RateTrace},
     trace::TraceError,
     varying::Varying,
@@ -70,6 +72,8 @@ pub struct LinkConfig {
     pub shift: Option<Shift>,
     /// A link that sleeps when nobody uses it.
     pub wake: Option<Wake>,
+    /// Both directions share one channel: both have to have the same ([`Pair`](crate::Pair)).
+    pub radio: Option<Radio>,
     /// Packets held back so that later ones overtake them.
     pub reorder: Reorder,
     /// Whether the packets of all flows have one series of indexes, or each flow its own.
@@ -99,6 +103,7 @@ impl Default for LinkConfig {
             retries: Retries::default(),
             shift: None,
             wake: None,
+            radio: None,
             reorder: Reorder::default(),
             flows: Flows::default(),
             records: 0,
@@ -174,6 +179,9 @@ impl LinkConfig {
         if self.shift.is_some_and(|shift| shift.every.is_zero()) {
             return Err(ConfigError::Shift);
         }
+        if let Some(radio) = &self.radio {
+            radio.validate()?;
+        }
         self.aqm.validate()?;
         self.rate.validate()
     }
@@ -206,6 +214,12 @@ pub enum ConfigError {
         /// What it was.
         value: f64,
     },
+    /// A radio with impossible times or hops.
+    #[error("turnaround and slot of a radio are at most 1 s each, and it has 1 to 16 hops")]
+    Radio,
+    /// A radio of one direction, or another one than that with which a link began.
+    #[error("a radio is one channel for both directions, and stays as it is")]
+    RadioOfOne,
     /// Rate steps are missing, unordered, do not begin at 0, reach past their repetition, or repeat
     /// without ever sending anything.
     #[error("rate steps must begin at 0, ascend, end before they repeat and send something then")]

@@ -22,7 +22,7 @@ use super::{
     pool::{Pool, PooledPacket},
     port::Port,
 };
-use crate::{Link, LinkConfig, Record, Time, nanos};
+use crate::{Link, LinkConfig, Pair, Record, Time, nanos};
 
 /// Most packets read from one interface before others have their turn.
 const BATCH: usize = 32;
@@ -108,7 +108,7 @@ pub(super) struct Setup {
 /// The thread's own state. Direction 0 goes from interface 0 to interface 1, direction 1 back.
 pub(super) struct Engine {
     interfaces: [Port; 2],
-    links: [Link<PooledPacket>; 2],
+    links: Pair<PooledPacket>,
     pool: Pool,
     /// What has been received and not handed over; empty between rounds.
     arrived: Vec<PooledPacket>,
@@ -126,11 +126,9 @@ pub(super) struct Engine {
 impl Engine {
     /// To be called by the thread itself.
     pub(super) fn new(setup: Setup, shared: Arc<Shared>) -> io::Result<Engine> {
-        let link = |config| Link::new(config).map_err(io::Error::other);
-        let [left_to_right, right_to_left] = setup.links;
         Ok(Engine {
             interfaces: setup.interfaces,
-            links: [link(left_to_right)?, link(right_to_left)?],
+            links: Pair::new(setup.links).map_err(io::Error::other)?,
             pool: Pool::new(setup.header, setup.mtu),
             arrived: Vec::new(),
             shared,
@@ -222,7 +220,7 @@ impl Engine {
                 stage.packet(Side::Left, now, packet.bytes());
                 self.drain_stage(now);
             }
-            _ => self.links[direction].enqueue(now, packet),
+            _ => self.links.enqueue(now, direction, packet),
         }
     }
 
@@ -245,7 +243,7 @@ impl Engine {
                 return;
             };
             match to {
-                Side::Right => self.links[0].enqueue(now, packet),
+                Side::Right => self.links.enqueue(now, 0, packet),
                 Side::Left => {
                     if let Some(observer) = &mut self.observer {
                         observer.packet(Side::Left, now, packet.bytes());
@@ -260,7 +258,7 @@ impl Engine {
     fn deliver(&mut self, direction: usize) -> usize {
         for count in 0..BATCH {
             let now = self.now();
-            let Some(delivery) = self.links[direction].poll(now) else {
+            let Some(delivery) = self.links.poll(now, direction) else {
                 return count;
             };
             self.lateness.add(now - delivery.at);
@@ -287,8 +285,7 @@ impl Engine {
     /// Waits for a packet, an order, or the next event of a link.
     fn sleep(&mut self, now: Time) -> io::Result<()> {
         let stage = self.stage.as_ref().and_then(|stage| stage.next_timeout());
-        let links = self.links.iter().filter_map(Link::next_event);
-        let event = links.chain(stage).min();
+        let event = self.links.next_event().into_iter().chain(stage).min();
         let mut timeout = event.map(|event| Duration::from_nanos(event.saturating_sub(now)));
         if self.unpublished_since.is_some() {
             let soon = Duration::from_nanos(PUBLISH_NS);
@@ -318,9 +315,10 @@ impl Engine {
             (state.stop, std::mem::take(&mut state.reconfigure))
         };
         let now = self.now();
-        for (link, config) in self.links.iter_mut().zip(reconfigure) {
+        for (direction, config) in reconfigure.into_iter().enumerate() {
             if let Some(config) = config {
-                link.reconfigure(now, config).map_err(io::Error::other)?;
+                let changed = self.links.reconfigure(now, direction, config);
+                changed.map_err(io::Error::other)?;
             }
         }
         Ok(stop)
@@ -333,22 +331,23 @@ impl Engine {
         }
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let mut state = self.shared.lock();
-        for (link, records) in self.links.iter_mut().zip(&mut state.records) {
+        for (link, records) in self.links.links_mut().iter_mut().zip(&mut state.records) {
             if records.len() < link.config().records {
                 link.take_records(records);
             }
         }
+        let [forward, back] = [0, 1].map(|direction| self.links.link(direction));
         state.counters = FrontCounters {
-            left_to_right: *self.links[0].counters(),
-            right_to_left: *self.links[1].counters(),
-            left_to_right_inside: inside(&self.links[0]),
-            right_to_left_inside: inside(&self.links[1]),
-            left_to_right_wait_p95: self.links[0].waits().quantile(0.95),
+            left_to_right: *forward.counters(),
+            right_to_left: *back.counters(),
+            left_to_right_inside: inside(forward),
+            right_to_left_inside: inside(back),
+            left_to_right_wait_p95: forward.waits().quantile(0.95),
             lateness: self.lateness.clone(),
             cpu: Duration::try_from(cpu).unwrap_or_default(),
             ignored: self.ignored,
             refused: self.refused,
-            records_missed: self.links.iter().map(Link::records_missed).sum(),
+            records_missed: forward.records_missed() + back.records_missed(),
         };
     }
 }

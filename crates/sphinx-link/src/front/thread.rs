@@ -14,7 +14,7 @@ use super::{
     engine::{Engine, Setup, Shared},
     port::Port,
 };
-use crate::{ConfigError, LinkConfig, Record};
+use crate::{ConfigError, LinkConfig, Radio, Record};
 
 /// A running link. When this is dropped, it ends.
 #[derive(Debug)]
@@ -22,6 +22,7 @@ pub struct LinkThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<io::Result<()>>>,
     started: SystemTime,
+    radio: Option<Radio>,
 }
 
 /// Who is in the link's thread besides the link.
@@ -80,6 +81,10 @@ impl LinkThread {
         for link in &links {
             link.validate()?;
         }
+        let radio = links[0].radio;
+        if links[1].radio != radio {
+            return Err(ConfigError::RadioOfOne.into());
+        }
         let shared = Arc::new(Shared::new()?);
         let (start, started) = (Instant::now(), SystemTime::now());
         if let Some(observer) = &mut observer {
@@ -102,6 +107,7 @@ impl LinkThread {
             shared,
             thread: Some(thread),
             started,
+            radio,
         })
     }
 
@@ -126,9 +132,12 @@ impl LinkThread {
     ///
     /// # Errors
     ///
-    /// Any [`ConfigError`] of [`LinkConfig::validate`]; the link is then unchanged.
+    /// Any [`ConfigError`] of [`LinkConfig::validate`], and another radio; the link is then unchanged.
     pub fn reconfigure(&self, direction: Direction, config: LinkConfig) -> Result<(), ConfigError> {
         config.validate()?;
+        if config.radio != self.radio {
+            return Err(ConfigError::RadioOfOne);
+        }
         self.shared.reconfigure(direction as usize, config);
         Ok(())
     }

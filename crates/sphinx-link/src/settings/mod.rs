@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, io};
 pub use models::{MODELS, Model};
 use thiserror::Error;
 
-use crate::{Flows, LinkConfig};
+use crate::{ConfigError, Flows, LinkConfig};
 
 /// Sets the seeds of the two directions apart.
 const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -31,7 +31,7 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which a packet meets them.
-pub const SETTINGS: [Setting; 19] = [
+pub const SETTINGS: [Setting; 20] = [
     Setting {
         key: "mtu",
         value_name: "BYTES",
@@ -82,6 +82,13 @@ pub const SETTINGS: [Setting; 19] = [
         value_name: "IDLE,DELAY",
         default: "none",
         help: "After so long without a packet, the link needs so long to wake up: 10s,100ms",
+    },
+    Setting {
+        key: "radio",
+        value_name: "TURNAROUND,SLOT[,HOPS]",
+        default: "none",
+        help: "One channel for both directions, which take turns: before each packet pass the turnaround and up to 15 \
+               slots of backoff at random, and each of the hops sends it once: 2ms,100us,3",
     },
     Setting {
         key: "loss",
@@ -343,6 +350,12 @@ impl LinkSettings {
     pub fn configs(&self, read: ReadFile<'_>) -> Result<[LinkConfig; 2], SettingError> {
         let forward = self.forward.config(read)?;
         let mut back = self.back.config(read)?;
+        if forward.radio != back.radio {
+            return Err(SettingError::Value {
+                key: "radio",
+                message: ConfigError::RadioOfOne.to_string(),
+            });
+        }
         back.seed = back.seed.wrapping_add(RETURN_SEED);
         Ok([forward, back])
     }
@@ -387,6 +400,7 @@ fn apply(
         "retries" => value::retries(text).map(|retries| config.retries = retries),
         "shift" => value::optional(text, value::shift).map(|shift| config.shift = shift),
         "wake" => value::optional(text, value::wake).map(|wake| config.wake = wake),
+        "radio" => value::optional(text, value::radio).map(|radio| config.radio = radio),
         "reorder" => value::reorder(text).map(|reorder| config.reorder = reorder),
         "seed" => value::number(text).map(|seed| config.seed = seed),
         "flows" => value::flows(text).map(|flows| config.flows = flows),
@@ -402,7 +416,7 @@ mod tests {
     use super::*;
     use crate::{
         Aqm, Blackout, CoDel, Corruption, Depth, GilbertElliott, Jitter, Loss, Order, Periods,
-        Policer, Rate, RateStep, RateTrace, Red, Reorder, Retries, Signal, Span, Varying,
+        Policer, Radio, Rate, RateStep, RateTrace, Red, Reorder, Retries, Signal, Span, Varying,
     };
 
     fn read(path: &str) -> io::Result<String> {
@@ -738,7 +752,20 @@ mod tests {
         assert_eq!(link.wake.map(|wake| wake.delay), Some(ms(100)));
         assert_eq!(config("compress=acks:6B").unwrap().compressed_ack, Some(6));
         assert_eq!(config("compress=none").unwrap().compressed_ack, None);
+        let radio = |text| config(text).unwrap().radio;
+        let hops = |hops| Radio {
+            turnaround: ms(2),
+            slot: Duration::from_micros(100),
+            hops,
+        };
+        assert_eq!(radio("radio=2ms,100us"), Some(hops(1)));
+        assert_eq!(radio("radio=2ms, 100us, 3"), Some(hops(3)));
+        assert_eq!(radio("radio=none"), None);
         for (text, reason) in [
+            ("radio=2ms", "radio: write TURNAROUND,SLOT"),
+            ("radio=2ms,100us,0", "radio: turnaround and slot"),
+            ("radio=2s,100us", "radio: turnaround and slot"),
+            ("forward.radio=2ms,1ms", "radio: a radio is one channel"),
             ("rate=fading:20mbit", "rate: write fading:MEDIAN"),
             ("rate=fading:20mbit,0.5,1s", "rate: rates from 10 kbit/s"),
             ("rate=fading:20mbit,x,1s", "rate: 'x' is not a factor"),

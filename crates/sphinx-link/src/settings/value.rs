@@ -6,7 +6,7 @@ use sphinx_units as units;
 
 use crate::{
     Blackout, Corruption, Flows, GilbertElliott, Jitter, LinkConfig, Loss, LossTrace, Order,
-    Periods, Rate, RateStep, RateTrace, Reorder, Retries, Shift, Span, Varying, Wake,
+    Periods, Radio, Rate, RateStep, RateTrace, Reorder, Retries, Shift, Span, Varying, Wake,
 };
 
 /// Most packets that a list may name.
@@ -319,6 +319,23 @@ pub(super) fn wake(text: &str) -> Result<Wake, String> {
     Ok(Wake {
         idle: units::duration(idle)?,
         delay: units::duration(delay)?,
+    })
+}
+
+pub(super) fn radio(text: &str) -> Result<Radio, String> {
+    let (turnaround, slot, hops) = match parts(text)[..] {
+        [turnaround, slot] => (turnaround, slot, "1"),
+        [turnaround, slot, hops] => (turnaround, slot, hops),
+        _ => {
+            return Err(
+                "write TURNAROUND,SLOT or TURNAROUND,SLOT,HOPS, such as 2ms,100us,3".into(),
+            );
+        }
+    };
+    Ok(Radio {
+        turnaround: units::duration(turnaround)?,
+        slot: units::duration(slot)?,
+        hops: u32::try_from(number(hops)?).unwrap_or(u32::MAX),
     })
 }
 

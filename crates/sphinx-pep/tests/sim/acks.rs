@@ -449,3 +449,46 @@ fn bursts_of_a_thin_return_link_are_spread() {
         }
     }
 }
+
+/// Paths without chance: only the agents differ.
+fn calm(seed: u64) -> Scene {
+    let mut scene = random(seed);
+    for link in &mut scene.links {
+        *link = LinkConfig {
+            delay: link.delay,
+            rate: link.rate.clone(),
+            queue: Depth::Packets(1000),
+            ..LinkConfig::default()
+        };
+    }
+    for end in [&mut scene.fixed, &mut scene.mobile] {
+        (end.stall, end.reset_after) = (None, None);
+    }
+    scene.agent.radio = None;
+    scene.fate = Fate::Lives;
+    scene
+}
+
+#[test]
+fn nobody_waits_longer_than_without_an_agent_and_a_time_out() {
+    let seeds = std::env::var("SPHINX_PEP_SEEDS").ok();
+    let seeds = seeds.map_or(100, |seeds| seeds.parse().expect("a number"));
+    let mut longest = 0;
+    for seed in 0..seeds {
+        let scene = calm(seed);
+        let [none, some] = [false, true].map(|agent| run(&scene, Tcp::new, agent));
+        let more = some.silence.saturating_sub(none.silence);
+        println!(
+            "seed {seed}: {} and {} ms: {:?} {:?}",
+            none.silence / MS,
+            some.silence / MS,
+            scene.agent,
+            some.counts.as_ref().map(|it| it.dropped_queue)
+        );
+        longest = longest.max(more);
+        assert!(
+            !some.hung && some.to_fixed == scene.mobile.data && some.to_mobile == scene.fixed.data
+        );
+    }
+    println!("{} ms at most", longest / MS);
+}

@@ -378,6 +378,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
     pub(crate) agent: Chosen,
     #[command(flatten)]
+    pub(crate) preset: PresetArgs,
+    #[command(flatten)]
     pub(crate) own: OwnArgs,
     /// One JSON object per line on standard output
     #[arg(long)]
@@ -640,6 +642,10 @@ mod tests {
             ("pep run --port 1 --attach tun", "cannot be used with"),
             ("pep run --uid 0 --wired w", "cannot be used with"),
             ("pep doctor --wireless w --port 1", "cannot be used with"),
+            (
+                "pep doctor --preset lte-router --agent rsfc",
+                "cannot be used with",
+            ),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(reason), "{line}: {error}");

@@ -6,7 +6,6 @@ use sphinx_pep::doctor::{Finding, examine, examine_own, examine_queue};
 
 use super::args::DoctorArgs;
 use super::run::own;
-use super::stage::Chosen;
 use super::{Context, control, fields, with_all};
 use crate::failure::{Outcome, usage};
 use crate::report::Event;
@@ -15,7 +14,8 @@ use crate::report::Event;
 const ONE_WAY: u64 = 10;
 
 pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
-    let is_rdb = matches!(args.agent, Chosen::Data(Stage::Rdb(_)));
+    let stages = args.preset.stages(&[args.agent])?;
+    let is_rdb = matches!(stages.data, Stage::Rdb(_));
     if args.own.is_given() && !is_rdb {
         return Err(usage("--port, --uid and --cgroup are for --agent rdb"));
     }
@@ -24,7 +24,7 @@ pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
         true => examine_own(&own(&args.own)?),
         false => examine(args.wireless.as_deref()),
     };
-    let is_filter = matches!(args.agent, Chosen::AckFilter(_) | Chosen::AckCc(_));
+    let is_filter = stages.ack_filter.is_some() || stages.ack_cc.is_some();
     if let Some(wireless) = args.wireless.as_deref().filter(|_| is_filter) {
         found.extend(examine_queue(wireless));
     }

@@ -99,13 +99,18 @@ fn show_flow(flow: &Value, context: &Context) {
             _ => String::new(),
         },
         match &flow["upload"] {
-            Value::Object(upload) => format!(
-                " upload {} waits {} ms, window {} of {}",
-                upload["state"].as_str().unwrap_or("-"),
-                upload["waited_ns"].as_u64().unwrap_or(0) / 1_000_000,
-                upload["window_written"],
-                upload["window_received"]
-            ),
+            Value::Object(upload) => {
+                let ms = |name: &str| upload[name].as_u64().unwrap_or(0) / 1_000_000;
+                format!(
+                    " upload {} waits {} ms beyond {} ms, {:.1} Mbit/s, window {} of {}",
+                    upload["state"].as_str().unwrap_or("-"),
+                    ms("waited_ns"),
+                    ms("rtt_ns_min"),
+                    upload["bytes_per_second"].as_f64().unwrap_or(0.0) * 8e-6,
+                    upload["window_written"],
+                    upload["window_received"]
+                )
+            }
             _ => String::new(),
         },
         match flow["bypass"].as_str() {

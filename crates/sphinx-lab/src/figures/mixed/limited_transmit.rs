@@ -19,6 +19,7 @@ const fn cell(name: &'static str, wireless: &'static str, groups: &'static [&'st
         congestion: "reno",
         // Tail loss probes and time-based detection do more than Limited Transmit does.
         sysctl: &["net.ipv4.tcp_early_retrans=0", "net.ipv4.tcp_recovery=0"],
+        places: 1,
     }
 }
 

@@ -68,6 +68,8 @@ struct Cell {
     groups: &'static [&'static str],
     congestion: &'static str,
     sysctl: &'static [&'static str],
+    /// It takes the places of so many, as its links are fast.
+    places: usize,
 }
 
 /// Who helps.
@@ -114,10 +116,14 @@ enum What {
     Goodput,
     /// Percentiles of what messages take, from program to program.
     Delivery(usize),
+    /// The same, beyond so many milliseconds, which are those of the way itself.
+    Waiting(usize, f64),
     /// Of what packets take that were sent once, in the middle.
     Transit(usize),
     /// Messages that have arrived.
     Delivered,
+    /// Jain's index of what the group's flows have carried, if there are several.
+    Jain,
     /// How many of the segments that the host has sent it had sent before, in percent.
     Again,
 }
@@ -150,8 +156,10 @@ impl Run {
         match column.what {
             What::Goodput => Some(group.goodput_mbit_s),
             What::Delivery(n) => group.delivery_ms.percentile(n),
+            What::Waiting(n, way) => Some(group.delivery_ms.percentile(n)? - way),
             What::Transit(n) => group.transit_ms.percentile(n),
             What::Delivered => Some(group.delivered as f64),
+            What::Jain => group.jain.filter(|_| group.flows > 1),
             What::Again => {
                 Some(100.0 * self.segments_again as f64 / self.segments_sent.max(1) as f64)
             }
@@ -180,7 +188,7 @@ impl Design {
     pub(super) fn duration(&self, studio: &Studio<'_>) -> Duration {
         let around = Duration::from_secs(4);
         let sum: Duration = (self.cases(studio).iter())
-            .map(|case| case.time + around)
+            .map(|case| (case.time + around) * case.places() as u32)
             .sum();
         sum / self.at_once as u32
     }
@@ -220,6 +228,10 @@ impl Case for Mixed {
     fn name(&self) -> String {
         let (cell, variant) = (self.cell.name, self.variant.name);
         format!("{cell}, {variant}, seed {}", self.seed)
+    }
+
+    fn places(&self) -> usize {
+        self.cell.places
     }
 
     fn is_of(&self, run: &Run) -> bool {
@@ -343,15 +355,14 @@ mod tests {
                         settings.configs(&traces).unwrap();
                     }
                 }
-                for column in design.columns {
-                    let name = format!("name={} ", column.group);
-                    assert!(
-                        cell.groups.iter().any(|group| group.contains(&name)),
-                        "{}: {}: {name}",
-                        design.name,
-                        cell.name
-                    );
-                }
+                assert!((1..=design.at_once).contains(&cell.places));
+            }
+            let has = |cell: &Cell, column: &Column| {
+                let name = format!("name={} ", column.group);
+                cell.groups.iter().any(|group| group.contains(&name))
+            };
+            for column in design.columns {
+                assert!(design.cells.iter().any(|cell| has(cell, column)));
             }
             let names = |list: Vec<&'static str>| list.into_iter().collect::<BTreeSet<_>>();
             let cells = names(design.cells.iter().map(|it| it.name).collect());
@@ -364,7 +375,8 @@ mod tests {
                     cells.contains(cell) && variants.contains(variant),
                     "{cell}, {variant}"
                 );
-                assert!(column < design.columns.len());
+                let named = design.cells.iter().find(|it| it.name == cell);
+                assert!(has(named.unwrap(), &design.columns[column]), "{cell}");
             }
         }
     }

@@ -17,14 +17,22 @@ pub(super) fn write(
     let about = format!("{} {}", design.about, conditions(design, runs));
     sheet.title(design.title, &about);
     for cell in design.cells {
+        // Not every cell has messages, or several flows.
+        let has_numbers = |column: &usize| {
+            let column = &design.columns[*column];
+            let mut these = runs.iter().filter(|run| run.cell == cell.name);
+            these.any(|run| run.number(column).is_some())
+        };
+        let columns: Vec<usize> = (0..design.columns.len()).filter(has_numbers).collect();
         let mut header = vec![cell.name.to_owned()];
-        header.extend(design.columns.iter().map(|column| column.label.to_owned()));
+        let labels = columns
+            .iter()
+            .map(|it| design.columns[*it].label.to_owned());
+        header.extend(labels);
         let rows = design.variants.iter().map(|variant| {
             let mut row = vec![variant.name.to_owned()];
-            let columns = 0..design.columns.len();
-            row.extend(
-                columns.map(|column| number(design, runs, (cell.name, variant.name, column))),
-            );
+            let at = |column: &usize| (cell.name, variant.name, *column);
+            row.extend(columns.iter().map(|it| number(design, runs, at(it))));
             row
         });
         sheet.summary(&header, &rows.collect::<Vec<_>>());
@@ -49,8 +57,8 @@ fn number(design: &Design, runs: &[Run], at: (&'static str, &'static str, usize)
         .filter_map(|run| run.number(&design.columns[column]))
         .collect();
     let places = match design.columns[column].what {
-        What::Goodput | What::Again => 2,
-        What::Delivery(_) | What::Transit(_) | What::Delivered => 0,
+        What::Goodput | What::Again | What::Jain => 2,
+        What::Delivery(_) | What::Waiting(..) | What::Transit(_) | What::Delivered => 0,
     };
     let middle = show(design.number(runs, at), places);
     match interval(&values) {
@@ -90,12 +98,17 @@ fn conditions(design: &Design, runs: &[Run]) -> String {
     let seeds: std::collections::BTreeSet<u64> = runs.iter().map(|run| run.seed).collect();
     let latest = runs.iter().map(|run| run.late_ms_max).fold(0.0, f64::max);
     let late = runs.iter().filter(|run| run.late_ms_max > LATE_MS).count();
+    let places = design.cells.iter().map(|cell| cell.places).max();
+    let fast = match design.at_once / places.unwrap_or(1) {
+        fewer if fewer < design.at_once => format!(", {fewer} where they are fast"),
+        _ => String::new(),
+    };
     let seeds = match seeds.len() {
         1 => "One seed".to_owned(),
         many => format!("Medians of {many} seeds, the same for all"),
     };
     format!(
-        "{seeds}; {} paths at once. The latest packet of the emulator was {latest:.1} ms late; in {late} of {} runs one was more than \
+        "{seeds}; {} paths at once{fast}. The latest packet of the emulator was {latest:.1} ms late; in {late} of {} runs one was more than \
          {LATE_MS:.0} ms late. Every run: `{}.ndjson`.",
         design.at_once,
         runs.len(),
@@ -106,7 +119,7 @@ fn conditions(design: &Design, runs: &[Run]) -> String {
 /// Every group of every run, a line each.
 fn csv(runs: &[Run]) -> String {
     let mut text = "cell,variant,seed,group,flows,messages,delivered,goodput_mbit_s,delivery_p50_ms,delivery_p95_ms,transit_p50_ms,\
-                    transit_p95_ms,segments_sent,segments_again,late_ms_max\n"
+                    transit_p95_ms,segments_sent,segments_again,late_ms_max,jain\n"
         .to_owned();
     for run in runs {
         for group in &run.groups {
@@ -115,7 +128,7 @@ fn csv(runs: &[Run]) -> String {
                 ms.map_or(String::new(), |ms| format!("{ms:.2}"))
             };
             text += &format!(
-                "\"{}\",\"{}\",{},{},{},{},{},{:.4},{},{},{},{},{},{},{:.2}\n",
+                "\"{}\",\"{}\",{},{},{},{},{},{:.4},{},{},{},{},{},{},{:.2},{}\n",
                 run.cell,
                 run.variant,
                 run.seed,
@@ -131,6 +144,9 @@ fn csv(runs: &[Run]) -> String {
                 run.segments_sent,
                 run.segments_again,
                 run.late_ms_max,
+                group
+                    .jain
+                    .map_or(String::new(), |jain| format!("{jain:.4}")),
             );
         }
     }

@@ -18,6 +18,7 @@ const fn cell(name: &'static str, groups: &'static [&'static str]) -> Cell {
         groups,
         congestion: "cubic",
         sysctl: &[],
+        places: 1,
     }
 }
 

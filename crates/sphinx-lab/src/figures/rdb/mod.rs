@@ -84,6 +84,8 @@ pub(super) struct GroupRun {
     /// Of all messages that were due.
     pub(super) in_time: f64,
     pub(super) goodput_mbit_s: f64,
+    /// Jain's index of its flows; not in the older files.
+    pub(super) jain: Option<f64>,
     pub(super) delivery_ms: Spread,
     pub(super) one_way_ms: Spread,
     pub(super) ack_ms: Spread,
@@ -137,6 +139,7 @@ impl GroupRun {
             delivered: group.delivered,
             in_time: group.delivery_ms.within(in_time_ms) as f64 / group.messages.max(1) as f64,
             goodput_mbit_s: group.goodput_mbit_s,
+            jain: Some(group.jain),
             delivery_ms: Spread::of(&group.delivery_ms),
             one_way_ms: Spread::of(&group.one_way_ms),
             ack_ms: Spread::of(&group.ack_ms),

@@ -1,6 +1,7 @@
 //! Groups of flows at once, instead of one transfer: messages at fixed times, or as much as fits.
 
 mod delays;
+mod fetch;
 mod run;
 mod watch;
 
@@ -41,7 +42,7 @@ pub struct Group {
     pub work: Work,
     /// Congestion control of the sender.
     pub congestion: String,
-    /// Where the left host listens for them.
+    /// Where the left host listens for them, or the one from which objects are fetched.
     pub port: u16,
     /// They send the other way: against the direction of the path.
     pub back: bool,
@@ -55,6 +56,13 @@ pub enum Work {
     /// Messages at fixed times, whatever became of the earlier ones.
     Messages {
         /// Of one message.
+        bytes: u64,
+        /// From one to the next.
+        interval: Duration,
+    },
+    /// Objects that whoever receives fetches, each over a new connection; the next one waits for the one before.
+    Fetches {
+        /// Of one object.
         bytes: u64,
         /// From one to the next.
         interval: Duration,
@@ -90,13 +98,15 @@ pub struct GroupReport {
     pub flows: usize,
     /// Congestion control of the sender.
     pub congestion: String,
-    /// How many messages were due; 0 if it is greedy.
+    /// How many messages were due, or were asked for; 0 if it is greedy.
     pub messages: u64,
     /// How many have arrived, in order and whole.
     pub delivered: u64,
     /// What has arrived in order, of all its flows, while they sent.
     pub goodput_mbit_s: f64,
-    /// From the time at which a message was due to the time at which the receiver had read it.
+    /// Jain's index of what its flows have carried meanwhile: 1 if all have carried as much, 1/n if one of n has carried all.
+    pub jain: f64,
+    /// From the time at which a message was due, or was asked for, to the time at which the receiver had read it.
     pub delivery_ms: Delays,
     /// From the first packet that carried a message to its first arrival at the receiving host, in order or not.
     pub one_way_ms: Delays,
@@ -107,6 +117,16 @@ pub struct GroupReport {
 }
 
 impl Group {
+    /// Whether the right host sends, on a path whose direction is `upload`.
+    pub(super) fn is_upload(&self, upload: bool) -> bool {
+        upload != self.back
+    }
+
+    /// Whether who sends is the one that has listened: the left host does, but for objects.
+    pub(super) fn sender_listens(&self, upload: bool) -> bool {
+        matches!(self.work, Work::Fetches { .. }) || !self.is_upload(upload)
+    }
+
     /// Reads what is written for the group number `index` (from 0): `KEY=VALUE…` with spaces between them.
     ///
     /// # Errors
@@ -121,7 +141,7 @@ impl Group {
             port: u16::try_from(index).map_or(PORT, |index| PORT.saturating_add(index)),
             back: false,
         };
-        let (mut greedy, mut bytes, mut interval) = (false, None, None);
+        let (mut greedy, mut fetch, mut bytes, mut interval) = (false, false, None, None);
         for word in text.split_whitespace() {
             let refuse = |reason: String| usage(format!("--flows: {word}: {reason}"));
             let number = |value: &str| {
@@ -132,6 +152,7 @@ impl Group {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             match key {
                 "greedy" if value.is_empty() => greedy = true,
+                "fetch" if value.is_empty() => fetch = true,
                 "back" if value.is_empty() => group.back = true,
                 "name" => value.clone_into(&mut group.name),
                 "flows" => group.flows = number(value)?.into(),
@@ -153,14 +174,14 @@ impl Group {
                     }
                 }
                 _ => {
-                    let known =
-                        "there are name, flows, greedy, app, bytes, interval, cc, port and back";
+                    let known = "there are name, flows, greedy, app, bytes, interval, fetch, cc, port and back";
                     return Err(refuse(known.to_owned()));
                 }
             }
         }
         group.work = match (greedy, bytes, interval) {
-            (true, None, None) => Work::Greedy,
+            (true, None, None) if !fetch => Work::Greedy,
+            (false, Some(bytes), Some(interval)) if fetch => Work::Fetches { bytes, interval },
             (false, Some(bytes), Some(interval)) => Work::Messages { bytes, interval },
             _ => {
                 let text = format!(
@@ -173,6 +194,7 @@ impl Group {
             group.name = match group.work {
                 Work::Greedy => "greedy".to_owned(),
                 Work::Messages { .. } => "thin".to_owned(),
+                Work::Fetches { .. } => "objects".to_owned(),
             };
         }
         Ok(group)
@@ -241,6 +263,9 @@ mod tests {
         );
         assert_eq!((groups[0].flows, &groups[0].congestion[..]), (20, "bbr"));
         assert!(groups[2].back && !groups[0].back);
+        let pages = Group::parse("fetch bytes=40kB interval=4s", 0, "cubic").unwrap();
+        assert_eq!(pages.name, "objects");
+        assert!(matches!(pages.work, Work::Fetches { bytes: 40_000, .. }));
         let ssh = Work::Messages {
             bytes: 48,
             interval: Duration::from_millis(323),
@@ -259,6 +284,7 @@ mod tests {
                 "--flows 'greedy interval=3ms': either",
             ),
             (&["app=tetris"], "--flows: app=tetris: there are vnc, "),
+            (&["fetch greedy"], "--flows 'fetch greedy': either"),
             (&["colour=red"], "--flows: colour=red: there are name, "),
             (&["greedy flows=0"], "--flows: 1 to 500 flows, not 0"),
             (

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Delays, Flowed, Group, GroupReport, Watch, Work};
+use super::{Delays, Flowed, Group, GroupReport, Watch, Work, fetch};
 use crate::path::{
     bed::{Bed, left_address},
     transfer::{Until, accept, connect, listen, segments},
@@ -18,8 +18,8 @@ use crate::path::{
 /// How long connections may take, on a path that loses packets.
 const CONNECT: Duration = Duration::from_secs(30);
 /// After the last message, what is still missing may come.
-const REST: Duration = Duration::from_secs(5);
-const BLOCK_BYTES: usize = 1 << 16;
+pub(super) const REST: Duration = Duration::from_secs(5);
+pub(super) const BLOCK_BYTES: usize = 1 << 16;
 /// The golden ratio: multiples of it, less their whole part, are spread evenly, however many there are.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
@@ -33,12 +33,16 @@ struct Flow {
     receiver: TcpStream,
 }
 
-/// What its receiver has got.
-struct Received {
+/// What the receivers of a flow, or of all flows of a group, have got.
+#[derive(Default)]
+pub(super) struct Received {
     group: usize,
-    /// Until the senders ended.
-    bytes: u64,
-    delays: Vec<Duration>,
+    /// Until the senders ended; of each flow, where there are several.
+    pub(super) bytes: u64,
+    pub(super) flow_bytes: Vec<u64>,
+    /// Messages that were asked for.
+    pub(super) asked: u64,
+    pub(super) delays: Vec<Duration>,
 }
 
 /// Flows between the left host, which listens, and the right one, which connects; for so long.
@@ -63,8 +67,25 @@ pub(in crate::path) fn run(
             scope.spawn(move || send(flow.sender, work, first, sending));
             receivers.push(scope.spawn(move || {
                 let received = receive(flow.receiver, work, (first, end), receiving)?;
-                Ok(Received { group, ..received })
+                Ok(Received {
+                    group,
+                    flow_bytes: vec![received.bytes],
+                    ..received
+                })
             }));
+        }
+        for (index, group) in groups.iter().enumerate() {
+            if let Work::Fetches { bytes, interval } = group.work {
+                receivers.push(scope.spawn(move || {
+                    let times = (begin, end);
+                    let received =
+                        fetch::run(bed, (group, upload), (bytes, interval), times, stop)?;
+                    Ok(Received {
+                        group: index,
+                        ..received
+                    })
+                }));
+            }
         }
         let panicked = |_| Err(io::Error::other("a thread panicked"));
         let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(panicked);
@@ -90,9 +111,11 @@ pub(in crate::path) fn run(
                         time.saturating_sub(offset(group.work, number(groups, index, flow))),
                     )
                 })
+                .chain(these().map(|it| it.asked))
                 .sum(),
             delivered: these().map(|it| it.delays.len() as u64).sum(),
             goodput_mbit_s: bytes as f64 * 8.0 / time.as_secs_f64() / 1e6,
+            jain: jain(these().flat_map(|it| it.flow_bytes.iter().copied())),
             delivery_ms: these()
                 .flat_map(|it| it.delays.iter().copied())
                 .collect::<Delays>(),
@@ -117,15 +140,28 @@ fn number(groups: &[Group], group: usize, flow: usize) -> usize {
 /// When the first message of a flow is due: not all flows send at once.
 fn offset(work: Work, number: usize) -> Duration {
     match work {
-        Work::Greedy => Duration::ZERO,
+        Work::Greedy | Work::Fetches { .. } => Duration::ZERO,
         Work::Messages { interval, .. } => interval.mul_f64((number as f64 * GOLDEN).fract()),
+    }
+}
+
+/// Jain's index of fairness.
+fn jain(bytes: impl Iterator<Item = u64>) -> f64 {
+    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for bytes in bytes {
+        let bytes = bytes as f64;
+        (count, sum, squares) = (count + 1.0, sum + bytes, squares + bytes * bytes);
+    }
+    match squares > 0.0 {
+        true => sum * sum / (count * squares),
+        false => 1.0,
     }
 }
 
 /// Messages that are due in so long.
 fn due(work: Work, time: Duration) -> u64 {
     match work {
-        Work::Greedy => 0,
+        Work::Greedy | Work::Fetches { .. } => 0,
         Work::Messages { interval, .. } => {
             u64::try_from(time.as_nanos().div_ceil(interval.as_nanos().max(1))).unwrap_or(u64::MAX)
         }
@@ -144,7 +180,8 @@ fn connect_all(
     };
     let none = || io::Error::new(ErrorKind::TimedOut, "not all flows could connect");
     let mut flows = Vec::new();
-    for (index, group) in groups.iter().enumerate() {
+    let stay = |group: &Group| !matches!(group.work, Work::Fetches { .. });
+    for (index, group) in groups.iter().enumerate().filter(|it| stay(it.1)) {
         let mut address = left_address();
         address.set_port(group.port);
         let listener: TcpListener = listen(&bed.left, address, &group.congestion)?;
@@ -167,7 +204,7 @@ fn connect_all(
         let mut accepted = accepted;
         for (flow, right) in connected.into_iter().enumerate() {
             let left = accepted.remove(&right.local_addr()?).ok_or_else(none)?;
-            let (sender, receiver) = match upload != group.back {
+            let (sender, receiver) = match group.is_upload(upload) {
                 true => (right, left),
                 false => (left, right),
             };
@@ -186,6 +223,8 @@ fn connect_all(
 /// Sends until the deadline; what the receiver does not take any more is its loss.
 fn send(mut stream: TcpStream, work: Work, first: Instant, until: Until<'_>) {
     match work {
+        // Those have connections of their own.
+        Work::Fetches { .. } => {}
         Work::Greedy => {
             let block = vec![7; BLOCK_BYTES];
             while let Ok(Some(_)) = until.retry(|| stream.write(&block)) {}
@@ -224,11 +263,7 @@ fn receive(
     (first, end): (Instant, Instant),
     until: Until<'_>,
 ) -> io::Result<Received> {
-    let mut received = Received {
-        group: 0,
-        bytes: 0,
-        delays: Vec::new(),
-    };
+    let mut received = Received::default();
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut total = 0;
     while let Some(read @ 1..) = until.retry(|| stream.read(&mut buffer))? {
@@ -239,7 +274,7 @@ fn receive(
         }
         match work {
             Work::Greedy if now > end => break,
-            Work::Greedy => {}
+            Work::Greedy | Work::Fetches { .. } => {}
             Work::Messages { bytes, interval } => {
                 while (received.delays.len() as u64 + 1) * bytes <= total {
                     let number = u32::try_from(received.delays.len()).unwrap_or(u32::MAX);
@@ -268,6 +303,9 @@ mod tests {
             [0, 1, 1, 2, 3]
         );
         assert_eq!(due(Work::Greedy, ms(90)), 0);
+        assert_eq!(jain([5, 5, 5].into_iter()), 1.0);
+        assert_eq!(jain([5, 0, 0, 0].into_iter()), 0.25);
+        assert_eq!(jain([0, 0].into_iter()), 1.0);
         let offsets: Vec<_> = (0..20).map(|number| offset(work, number)).collect();
         assert!(offsets.iter().all(|it| *it < ms(30)));
         let mut sorted = offsets.clone();

@@ -28,7 +28,7 @@ pub(crate) struct Edge {
     watch: Arc<Mutex<Watch>>,
     /// The side of the hop that is the end of the path.
     side: Side,
-    /// It is the left one, where groups listen.
+    /// It is the left one.
     is_left: bool,
 }
 
@@ -39,6 +39,8 @@ struct Sending {
     message_bytes: u64,
     /// The right host does.
     upload: bool,
+    /// Whoever sends has listened; else it has connected.
+    by_listener: bool,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +74,8 @@ pub(super) struct Seen {
 impl Watch {
     pub(crate) fn new(groups: &[Group], upload: bool) -> Watch {
         let bytes = |group: &Group| match group.work {
-            Work::Greedy => 0,
+            // Objects have connections of their own.
+            Work::Greedy | Work::Fetches { .. } => 0,
             Work::Messages { bytes, .. } => bytes,
         };
         Watch {
@@ -81,7 +84,8 @@ impl Watch {
                 .map(|it| {
                     let sending = Sending {
                         message_bytes: bytes(it),
-                        upload: upload != it.back,
+                        upload: it.is_upload(upload),
+                        by_listener: it.sender_listens(upload),
                     };
                     (it.port, sending)
                 })
@@ -119,8 +123,7 @@ impl Watch {
             return;
         };
         let (source, destination) = (tcp.source_port(), tcp.destination_port());
-        // The right host connects.
-        let (key, is_up) = match self.groups.contains_key(&destination) {
+        let (key, to_listener) = match self.groups.contains_key(&destination) {
             true => ((destination, source), true),
             false => ((source, destination), false),
         };
@@ -129,7 +132,10 @@ impl Watch {
         };
         let flow = self.flows.entry(key).or_default();
         flow.message_bytes = sending.message_bytes;
-        match (is_up == sending.upload, is_left != sending.upload) {
+        match (
+            to_listener != sending.by_listener,
+            is_left != sending.upload,
+        ) {
             (true, true) => flow.sent(&tcp, now),
             (true, false) => flow.arrived(&tcp, now),
             (false, true) => flow.acknowledged(&tcp, now),
