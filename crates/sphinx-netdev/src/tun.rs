@@ -267,13 +267,16 @@ pub fn serve_in_time() -> io::Result<()> {
         let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
         // SAFETY: 0 is the calling thread, and `parameters` is valid for writing.
         unsafe { libc::sched_getparam(0, &raw mut parameters) };
-        // A thread without has 0, and no kernel has more than this.
-        parameters.sched_priority = (parameters.sched_priority + 1).min(REAL_TIME_MAX);
-        // Threads that it starts are like others.
-        let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-        // SAFETY: 0 is the calling thread, and `parameters` is valid for reading.
-        if unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } == 0 {
-            return Ok(());
+        // Threads without have 0. Who may not have more may keep what he has.
+        let own = parameters.sched_priority;
+        for priority in [(own + 1).min(REAL_TIME_MAX), own.max(1)] {
+            parameters.sched_priority = priority;
+            // Threads that it starts are like others.
+            let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+            // SAFETY: 0 is the calling thread, and `parameters` is valid for reading.
+            if unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } == 0 {
+                return Ok(());
+            }
         }
     }
     for nice in [PRIORITY, 0] {
