@@ -130,21 +130,22 @@ fn median(loss: f64, epsilon: f64, seeds: u64) -> Pages {
     }
 }
 
-/// Pages are quick where little may fail, and cheap where more may (decision 76).
+/// Pages are quick where little may fail, and cheap where more may (decision 74).
 #[test]
 fn pages_are_quick_or_cheap() {
     for (epsilon, ms, bytes) in [(EPSILON, 460.0, 1.47), (0.1, 485.0, 1.31)] {
         let pages = median(0.1, epsilon, 5);
+        println!("{epsilon}: {pages:.3?}");
         assert!(pages.ms < ms && pages.bytes < bytes, "{epsilon}: {pages:?}");
     }
 }
 
-/// Numbers for decision 76.
+/// Numbers for decision 74.
 #[test]
 #[ignore = "a table for people"]
 fn table_of_pages() {
-    for loss in [0.0, 0.02, 0.1] {
-        for epsilon in [EPSILON, 0.01, 0.02, 0.05, 0.1, 0.2] {
+    for loss in [0.1, 0.02, 0.0] {
+        for epsilon in [EPSILON, 0.01, 0.02, 0.05, 0.1] {
             let Pages { ms, bytes } = median(loss, epsilon, 21);
             println!("loss {loss}, epsilon {epsilon}: {ms:.1} ms, {bytes:.3} B/B");
         }

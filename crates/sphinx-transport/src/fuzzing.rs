@@ -7,6 +7,7 @@ use sphinx_proto::wire::{ConnectionId, Header, OVERHEAD, PacketKind};
 use sphinx_proto::{PacketNumber, PathId, Time};
 
 use crate::control::Params;
+use crate::message::{prefix_of, read_pieces};
 use crate::ticket::Ticket;
 use sphinx_driver::keys::{Arrival, Direction, ReplayWindow, SECRET_LEN, SealError, SessionSecret};
 
@@ -43,6 +44,31 @@ pub fn parameters(data: &[u8]) {
         assert_eq!(Params::decode(&message), Ok(params));
         assert!(params.max_udp_payload >= 1200);
     }
+}
+
+/// A stream of messages, of which a first byte says how long they may be (up to 255 bytes) and a second one in what pieces they come.
+///
+/// # Panics
+/// If a message is longer than it may be, if it matters how the bytes were cut, or if what was read is not what would be written.
+pub fn messages(data: &[u8]) {
+    let [most, piece, data @ ..] = data else {
+        return;
+    };
+    let (most, piece) = (usize::from(*most), usize::from(*piece).max(1));
+    let (messages, end) = read_pieces(data, most, piece);
+    assert!(messages.iter().all(|message| message.len() <= most));
+    let written: usize = messages.iter().map(Vec::len).sum();
+    assert!(written + messages.len() <= data.len());
+    let mut again = Vec::new();
+    for message in &messages {
+        again.extend(prefix_of(message));
+        again.extend(message);
+    }
+    assert_eq!(
+        read_pieces(&again, most, usize::MAX),
+        (messages.clone(), Ok(()))
+    );
+    assert_eq!(read_pieces(data, most, usize::MAX), (messages, end));
 }
 
 /// Datagrams that were never sealed, and sealed ones with any bits turned; then their numbers in the
@@ -124,6 +150,7 @@ mod tests {
         replay("greetings", greetings);
         replay("parameters", parameters);
         replay("datagrams", datagram);
+        replay("messages", messages);
     }
 
     proptest! {
@@ -133,6 +160,7 @@ mod tests {
             greetings(&data);
             parameters(&data);
             datagram(&data);
+            messages(&data);
         }
     }
 }

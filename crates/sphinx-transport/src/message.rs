@@ -260,34 +260,39 @@ fn cut_off() -> Error {
     Error::new(ErrorKind::Protocol, "the stream ended within a message")
 }
 
+/// Every message that is whole, and how the stream ends; read in pieces of at most `piece` bytes.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_pieces(
+    mut data: &[u8],
+    most: usize,
+    piece: usize,
+) -> (Vec<Vec<u8>>, Result<(), ErrorKind>) {
+    let mut incoming = Incoming {
+        most,
+        ..Incoming::default()
+    };
+    let mut messages = Vec::new();
+    loop {
+        match incoming.wants() {
+            Err(error) => return (messages, Err(error.kind())),
+            Ok(0) => messages.push(incoming.take()),
+            Ok(wanted) => {
+                let (part, rest) = data.split_at(wanted.min(piece).min(data.len()));
+                if part.is_empty() {
+                    return (messages, incoming.ended().map_err(|error| error.kind()));
+                }
+                incoming.push(part);
+                data = rest;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// Every message that is whole, and how the stream ends; read in pieces of at most `piece` bytes.
-    fn read(mut data: &[u8], most: usize, piece: usize) -> (Vec<Vec<u8>>, Result<(), ErrorKind>) {
-        let mut incoming = Incoming {
-            most,
-            ..Incoming::default()
-        };
-        let mut messages = Vec::new();
-        loop {
-            match incoming.wants() {
-                Err(error) => return (messages, Err(error.kind())),
-                Ok(0) => messages.push(incoming.take()),
-                Ok(wanted) => {
-                    let (part, rest) = data.split_at(wanted.min(piece).min(data.len()));
-                    if part.is_empty() {
-                        return (messages, incoming.ended().map_err(|error| error.kind()));
-                    }
-                    incoming.push(part);
-                    data = rest;
-                }
-            }
-        }
-    }
 
     proptest! {
         #[test]
@@ -300,7 +305,7 @@ mod tests {
                 data.extend(prefix_of(message));
                 data.extend(message);
             }
-            prop_assert_eq!(read(&data, 200, piece), (sent, Ok(())));
+            prop_assert_eq!(read_pieces(&data, 200, piece), (sent, Ok(())));
         }
 
         /// Whatever the peer sends: no panic, nothing longer than is taken, and the same however it is cut into pieces.
@@ -310,9 +315,9 @@ mod tests {
             most in 0_usize..100,
             piece in 1_usize..50,
         ) {
-            let (messages, end) = read(&data, most, piece);
+            let (messages, end) = read_pieces(&data, most, piece);
             prop_assert!(messages.iter().all(|message| message.len() <= most));
-            prop_assert_eq!((messages, end), read(&data, most, usize::MAX));
+            prop_assert_eq!((messages, end), read_pieces(&data, most, usize::MAX));
         }
     }
 }

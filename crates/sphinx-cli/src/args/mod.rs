@@ -440,13 +440,13 @@ pub(crate) struct PerfClientArgs {
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
     pub(crate) interval: Option<Duration>,
     /// What carries the messages [default: stream; with --profile live, live]
-    #[arg(long, value_enum, requires = "message_size")]
+    #[arg(long, value_enum)]
     pub(crate) mode: Option<Mode>,
-    /// Count messages that take longer as late; live messages and datagrams are of use for so long [default: live 120ms]
-    #[arg(long, value_name = "DURATION", value_parser = units::duration_positive, requires = "message_size")]
+    /// Count messages that take longer as late; live messages and datagrams are of use for so long; at least 1ms [default: live 120ms]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration, requires = "message_size")]
     pub(crate) deadline: Option<Duration>,
     /// Messages of which a repair may ride in the packet of a later one, where few packets are on their way and some are lost: 0 to 8 [default: 1]
-    #[arg(long, value_name = "N", value_parser = engine::bundle, requires = "message_size", conflicts_with = "reverse")]
+    #[arg(long, value_name = "N", value_parser = engine::bundle, conflicts_with = "reverse")]
     pub(crate) bundle: Option<u8>,
     /// The mode of the published paper, for comparison, both ways: --paper or --paper=code=lt,n=64 (keys: docs/paper.md). With --cc fixed:RATE its window's blocks leave at that rate
     #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, require_equals = true, default_missing_value = engine::PAPER_DEFAULT, value_parser = engine::paper,

@@ -26,6 +26,8 @@ use crate::units::{show_rate, show_size};
 
 /// The size of the blocks that everything is compared with.
 const BLOCK_BYTES_USUAL: u64 = 100_000;
+/// Of live messages, unless another one is given.
+const DEADLINE_LIVE: Duration = Duration::from_millis(120);
 /// Less is no time for any packet.
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 /// Before a host, in the place of a ticket.
@@ -202,11 +204,7 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         ));
     }
     let mode = mode(args)?;
-    if args.bundle.is_some() && args.common.profile == ProfileArg::Engine(Profile::Bulk) {
-        return Err(usage(
-            "--bundle cannot be used with --profile bulk: it is for small messages",
-        ));
-    }
+    check_bundle(args)?;
     let limit = match (args.bytes, args.time) {
         (Some(bytes), _) => Limit::Bytes(bytes),
         (None, time) => {
@@ -223,7 +221,8 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         .interval
         .zip(args.message_size)
         .map(|(interval, bytes)| {
-            let deadline_ns = args.deadline.map(nanoseconds);
+            let usual = (mode == Mode::Live).then_some(DEADLINE_LIVE);
+            let deadline_ns = args.deadline.or(usual).map(nanoseconds);
             let messages = Messages { mode, deadline_ns };
             Pacing::every(nanoseconds(interval), bytes, Some(messages))
         });
@@ -249,6 +248,17 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
         streams: args.streams,
         pacing,
     })
+}
+
+/// What has repairs that may ride.
+fn check_bundle(args: &PerfClientArgs) -> Outcome<()> {
+    let is_bulk = args.common.profile == ProfileArg::Engine(Profile::Bulk);
+    if args.bundle.is_some() && (is_bulk || args.message_size.is_none()) {
+        return Err(usage(
+            "--bundle cannot be used with bulk: it is for small messages, which --message-size and --interval make",
+        ));
+    }
+    Ok(())
 }
 
 /// What goes with the paper's mode.
@@ -301,6 +311,9 @@ fn mode(args: &PerfClientArgs) -> Outcome<Mode> {
         ));
     }
     match args.mode {
+        Some(_) if args.message_size.is_none() => Err(usage(
+            "--mode says what carries messages: --message-size and --interval say which",
+        )),
         Some(mode) if is_live && !mode.is_lossy() => Err(usage(
             "--profile live is for --mode live or datagram: what a stream carries arrives, however late",
         )),

@@ -364,7 +364,7 @@ mod tests {
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
         io wakeups syscalls packets_per_send packets_per_receive gso_downgrades workers worker_busy \
-        shards steering handovers";
+        shards steering handovers datagrams_sent datagrams_delivered datagrams_expired datagrams_evicted";
 
     fn done(bytes: u64) -> Done {
         let stats = Stats {

@@ -442,10 +442,11 @@ pub(crate) fn appears(path: &Path, process: &mut Child) -> Result<(), ExitStatus
 pub(crate) fn assert_done_schema(done: &Value) {
     const NUMBERS: &str = "bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \
         wire_bytes_received repair_proactive repair_reactive plr_mean rtt_ms blocks \
-        blocks_second_round invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes wakeups syscalls gso_downgrades";
+        blocks_second_round invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes wakeups syscalls gso_downgrades \
+        bundled_bytes streams_peak window_bytes datagrams_sent datagrams_delivered datagrams_expired datagrams_evicted";
     const TEXTS: &str = "cc codec profile io";
     const MAYBE: &str = "overhead block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
-        packets_per_send packets_per_receive";
+        packets_per_send packets_per_receive window_limited_ms";
     for field in NUMBERS.split_whitespace() {
         assert!(done[field].is_number(), "{field} in {done}");
         assert!(

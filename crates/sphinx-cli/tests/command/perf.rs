@@ -150,13 +150,18 @@ fn modes_of_messages() {
             "10ms",
             "--time",
             "1s",
-            "--deadline",
-            "1s",
             flag,
             mode,
         ];
+        // Live messages have a deadline in any case.
+        let is_told = mode != "live" || !reverse;
+        let deadline = if is_told {
+            &["--deadline", "1s"][..]
+        } else {
+            &[]
+        };
         let way = if reverse { &["--reverse"][..] } else { &[] };
-        let client = scratch.perf_client(&[&paced[..], way].concat());
+        let client = scratch.perf_client(&[&paced[..], deadline, way].concat());
         let (client, server) = (client.end().expect(0), server.end().expect(0));
         for done in [client.done(), server.done()] {
             assert_done_schema(done);
@@ -169,6 +174,7 @@ fn modes_of_messages() {
             );
             let measured = count("messages_delivered");
             assert!(measured >= count("warmup_messages"), "{done}");
+            assert!(count("messages_late") <= measured, "{done}");
         }
         assert_eq!(
             client.done()["messages_dropped"],
@@ -179,6 +185,11 @@ fn modes_of_messages() {
         } else {
             client.done()
         };
+        assert!(
+            sender["packets_per_message"].as_f64() > Some(0.0),
+            "{sender}"
+        );
+        assert!(sender["messages_recovered"].is_u64(), "{sender}");
         let datagrams = sender["datagrams_sent"].as_u64();
         assert_eq!(datagrams > Some(0), mode != "message", "{sender}");
     }

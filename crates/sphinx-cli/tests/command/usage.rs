@@ -94,6 +94,7 @@ fn limits_are_told_in_words() {
     let large = "perf client --json sphx1x --interval 20ms --message-size";
     for (line, limit) in [
         (format!("{messages} --mode live --deadline 900us"), "1ms"),
+        (format!("{messages} --mode live --deadline 0ms"), "1ms"),
         (format!("{large} 17MB --mode message"), "16777216"),
         (format!("{large} 66kB --mode live"), "65507"),
         (format!("{large} 66kB --mode datagram"), "65507"),
@@ -101,6 +102,14 @@ fn limits_are_told_in_words() {
         (
             format!("{messages} --bundle 1 --profile bulk"),
             "small messages",
+        ),
+        (
+            "perf client --json sphx1x --bytes 1MB --bundle 1".into(),
+            "small messages",
+        ),
+        (
+            "perf client --json sphx1x --mode live".into(),
+            "--message-size",
         ),
         (
             "perf client --json sphx1x --memory 3MiB".into(),
