@@ -275,13 +275,15 @@ fn radio() -> impl Strategy<Value = Radio> {
 }
 
 type Arrivals = Vec<(Time, usize)>;
+/// Direction, time and index of a delivery.
+type Arrived = (usize, Time, u64, IpPacket);
 
 /// Runs arrivals of both directions through a pair; with `eager`, polling at every event on the way. Each delivery with its direction.
 fn run_pair(
     configs: &[LinkConfig; 2],
     arrivals: &[Arrivals; 2],
     eager: bool,
-) -> (Vec<(usize, Time, u64, IpPacket)>, Pair<IpPacket>) {
+) -> (Vec<Arrived>, Pair<IpPacket>) {
     let mut pair = Pair::new(configs.clone()).unwrap();
     let mut deliveries = Vec::new();
     let mut poll = |pair: &mut Pair<IpPacket>, until: Time| {
