@@ -94,7 +94,7 @@ miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; n
 
 .PHONY: loom
 loom: tools ## Models of the threads that meet at queues, doorbell and wakers, in every order (LOOM_MAX_PREEMPTIONS)
-	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom --package sphinx-net --package sphinx-driver --package sphinx-transport --lib models
+	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom --package sphinx-net --package sphinx-driver --package sphinx-workers --package sphinx-transport --lib models
 
 .PHONY: asan
 asan: tools ## Run the tests of the crates with unsafe code in the product under the address sanitizer (nightly)

@@ -231,11 +231,16 @@ pub(crate) struct RxBlocks {
 }
 
 impl RxBlocks {
-    /// Stores a symbol where the core wants it.
-    pub(crate) fn store(&mut self, placement: Placement, symbol: &[u8], pool: &BufferPool) {
+    /// Stores a symbol where the core wants it. How many bytes were copied.
+    pub(crate) fn store(
+        &mut self,
+        placement: Placement,
+        symbol: &[u8],
+        pool: &BufferPool,
+    ) -> usize {
         match placement {
             // Generations are stored elsewhere.
-            Placement::Discard | Placement::Generation { .. } => {}
+            Placement::Discard | Placement::Generation { .. } => 0,
             Placement::Block {
                 slot,
                 n,
@@ -260,6 +265,7 @@ impl RxBlocks {
                         block.repair_bytes.extend_from_slice(symbol);
                     }
                 }
+                symbol.len()
             }
         }
     }

@@ -123,6 +123,9 @@ pub struct Counters {
     pub bytes_delivered: u64,
     /// Data bytes of the blocks that are complete at this end.
     pub bytes_received: u64,
+    /// Bytes that were copied on their way, in both directions: into blocks and frames, and with workers into runs and out of them. Not what the
+    /// application writes and reads, nor what is encoded, decoded or within the back end.
+    pub copied_bytes: u64,
     /// Bytes that were multiplied and added over GF(2^8) for rows of generations (`docs/protocol.md` §14), at this end.
     pub field_operations: u64,
 }

@@ -129,6 +129,8 @@ pub(crate) struct Block {
     pub(crate) tail: bool,
     /// Bytes of data.
     pub(crate) data_len: u64,
+    /// Bytes that were moved to make it.
+    pub(crate) copied: u64,
     pub(crate) parts: Vec<StreamPart>,
 }
 
@@ -142,6 +144,7 @@ impl Block {
         let len = usize::from(n) * usize::from(symbol_len);
         let tail = pieces.iter().any(Piece::is_tail);
         let data_len = pieces.iter().map(|piece| piece.data_len() as u64).sum();
+        let mut copied = 0;
         let mut header = Vec::with_capacity(24);
         let mut memory = match <[Piece; 1]>::try_from(pieces) {
             // In place.
@@ -151,11 +154,13 @@ impl Block {
                 let start = piece.data_at - header.len();
                 if start > 0 {
                     memory.copy_within(start..start + filled, 0);
+                    copied = filled as u64;
                 }
                 memory[..header.len()].copy_from_slice(&header);
                 memory
             }
             Err(pieces) => {
+                copied = data_len;
                 let mut memory = pool.take(len);
                 let mut at = 0;
                 for piece in pieces {
@@ -178,6 +183,7 @@ impl Block {
             symbol_len,
             tail,
             data_len,
+            copied,
             parts,
         }
     }

@@ -176,13 +176,13 @@ impl Window {
         self.store_restored(rx)
     }
 
-    /// All of a block is in its memory.
+    /// All of a block is in its memory. How many bytes were copied.
     pub(crate) fn complete(
         &mut self,
         job: &Job,
         past: PastBlock,
         rx: &mut RxBlocks,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         self.busy = None;
         let id = past.block;
         let (memory, symbol_len) = rx.whole(job.slot).ok_or(OUT_OF_STEP)?;
@@ -195,7 +195,8 @@ impl Window {
                 decoder.learn(number, value);
             }
         }
-        self.past_bytes += memory.len();
+        let copied = memory.len();
+        self.past_bytes += copied;
         self.past.push_back(Past {
             id,
             symbol_len,
@@ -207,7 +208,7 @@ impl Window {
         // One of its symbols may have restored another one of it.
         self.store_restored(rx)?;
         self.slots.remove(&id.truncated());
-        Ok(())
+        Ok(copied)
     }
 
     /// A block will never be complete.

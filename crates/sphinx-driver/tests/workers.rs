@@ -202,3 +202,28 @@ fn a_worker_that_panics_ends_the_session() {
         assert_eq!(*code, 1);
     }
 }
+
+/// Each byte is copied once at an end that codes in place, into its frame or its block, and twice with workers.
+#[test]
+fn copies_are_counted() {
+    const BYTES: u64 = 2_000_000;
+    for (workers, times) in [(0, 1.0), (3, 2.0)] {
+        let link = |seed| LinkConfig {
+            seed,
+            delay: Duration::from_millis(5),
+            ..LinkConfig::default()
+        };
+        let mut scenario = Scenario::new((link(1), link(2))).bulk(BYTES);
+        scenario.cc = CcKind::Fixed(250_000_000);
+        scenario.code = Some(CodeId::Rlc);
+        let (_, pair) = run(&scenario, workers, <[Plain; 2]>::default);
+        for end in &pair.ends {
+            let copied = end.counters().copied_bytes as f64 / BYTES as f64;
+            // Headers, padding and feedback; what is too little for a run of its own is done in place.
+            assert!(
+                (times * 0.95..times * 1.1).contains(&copied),
+                "{workers} workers: {copied:.3}"
+            );
+        }
+    }
+}

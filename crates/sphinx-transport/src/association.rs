@@ -594,6 +594,7 @@ impl Association {
             warnings_sent: core.warnings_sent,
             warnings_received: core.warnings_received,
             field_operations: counters.field_operations,
+            copied_bytes: counters.copied_bytes,
             bond,
             paths,
             load: self.endpoint.load.since(&self.endpoint_before.load),

@@ -127,6 +127,9 @@ pub struct Stats {
     pub warnings_received: u64,
     /// Bytes multiplied and added over GF(2^8) for generations at this end.
     pub field_operations: u64,
+    /// Bytes that this end's engine and workers have copied in memory on their way, in both directions: into blocks and frames, and with workers
+    /// into runs and out of them. Not what the application writes and reads, nor what the kernel copies.
+    pub copied_bytes: u64,
     /// What several paths are for.
     pub bond: Bond,
     /// The open paths, by id.

@@ -4,14 +4,15 @@ use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use rtrb::{Consumer, Producer, RingBuffer};
-
 use crate::cpus::pin;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::mpsc;
+use crate::sync::ring::{Consumer, Producer, PushError, RingBuffer};
+use crate::sync::thread::{self, JoinHandle};
 
 /// Workers of a crew at most.
 pub const WORKERS_MAX: usize = 64;
@@ -232,7 +233,7 @@ impl<T: Job> Hand<T> {
         let (worker_done, done) = RingBuffer::new(TASKS_MAX);
         let progress = Arc::new(Progress::default());
         let its_progress = Arc::clone(&progress);
-        let (began, pinned) = std::sync::mpsc::channel();
+        let (began, pinned) = mpsc::channel();
         let thread = thread::Builder::new()
             .name(format!("sphinx-worker-{number}"))
             .spawn(move || {
@@ -274,7 +275,7 @@ impl<T: Job> Hand<T> {
                 self.thread.thread().unpark();
                 Ok(())
             }
-            Err(rtrb::PushError::Full(parcel)) => Err(*parcel.task),
+            Err(PushError::Full(parcel)) => Err(*parcel.task),
         }
     }
 }
@@ -319,10 +320,13 @@ fn discard(panic: Box<dyn Any + Send>) {
     std::mem::forget(panic);
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::mpsc::{self, Receiver, Sender};
+    use std::sync::mpsc::{Receiver, Sender};
     use std::time::Duration;
 
     use super::*;

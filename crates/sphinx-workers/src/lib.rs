@@ -10,12 +10,14 @@
 //! | `crew` | the threads and their rings |
 //! | `coding` | [`Coding`], through which a session's driver reaches them |
 //! | `cpus` | which processors there are, and being bound to one |
+//! | `sync` | threads and rings, or loom's |
 
 #![forbid(unsafe_code)]
 
 mod coding;
 mod cpus;
 mod crew;
+mod sync;
 
 pub use coding::Coding;
 pub use cpus::{pin, usable_cpus, workers_for};

@@ -208,6 +208,7 @@ impl Done {
             .with("shards", stats.load.shards)
             .with("steering", stats.load.steering)
             .with("handovers", stats.load.handovers)
+            .with("copied_bytes", stats.copied_bytes)
             .with("icm", stats.icm)
             .with("cc", stats.cc)
             .with("codec", stats.codec)
@@ -364,7 +365,7 @@ mod tests {
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
         io wakeups syscalls packets_per_send packets_per_receive gso_downgrades workers worker_busy \
-        shards steering handovers datagrams_sent datagrams_delivered datagrams_expired datagrams_evicted";
+        shards steering handovers copied_bytes datagrams_sent datagrams_delivered datagrams_expired datagrams_evicted";
 
     fn done(bytes: u64) -> Done {
         let stats = Stats {

@@ -107,6 +107,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         };
         run.push(origin, *header, packet_number, datagram);
         arriving.bytes += datagram.len();
+        self.counters.copied_bytes += datagram.len() as u64;
     }
 
     /// All that has arrived in this turn is to be opened.

@@ -70,6 +70,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             return false;
         };
         let (data_len, shape) = (packed.data_len, packed.shape);
+        self.counters.copied_bytes += data_len;
         let block = TxBlock::new(packed.memory, shape, data_len, packed.sent);
         let slot = self.tx.insert(block);
         self.core
@@ -131,6 +132,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             let place = match whole.take_if(|_| is_one) {
                 Some(memory) => (memory, data),
                 None => {
+                    self.counters.copied_bytes += data.len() as u64;
                     let mut own = pool.take(data.len());
                     own.copy_from_slice(whole.as_ref().map_or(&[], |block| &block[data]));
                     let data = 0..own.len();

@@ -228,6 +228,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 Some(memory) => Chunk::new(memory, data.start, &segment, part.cost),
                 // One that is not read must not keep the memory of the others.
                 None => {
+                    self.counters.copied_bytes += data.len() as u64;
                     let mut own = pool.take(data.len());
                     own.copy_from_slice(whole.as_ref().map_or(&[], |block| &block[data]));
                     Chunk::new(own, 0, &segment, part.cost)
@@ -297,6 +298,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 }
             }
             let block = Block::new(pieces, pool);
+            // A part was cut off its piece.
+            let cut = if is_whole { 0 } else { block.data_len };
+            self.counters.copied_bytes += block.copied + cut;
             self.datagrams_lead -= block.data_len as i64;
             self.submit(block, of);
             any = true;

@@ -29,6 +29,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     ) {
         let mut memory = workshop.pool().take(bytes.len());
         memory.copy_from_slice(bytes);
+        self.counters.copied_bytes += bytes.len() as u64;
         self.rx.charge(symbol_cost(bytes.len() as u16));
         let mut is_right = self.generations.store((block, n), symbol, memory);
         while let Some(in_order) = self.core.next_in_order() {

@@ -146,6 +146,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             let sealed = run.seal(at, workshop, datagram);
             sealed.map_err(EndReason::CannotSeal)?;
         }
+        self.counters.copied_bytes += run.copied as u64;
         workshop.spare.keep_sealing(run);
         Ok(())
     }
@@ -205,7 +206,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                     let to = self.source.tuple(run.path, &transmit.to);
                     out.push(&to, sealed.len()).copy_from_slice(sealed);
                 }
+                self.counters.copied_bytes += run.bytes() as u64;
             }
+            self.counters.copied_bytes += run.copied as u64;
             workshop.spare.keep_sealing(run);
         }
         Ok(())

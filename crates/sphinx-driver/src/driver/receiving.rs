@@ -155,6 +155,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             }
             Received::Window { span, row, covered } => {
                 let symbol = body[span.body_len() - span.symbol_len()..].to_vec();
+                self.counters.copied_bytes += symbol.len() as u64;
                 self.window.push(Step::Repair(WindowRepair {
                     row,
                     covered,
@@ -186,6 +187,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let symbol = &mut self.parts[at];
         symbol.resize(usize::from(to.symbol_len), 0);
         symbol[to.offset..][..part.len()].copy_from_slice(part);
+        self.counters.copied_bytes += part.len() as u64;
         if let Some(whole) = to.whole {
             let symbol = std::mem::take(symbol);
             self.store(now, header, whole, &symbol, workshop);
@@ -211,7 +213,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         {
             return self.store_of_generation(now, (block, n, id), symbol, workshop);
         }
-        self.rx.store(placement, symbol, &workshop.pool);
+        let copied = self.rx.store(placement, symbol, &workshop.pool);
+        self.counters.copied_bytes += copied as u64;
         self.window.stored(header.block, &placement);
         self.settle(now, workshop);
     }
@@ -319,10 +322,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 
     /// All of a block is in its memory.
     fn finish(&mut self, now: Time, job: &Job) {
-        if let Some(past) = job.window
-            && let Err(error) = self.window.complete(job, past, &mut self.rx)
-        {
-            return self.cannot_decode(now, error);
+        if let Some(past) = job.window {
+            match self.window.complete(job, past, &mut self.rx) {
+                Ok(copied) => self.counters.copied_bytes += copied as u64,
+                Err(error) => return self.cannot_decode(now, error),
+            }
         }
         self.core.job_done(job.id);
     }

@@ -60,7 +60,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
         let tx = &self.tx;
         let symbols_of = |slot| tx.get(slot).map(|block| &*block.symbols);
-        let sealed = write_body(symbols_of, transmit, workshop, body).and_then(|()| {
+        let sealed = write_body(symbols_of, transmit, workshop, body).and_then(|copied| {
+            self.counters.copied_bytes += copied as u64;
             let lane = self.lanes.of(transmit.path).ok_or(NO_KEYS)?;
             lane.protection
                 .seal(&transmit.header, transmit.packet_number, datagram)

@@ -31,6 +31,8 @@ pub(crate) struct SealRun {
     datagrams: Vec<u8>,
     /// Of the datagrams.
     bytes: usize,
+    /// Bytes that were copied into them.
+    pub(crate) copied: usize,
 }
 
 /// A packet of a run.
@@ -58,6 +60,7 @@ impl SealRun {
             packets: Vec::new(),
             datagrams: Vec::new(),
             bytes: 0,
+            copied: 0,
         }
     }
 
@@ -65,7 +68,7 @@ impl SealRun {
     pub(crate) fn begin_again(&mut self, path: PathId, epoch: u64, key: Arc<dyn SealPacket>) {
         (self.path, self.epoch, self.key) = (path, epoch, key);
         self.owner = None;
-        self.bytes = 0;
+        (self.bytes, self.copied) = (0, 0);
     }
 
     /// Lets go of what its packets needed.
@@ -124,7 +127,8 @@ impl SealRun {
         };
         let Sealing { transmit, permit } = &mut self.packets[at];
         let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
-        let sealed = write_body(symbols_of, transmit, workshop, body).and_then(|()| {
+        let sealed = write_body(symbols_of, transmit, workshop, body).and_then(|copied| {
+            self.copied += copied;
             let permit = permit.take().ok_or(TWICE)?;
             let sealed = self.key.seal(permit, &transmit.header, datagram);
             sealed.map_err(|error| error.to_string())
@@ -147,13 +151,14 @@ impl SealRun {
     }
 }
 
-/// What a packet carries, before it is sealed.
+/// What a packet carries, before it is sealed. How many bytes of it are of symbols that were there and have been copied.
 pub(crate) fn write_body<'a>(
     symbols_of: impl Fn(Slot) -> Option<&'a TxSymbols>,
     transmit: &Transmit,
     workshop: &mut Workshop,
     body: &mut [u8],
-) -> Result<(), String> {
+) -> Result<usize, String> {
+    let mut copied = 0;
     match &transmit.content {
         Content::Control(frames) => body.copy_from_slice(frames),
         Content::Window { span, slots, row } => {
@@ -176,10 +181,10 @@ pub(crate) fn write_body<'a>(
         }
         Content::Symbol { slot, symbol } => {
             let block = symbols_of(*slot).ok_or(GONE)?;
-            match transmit.fragment {
+            copied += match transmit.fragment {
                 None => write_symbol(block, *symbol, workshop, body)?,
                 Some(part) => write_part(block, *symbol, part, workshop, body)?,
-            }
+            };
         }
         Content::Bundle {
             slot,
@@ -190,18 +195,18 @@ pub(crate) fn write_body<'a>(
             let mut prefix = Vec::new();
             put_varint(&mut prefix, block.symbol_len as u64);
             let (main, mut body) = split_body(body, &prefix, block.symbol_len)?;
-            write_symbol(block, *symbol, workshop, main)?;
+            copied += write_symbol(block, *symbol, workshop, main)?;
             for riding in riders {
                 let block = symbols_of(riding.slot).ok_or(GONE)?;
                 prefix.clear();
                 riding.rider.encode_prefix(&mut prefix);
                 let (place, rest) = split_body(body, &prefix, block.symbol_len)?;
-                write_symbol(block, riding.symbol, workshop, place)?;
+                copied += write_symbol(block, riding.symbol, workshop, place)?;
                 body = rest;
             }
         }
     }
-    Ok(())
+    Ok(copied)
 }
 
 /// Writes what comes before a symbol: where the symbol goes, and what is behind it.
@@ -217,15 +222,18 @@ fn split_body<'a>(
     places.ok_or_else(|| TOO_SHORT.to_owned())
 }
 
-/// A whole symbol of a block.
+/// A whole symbol of a block. How many bytes of it were copied.
 fn write_symbol(
     block: &TxSymbols,
     symbol: SymbolId,
     workshop: &mut Workshop,
     out: &mut [u8],
-) -> Result<(), String> {
+) -> Result<usize, String> {
     match symbol {
-        SymbolId::Source(index) => out.copy_from_slice(block.source(index)),
+        SymbolId::Source(index) => {
+            out.copy_from_slice(block.source(index));
+            Ok(out.len())
+        }
         SymbolId::Repair(code, row) => {
             let Workshop {
                 encoder,
@@ -235,23 +243,23 @@ fn write_symbol(
             } = workshop;
             let row_made = block.encode_row(row, rows, out);
             if row_made.map_err(|error| error.to_string())? {
-                return Ok(());
+                return Ok(0);
             }
             let encoded = block.encode(code, row, encoder, pool, out);
             encoded.map_err(|error| error.to_string())?;
+            Ok(0)
         }
     }
-    Ok(())
 }
 
-/// The part of a symbol that travels in one packet.
+/// The part of a symbol that travels in one packet. How many bytes were copied.
 fn write_part(
     block: &TxSymbols,
     symbol: SymbolId,
     part: Fragment,
     workshop: &mut Workshop,
     body: &mut [u8],
-) -> Result<(), String> {
+) -> Result<usize, String> {
     let mut whole = std::mem::take(&mut workshop.symbol);
     whole.resize(block.symbol_len, 0);
     let written = write_symbol(block, symbol, workshop, &mut whole);
@@ -259,5 +267,5 @@ fn write_part(
     prefix.copy_from_slice(&part.encode());
     bytes.copy_from_slice(&whole[part.range()]);
     workshop.symbol = whole;
-    written
+    written.map(|copied| copied + bytes.len())
 }
