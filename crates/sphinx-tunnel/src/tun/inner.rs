@@ -1,0 +1,282 @@
+//! TCP inside: a model of Linux's CUBIC whose packets a session carries as `Outbox` and `Device` do, over an emulated path, in virtual time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sphinx_driver::SendAs;
+use sphinx_link::{GilbertElliott, Loss};
+use sphinx_proto::wire::{Datagram, Delivery, FlowKind};
+use sphinx_proto::{Nanos, RepairMode, Session};
+use sphinx_sim::linux::{Ack, Receiver, Sender};
+use sphinx_sim::{Carried, MS, SEC, Scenario, link};
+
+use super::fq_codel::FqCodel;
+use super::path::Path;
+
+/// As long as an interface lets them be.
+const PACKET: usize = super::MTU;
+/// Headers of IPv4, and of TCP with timestamps.
+const HEADERS: usize = 52;
+const PORTS: usize = 20;
+const TCP: u8 = 6;
+const ICMP: u8 = 1;
+/// What is known of a path is looked at so often.
+const PATH_TIME: Nanos = 50 * MS;
+const PING_TIME: Nanos = 20 * MS;
+const QUEUE_BYTES: usize = super::outbox::BYTES_MAX;
+
+/// What the programs at the ends do, and what becomes of it.
+#[derive(Default)]
+struct Inner {
+    sender: Sender,
+    receiver: Receiver,
+    /// Echoes that wait to be answered, and their times there and back.
+    pings: Vec<u64>,
+    asked: u64,
+    answered: Vec<Nanos>,
+}
+
+/// One end of the tunnel.
+struct Tunnel {
+    inner: Rc<RefCell<Inner>>,
+    /// The end with the sender.
+    sends: bool,
+    queue: FqCodel,
+    path: Option<(Nanos, Path)>,
+    /// An acknowledgement is due that is made later.
+    next_ping: Nanos,
+    traced: u64,
+}
+
+fn packet(protocol: u8, len: usize, body: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; len.max(HEADERS + body.len())];
+    packet[0] = 0x45;
+    packet[9] = protocol;
+    packet[12..20].copy_from_slice(&[10, 9, 0, 2, 10, 9, 0, 1]);
+    if protocol == ICMP {
+        packet[PORTS] = 8;
+    }
+    packet[HEADERS..][..body.len()].copy_from_slice(body);
+    packet
+}
+
+fn words(data: &[u8]) -> Vec<u64> {
+    data[HEADERS..]
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u64::from_be_bytes(*word))
+        .collect()
+}
+
+impl Tunnel {
+    fn push(&mut self, now: Nanos, protocol: u8, len: usize, of: &[u64]) {
+        let body: Vec<u8> = of.iter().flat_map(|word| word.to_be_bytes()).collect();
+        self.queue.push(now, packet(protocol, len, &body));
+    }
+
+    fn acknowledge(&mut self, now: Nanos, ack: Option<Ack>) {
+        if let Some(ack) = ack {
+            let mut of = vec![ack.next, ack.echo, ack.blocks.len() as u64];
+            of.extend(ack.blocks.iter().flat_map(|block| [block.0, block.1]));
+            self.push(now, TCP, 0, &of);
+        }
+    }
+
+    /// What the programs do.
+    fn act(&mut self, now: Nanos) {
+        let inner = Rc::clone(&self.inner);
+        let mut inner = inner.borrow_mut();
+        if !self.sends {
+            let ack = inner.receiver.timeout(now);
+            self.acknowledge(now, ack);
+            for ping in std::mem::take(&mut inner.pings) {
+                self.push(now, ICMP, 100, &[ping]);
+            }
+            return;
+        }
+        inner.sender.timeout(now);
+        while let Some(number) = inner.sender.poll(now) {
+            self.push(now, TCP, PACKET, &[number, now / MS]);
+        }
+        while self.next_ping <= now {
+            self.push(now, ICMP, 100, &[self.next_ping]);
+            inner.asked += 1;
+            self.next_ping += PING_TIME;
+        }
+    }
+
+    fn path(&mut self, now: Nanos, session: &Session) -> Path {
+        if let Some((_, path)) = self.path.filter(|(at, _)| now < at + PATH_TIME) {
+            return path;
+        }
+        let stats = session.stats();
+        let (_, symbol_len) = session.block_shape(1);
+        let header = Datagram {
+            flow: 0,
+            delivery: Delivery::Plain,
+            len: usize::from(symbol_len),
+        };
+        let unfragmented = usize::from(symbol_len) - header.header_len();
+        let rtt = Duration::from_nanos(stats.rtt);
+        let path = Path::new(unfragmented, rtt, stats.plr, stats.pacing_rate);
+        self.path = Some((now, path));
+        path
+    }
+}
+
+impl Carried for Tunnel {
+    fn next_event(&self) -> Option<Nanos> {
+        let inner = self.inner.borrow();
+        match self.sends {
+            true => [
+                inner.sender.next_event(0).filter(|at| *at > 0),
+                Some(self.next_ping),
+            ]
+            .into_iter()
+            .flatten()
+            .min(),
+            false => inner.receiver.next_event(),
+        }
+    }
+
+    fn hear(&mut self, now: Nanos, data: &[u8]) {
+        let inner = Rc::clone(&self.inner);
+        let mut inner = inner.borrow_mut();
+        let of = words(data);
+        match (data[9], self.sends) {
+            (ICMP, true) => inner.answered.push(now - of[0]),
+            (ICMP, false) => inner.pings.push(of[0]),
+            (_, true) => {
+                let blocks = of[3..].chunks_exact(2).map(|it| (it[0], it[1]));
+                let ack = Ack {
+                    next: of[0],
+                    echo: of[1],
+                    blocks: blocks.take(of[2] as usize).collect(),
+                };
+                inner.sender.acknowledge(now, &ack);
+            }
+            (_, false) => {
+                let ack = inner.receiver.receive(now, of[0], of[1]);
+                self.acknowledge(now, ack);
+            }
+        }
+    }
+
+    fn say(&mut self, now: Nanos, session: &Session, waiting: usize) -> Option<(Vec<u8>, SendAs)> {
+        self.act(now);
+        if self.sends && now / (500 * MS) != self.traced {
+            self.traced = now / (500 * MS);
+            let i = self.inner.borrow();
+            println!(
+                "{:6} ms {} counts {:?} rate {:.1} expected {} waiting {waiting}",
+                now / MS,
+                i.sender.brief(),
+                self.queue.counts(),
+                session.stats().pacing_rate as f64 * 8e-6,
+                i.receiver.expected
+            );
+        }
+        let path = self.path(now, session);
+        if waiting > path.ahead {
+            return None;
+        }
+        let departure = self.queue.pop(now)?;
+        let manner = path.manner(u64::from(!self.sends), &departure);
+        let send_as = SendAs {
+            flow: manner.flow,
+            kind: manner.ordered.then_some(FlowKind::Ordered),
+            urgency: manner.urgency,
+            life: manner.life.as_nanos() as Nanos,
+            repair: match manner.together {
+                true => RepairMode::Together,
+                false => RepairMode::InTime,
+            },
+        };
+        Some((departure.packet, send_as))
+    }
+}
+
+/// What comes of it.
+#[derive(Debug)]
+struct Figures {
+    /// Of the link's rate less its losses.
+    share: f64,
+    wire: f64,
+    recoveries: u64,
+    undone: u64,
+    timeouts: u64,
+    ping_p50: u64,
+    ping_p99: u64,
+    pings_lost: f64,
+}
+
+fn run((mbit, rtt_ms): (u64, u64), (mean, loss): (f64, Loss), seconds: u64, seed: u64) -> Figures {
+    let (forward, backward) = link(mbit, rtt_ms, loss, seed);
+    let mut pair = Scenario::new((forward, backward)).build();
+    let inner = Rc::new(RefCell::new(Inner::default()));
+    for side in 0..2 {
+        pair.ends[side].carry(Box::new(Tunnel {
+            inner: Rc::clone(&inner),
+            sends: side == 0,
+            queue: FqCodel::new(QUEUE_BYTES, seed),
+            path: None,
+            next_ping: 0,
+            traced: 0,
+        }));
+    }
+    let warm = 5 * SEC;
+    pair.run_until(warm, |_| false);
+    let before = (
+        inner.borrow().receiver.expected,
+        pair.client().ip_bytes_sent,
+    );
+    pair.run_until(warm + seconds * SEC, |_| false);
+    if std::env::var("VERBOSE").is_ok() {
+        println!("{:?}", pair.client().datagram_counts());
+        println!("{:?}", pair.server().datagram_counts());
+        println!("{:?}", pair.client().session().stats());
+    }
+    let inner = inner.borrow();
+    let bytes = (inner.receiver.expected - before.0) as f64 * (PACKET - HEADERS) as f64;
+    let packets = (inner.receiver.expected - before.0) as f64 * PACKET as f64;
+    let mut pings = inner.answered.clone();
+    pings.sort_unstable();
+    let at = |share: usize| pings.get(pings.len() * share / 100).map_or(0, |ns| ns / MS);
+    Figures {
+        share: bytes * 8.0 / seconds as f64 / (mbit as f64 * 1e6 * (1.0 - mean)),
+        wire: (pair.client().ip_bytes_sent - before.1) as f64 / packets,
+        recoveries: inner.sender.recoveries,
+        undone: inner.sender.undone,
+        timeouts: inner.sender.timeouts,
+        ping_p50: at(50),
+        ping_p99: at(99),
+        pings_lost: 1.0 - pings.len() as f64 / inner.asked as f64,
+    }
+}
+
+#[test]
+#[ignore = "a table for people"]
+fn table_of_tcp_inside() {
+    let seconds = std::env::var("SECONDS").map_or(20, |it| it.parse().expect("a number"));
+    let mbits = std::env::var("MBIT").unwrap_or("50".to_owned());
+    for mbit in mbits.split(',').map(|it| it.parse().expect("a number")) {
+        for (rtt, loss, burst) in [
+            (10, 0.06, 1.0),
+            (30, 0.06, 1.0),
+            (50, 0.06, 1.0),
+            (100, 0.06, 1.0),
+            (100, 0.02, 1.0),
+            (30, 0.05, 8.0),
+            (100, 0.05, 8.0),
+        ] {
+            let losses = match burst > 1.0 {
+                true => Loss::GilbertElliott(GilbertElliott::bursts(loss, burst)),
+                false => Loss::Bernoulli(loss),
+            };
+            let figures = run((mbit, rtt), (loss, losses), seconds, 1);
+            println!("{mbit} Mbit/s, RTT {rtt} ms, {loss} in bursts of {burst}: {figures:?}");
+        }
+    }
+}
