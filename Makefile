@@ -167,6 +167,10 @@ bench-resume: build ## A file over loopback, one end killed on the way: what goi
 bench-cp: build ## Copying over ssh beside send, scp and rsync on one emulated link (root, sshd; ARGS="--bytes 100MB --loss 1%")
 	@scripts/bench-cp $(ARGS)
 
+.PHONY: bench-sync
+bench-sync: build ## Trees over ssh: sync beside rsync on one emulated link, lossless and at 1 % (root, sshd, rsync; ARGS="--files 1000 --tree 10000 --big 100MB")
+	@scripts/bench-sync $(ARGS)
+
 .PHONY: bench-emulator
 bench-emulator: tools ## Exactness, rate and CPU time of the link emulator on this machine
 	$(CARGO) run --release --locked --package sphinx-link --example accuracy -- $(ARGS)

@@ -17,7 +17,7 @@ use crate::{
     Cell, Clock, Contestant, Cpu, Done, Lateness, Memory, NotDone, Run, Side, Task, Testbed,
     TestbedError, Validity, Wire, Workload,
     children::{Ended, Process, Said},
-    machine::{MachineTime, process_cpu},
+    machine::{MachineTime, Made, process_cpu},
     virtual_time,
 };
 
@@ -40,6 +40,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub struct Experiment {
     /// A transfer is cut off after this time (blocks: after their schedule and this time).
     pub limit: Duration,
+    /// What is noted with every run.
+    pub made: Made,
 }
 
 /// Why a run has no result.
@@ -130,7 +132,7 @@ impl Experiment {
         let simulated = contestant.in_virtual_time().map_err(RunError::Missing)?;
         let ran = simulated.run(cell, self.limit, seed, stop);
         let (done, wire) = ran.ok_or(RunError::Interrupted)?;
-        Ok(undisturbed(cell, contestant, seed, done, wire))
+        Ok(self.undisturbed(cell, contestant, seed, done, wire))
     }
 
     fn run_once(
@@ -205,33 +207,41 @@ impl Experiment {
                 receiver: receiver_memory,
             },
             lateness,
-            validity: Validity::judge(&lateness, &cpu),
+            validity: Validity::judge(&lateness, &cpu, self.made.real_time),
             sender,
             receiver,
-            ..undisturbed(cell, contestant, seed, done, wire)
+            ..self.undisturbed(cell, contestant, seed, done, wire)
         })
     }
-}
 
-/// A run of which nothing is known but what it measured.
-fn undisturbed(cell: &Cell, contestant: &dyn Contestant, seed: u64, done: Done, wire: Wire) -> Run {
-    Run {
-        contestant: contestant.name().to_owned(),
-        cell: cell.name.clone(),
-        seed,
-        repetition: 0,
-        settings: contestant.settings(),
-        description: cell.description(),
-        clock: cell.clock,
-        goodput_mbit_s: done.goodput_mbit_s(),
-        done,
-        wire,
-        cpu: None,
-        memory: Memory::default(),
-        lateness: Lateness::default(),
-        validity: Validity::Valid,
-        sender: None,
-        receiver: None,
+    /// A run of which nothing is known but what it measured.
+    fn undisturbed(
+        &self,
+        cell: &Cell,
+        contestant: &dyn Contestant,
+        seed: u64,
+        done: Done,
+        wire: Wire,
+    ) -> Run {
+        Run {
+            contestant: contestant.name().to_owned(),
+            cell: cell.name.clone(),
+            seed,
+            repetition: 0,
+            settings: contestant.settings(),
+            description: cell.description(),
+            clock: cell.clock,
+            goodput_mbit_s: done.goodput_mbit_s(),
+            done,
+            wire,
+            cpu: None,
+            memory: Memory::default(),
+            lateness: Lateness::default(),
+            validity: Validity::Valid,
+            sender: None,
+            receiver: None,
+            made: self.made.clone(),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fs, process::Command, time::Duration};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Nanoseconds of the monotonic clock, which all processes of one machine share.
 pub fn monotonic_ns() -> u64 {
@@ -80,8 +80,20 @@ pub struct Environment {
     pub cpu: String,
     /// Processors this process may use.
     pub cores: usize,
+    /// What is measured, and how it is scheduled.
+    #[serde(flatten)]
+    pub made: Made,
+}
+
+/// Under which conditions a run was made that another run of the same file may not share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Made {
     /// The commit of the working directory, with `+` if there are changes.
+    #[serde(default)]
     pub commit: Option<String>,
+    /// Whether this process, and with it everything that it starts, goes before all ordinary programs (`SCHED_FIFO` or `SCHED_RR`).
+    #[serde(default)]
+    pub real_time: bool,
 }
 
 impl Environment {
@@ -94,9 +106,27 @@ impl Environment {
             kernel: kernel.map_or_else(|_| unknown(), |text| text.trim().to_owned()),
             cpu: cpu_model(&cpu).map_or_else(unknown, ToOwned::to_owned),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            commit: commit(),
+            made: Made {
+                commit: commit(),
+                real_time: real_time(),
+            },
         }
     }
+}
+
+fn real_time() -> bool {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    matches!(scheduling_policy(&stat), Some(SCHED_FIFO | SCHED_RR))
+}
+
+/// Linux' numbers of the policies for real-time programs (sched(7)).
+const SCHED_FIFO: u32 = 1;
+const SCHED_RR: u32 = 2;
+
+/// Of a line of `/proc/PID/stat` (proc(5), field 41): the name, field 2, is in parentheses and may contain anything.
+fn scheduling_policy(stat: &str) -> Option<u32> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(41 - 3)?.parse().ok()
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
@@ -130,6 +160,19 @@ pub(crate) fn output(command: &mut Command) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policies() {
+        let line = |policy: u32| {
+            let zeros = "0 ".repeat(37);
+            format!("17 (a ) name) S {zeros}{policy} 0 0")
+        };
+        assert_eq!(scheduling_policy(&line(1)), Some(1));
+        assert_eq!(scheduling_policy(&line(0)), Some(0));
+        assert_eq!(scheduling_policy("17 (cut off) S 1"), None);
+        let own = fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(scheduling_policy(&own).is_some());
+    }
 
     #[test]
     fn machine_time() {

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::{
     Cell, Contestant, Experiment, Group, Run, RunError, Validity,
-    machine::Environment,
+    machine::{Environment, Made},
     report::JsonLines,
     scenario::{Scenario, ScenarioError},
 };
@@ -167,6 +167,7 @@ pub fn run(
         running,
         record,
         repeats,
+        made: results.environment.made.clone(),
         stop,
         observer,
     };
@@ -189,6 +190,7 @@ struct Runner<'a> {
     record: Record,
     /// Starved runs that may still be repeated.
     repeats: usize,
+    made: Made,
     stop: &'a AtomicBool,
     observer: &'a mut dyn Observer,
 }
@@ -236,6 +238,7 @@ impl Runner<'_> {
         let (cell, name) = (job.cell, job.contestant.name());
         let experiment = Experiment {
             limit: self.scenario.limit(cell),
+            made: self.made.clone(),
         };
         for attempt in 0..=STARVED_AGAIN {
             self.observer.run(cell, name, job.seed);

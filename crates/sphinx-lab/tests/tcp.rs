@@ -6,6 +6,7 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 use sphinx_lab::{
     Cell, Clock, Experiment, LinkSpec, Run, RunError, Workload,
     contestants::{Program, Tcp},
+    machine::Made,
 };
 use sphinx_link::Loss;
 use sphinx_netdev::netns::{Access, probe};
@@ -41,6 +42,7 @@ fn run(workload: Workload, stop: bool) -> Option<Result<Run, RunError>> {
     }
     let experiment = Experiment {
         limit: Duration::from_secs(30),
+        made: Made::default(),
     };
     let reno = Tcp::new(&program(), "reno");
     Some(experiment.run(&cell(workload), &reno, 1, &AtomicBool::new(stop)))

@@ -148,16 +148,6 @@ impl Socket {
         let (length, _) = rustix::net::recv(&self.0, buffer, RecvFlags::empty())?;
         Ok(length)
     }
-
-    /// Takes the next messages, if there are any.
-    ///
-    /// # Errors
-    ///
-    /// `WouldBlock` if there are none; ENOBUFS if some were lost.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (length, _) = rustix::net::recv(&self.0, buffer, RecvFlags::DONTWAIT)?;
-        Ok(length)
-    }
 }
 
 impl AsFd for Socket {

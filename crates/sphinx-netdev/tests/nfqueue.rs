@@ -12,7 +12,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sphinx_netdev::{
     netns::{Access, Namespace, probe},
-    nfqueue::{Hook, Own, Queue, RawSender, Rules, Selection, is_taken, read},
+    nfqueue::{Hook, Inbox, Own, Queue, RawSender, Rules, Selection, is_taken, read},
 };
 
 const TABLE: &str = "sphx-test";
@@ -137,25 +137,27 @@ fn small_packets_of_chosen_connections_are_led_to_a_queue() {
 
 /// Lets all packets pass, by one verdict or another, and counts them by hook.
 fn serve(queue: &mut Queue, done: &AtomicBool, hooks: [Hook; 2], longest: usize) -> [u32; 2] {
-    let mut buffer = vec![0; 1 << 17];
+    let mut inbox = Inbox::new();
     let mut seen = [0; 2];
     while !done.load(Ordering::Acquire) {
         let mut files = [PollFd::new(&*queue, PollFlags::IN)];
         let timeout = Timespec::try_from(Duration::from_millis(20)).unwrap();
         poll(&mut files, Some(&timeout)).expect("a socket");
-        while let Ok(length) = queue.receive(&mut buffer) {
-            read(&buffer[..length], |queued| {
-                assert_eq!(queued.packet[0] >> 4, 4);
-                // Segments are not joined here.
-                assert!(queued.packet.len() <= longest);
-                let hook = hooks.iter().position(|hook| *hook as u8 == queued.hook);
-                let count = &mut seen[hook.expect("one of our hooks")];
-                *count += 1;
-                match *count % 3 {
-                    0 => queue.replace(queued.id, queued.packet),
-                    _ => queue.accept(queued.id),
-                }
-            });
+        while queue.receive(&mut inbox).is_ok() {
+            for message in inbox.messages() {
+                read(message, |queued| {
+                    assert_eq!(queued.packet[0] >> 4, 4);
+                    // Segments are not joined here.
+                    assert!(queued.packet.len() <= longest);
+                    let hook = hooks.iter().position(|hook| *hook as u8 == queued.hook);
+                    let count = &mut seen[hook.expect("one of our hooks")];
+                    *count += 1;
+                    match *count % 3 {
+                        0 => queue.replace(queued.id, queued.packet),
+                        _ => queue.accept(queued.id),
+                    }
+                });
+            }
         }
         queue.flush().expect("verdicts");
     }

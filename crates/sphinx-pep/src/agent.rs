@@ -139,9 +139,9 @@ impl Agent {
             self.pass(from, packet, Bypass::Overload);
             return self.drain_queue();
         }
-        match Segment::parse(packet.clone()) {
+        match Segment::parse(packet) {
             Ok(segment) => self.segment(from, &segment),
-            Err(why) => self.pass(from, packet, why),
+            Err((why, packet)) => self.pass(from, packet, why),
         }
         self.evict();
         self.drain_queue();
@@ -449,13 +449,19 @@ impl Agent {
         flow.counts.count(from);
         let waited = self.waiting_since.map(|at| self.now.saturating_sub(at));
         flow.counts.waited_ns_max = flow.counts.waited_ns_max.max(waited.unwrap_or(0));
-        if let Some(timestamps) = segment.options.timestamps {
+        if let Some(timestamps) = segment.options.timestamps
+            && self.fair.is_some()
+        {
             self.see_timestamps(key, from, timestamps);
         }
-        self.watch(key, from, segment, &mut flow);
+        if self.config.reports || flow.watch.is_some() {
+            self.watch(key, from, segment, &mut flow);
+        }
         let before = flow.snoop.as_ref().map(Snoop::progress);
         self.pass_stages(key, from, segment, &mut flow);
-        self.mirror(key, from, segment, &flow, before);
+        if self.moving.tells_others() {
+            self.mirror(key, from, segment, &flow, before);
+        }
         if segment.rst {
             // The connection is over: what is known of it helps nobody.
             return self.retire(key, flow, Release::Followed);
@@ -574,14 +580,17 @@ impl Agent {
     fn with_snoop(&mut self, flow: &mut Flow, call: impl FnOnce(&mut Snoop, &mut Context<'_>)) {
         let Some(snoop) = &mut flow.snoop else { return };
         snoop.see_queue(self.queue.as_ref().map_or(0, Queue::repairing));
-        let mut out = std::mem::take(&mut self.scratch);
         let mut context = Context {
             now: self.now,
             hop: self.config.place.sender().other(),
             counts: &mut flow.counts,
-            out: &mut out,
+            out: &mut self.scratch,
         };
         call(snoop, &mut context);
+        if self.scratch.is_empty() {
+            return;
+        }
+        let mut out = std::mem::take(&mut self.scratch);
         for output in out.drain(..) {
             // What is sent again has the window that its host has told.
             if output.cause == Cause::Repair

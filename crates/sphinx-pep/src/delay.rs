@@ -72,6 +72,13 @@ impl Delay {
             *shortest = shortest.saturating_add_unsigned(more);
         }
     }
+
+    /// The shortest delay was shorter by so much: no packet has come that did not wait.
+    pub(crate) fn shorten(&mut self, less: Time) {
+        if let Some((shortest, _)) = &mut self.shortest {
+            *shortest = shortest.saturating_sub_unsigned(less);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -527,20 +527,28 @@ impl Flow {
         }
     }
 
-    /// When it wants to be called.
-    pub(crate) fn next_timeout(&self) -> Option<Time> {
+    /// When it wants to be called, unless it will be called before that anyhow.
+    pub(crate) fn next_timeout(&self, called: Option<Time>) -> Option<Time> {
         let snoop = self.snoop.as_ref().filter(|_| !self.asleep);
-        let snoop = snoop.and_then(Snoop::deadline);
-        let watch = self.watch.as_ref().and_then(Watch::deadline);
-        let acks = self.acks.as_ref().and_then(|it| it.deadline());
-        let arriving = self.arriving.as_ref().and_then(|it| it.deadline());
-        let pacer = self.pacer.as_ref().and_then(|it| it.deadline());
-        let earlier = |a: Option<Time>, b: Option<Time>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            _ => a.or(b),
+        let is_early = |it: &&Snoop| called.is_none_or(|at| it.deadline_at_least() < at);
+        let mut next = snoop.filter(is_early).and_then(Snoop::deadline);
+        // Asked for every packet, and seldom there.
+        let mut also = |at: Option<Time>| {
+            let Some(at) = at else { return };
+            next = Some(next.map_or(at, |next| next.min(at)));
         };
-        [watch, acks, arriving, pacer]
-            .into_iter()
-            .fold(snoop, earlier)
+        if let Some(watch) = &self.watch {
+            also(watch.deadline());
+        }
+        if let Some(acks) = &self.acks {
+            also(acks.deadline());
+        }
+        if let Some(arriving) = &self.arriving {
+            also(arriving.deadline());
+        }
+        if let Some(pacer) = &self.pacer {
+            also(pacer.deadline());
+        }
+        next
     }
 }

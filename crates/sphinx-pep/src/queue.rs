@@ -20,7 +20,9 @@ use rustix::{
 };
 use sphinx_netdev::{
     ethernet::index_and_is_port,
-    nfqueue::{Hook, Queue, Queued, RawSender, Rules, Selection, is_taken, read, shows_ports},
+    nfqueue::{
+        Hook, Inbox, Queue, Queued, RawSender, Rules, Selection, is_taken, read, shows_ports,
+    },
 };
 
 use crate::{
@@ -35,10 +37,8 @@ pub(crate) const QUEUE: u16 = 7749;
 const MARK: u32 = 0x7749_7749;
 /// Packets that wait for the agent; more pass without it.
 const QUEUE_PACKETS: u32 = 1024;
-/// Most messages read before the loop turns to other things.
+/// So many packets are read, or a few more, before the loop turns to other things.
 const BATCH: usize = 64;
-/// A message with the largest packet.
-const MESSAGE_BYTES_MAX: usize = (1 << 16) + 4096;
 
 /// A queue, and the rules that lead there.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct Filtered {
     queue: Queue,
     sender: RawSender,
     ports: Option<Ports>,
-    buffer: Vec<u8>,
+    inbox: Inbox,
     refused: u64,
     /// Whose packets come in.
     beyond: Side,
@@ -94,7 +94,7 @@ impl Filtered {
             queue,
             sender,
             ports: None,
-            buffer: vec![0; MESSAGE_BYTES_MAX],
+            inbox: Inbox::new(),
             refused: 0,
             beyond: place.sender().other(),
         })
@@ -182,21 +182,25 @@ impl Port for Filtered {
     }
 
     fn serve(&mut self, _: usize, agent: &mut Agent, now: &dyn Fn() -> Time) -> io::Result<Served> {
-        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut inbox = std::mem::take(&mut self.inbox);
         let (mut packets, mut emptied) = (0, false);
         let mut result = Ok(());
-        while packets < BATCH {
-            match self.queue.receive(&mut buffer) {
-                Ok(length) => read(&buffer[..length], |queued| {
-                    packets += 1;
-                    self.handle(queued, agent, now());
-                    if self.queue.is_full() {
-                        self.flush();
+        while packets < BATCH && !emptied {
+            match self.queue.receive(&mut inbox) {
+                Ok(all) => {
+                    emptied = all;
+                    for message in inbox.messages() {
+                        read(message, |queued| {
+                            packets += 1;
+                            self.handle(queued, agent, now());
+                            if self.queue.is_full() {
+                                self.flush();
+                            }
+                        });
                     }
-                }),
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     emptied = true;
-                    break;
                 }
                 // There were too many; they have passed.
                 Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
@@ -206,7 +210,7 @@ impl Port for Filtered {
                 }
             }
         }
-        self.buffer = buffer;
+        self.inbox = inbox;
         self.flush();
         result.map(|()| Served { packets, emptied })
     }

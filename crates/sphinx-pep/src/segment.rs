@@ -65,11 +65,11 @@ pub(crate) struct Options {
     /// One that is in none of these fields.
     pub(crate) unknown: bool,
     sack: [(u32, u32); SACK_BLOCKS_MAX],
-    sack_count: usize,
+    sack_count: u8,
     /// Where the SACK option lies in the IP packet.
-    sack_place: Option<(usize, usize)>,
-    /// Where TSecr lies there.
-    echo_place: Option<usize>,
+    sack_place: Option<(u8, u8)>,
+    /// Where TSecr lies there. Headers end before byte 120.
+    echo_place: Option<u8>,
 }
 
 /// A whole TCP segment in an IP packet, with a right checksum.
@@ -94,19 +94,26 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Reads an IP packet, or says why an agent leaves it alone.
-    pub(crate) fn parse(packet: Bytes) -> Result<Segment, Bypass> {
-        let place = Place::of(&packet)?;
+    /// Reads an IP packet, or gives it back and says why an agent leaves it alone.
+    pub(crate) fn parse(packet: Bytes) -> Result<Segment, (Bypass, Bytes)> {
+        let place = match Place::of(&packet) {
+            Ok(place) => place,
+            Err(why) => return Err((why, packet)),
+        };
         if packet.len() > SEGMENT_BYTES_MAX {
-            return Err(Bypass::Joined);
+            return Err((Bypass::Joined, packet));
         }
-        let tcp = TcpSlice::from_slice(&packet[place.transport..place.end])
-            .map_err(|_| Bypass::Malformed)?;
-        if sum(&packet[place.transport..place.end], &place) != 0 {
-            return Err(Bypass::Checksum);
+        let bytes = &packet[place.transport..place.end];
+        let Ok(tcp) = TcpSlice::from_slice(bytes) else {
+            return Err((Bypass::Malformed, packet));
+        };
+        if sum(bytes, &place) != 0 {
+            return Err((Bypass::Checksum, packet));
         }
         let first = place.transport + field::OPTIONS;
-        let options = Options::parse(tcp.options(), first).ok_or(Bypass::Malformed)?;
+        let Some(options) = Options::parse(tcp.options(), first) else {
+            return Err((Bypass::Malformed, packet));
+        };
         Ok(Segment {
             source: SocketAddr::new(place.source, tcp.source_port()),
             destination: SocketAddr::new(place.destination, tcp.destination_port()),
@@ -159,7 +166,7 @@ impl Segment {
 
     /// The SACK blocks, in the order of the option.
     pub(crate) fn sack(&self) -> &[(u32, u32)] {
-        &self.options.sack[..self.options.sack_count]
+        &self.options.sack[..usize::from(self.options.sack_count)]
     }
 
     /// Whether it acknowledges and does nothing else: no data, no flag but ACK and those of ECN.
@@ -209,6 +216,7 @@ impl Segment {
         }
         let mut packet = self.packet.to_vec();
         if let Some((start, end)) = hidden {
+            let (start, end) = (usize::from(start), usize::from(end));
             packet[start..end].fill(kind::NOP);
             if count > 0 {
                 packet[start..start + 2].copy_from_slice(&[kind::SACK, 2 + 8 * count as u8]);
@@ -248,7 +256,7 @@ impl Segment {
         );
         put(self.transport + field::WINDOW, &window.to_be_bytes());
         if let Some(at) = self.options.echo_place {
-            put(at, &echo.to_be_bytes());
+            put(usize::from(at), &echo.to_be_bytes());
         }
         self.seal(packet)
     }
@@ -333,16 +341,26 @@ pub(crate) struct Slowing {
 
 impl Options {
     /// Reads the options, which begin at `first` in the packet.
+    #[inline]
     fn parse(bytes: &[u8], first: usize) -> Option<Options> {
-        let mut options = Options::default();
         if let Some(value) = bytes.strip_prefix(TIMESTAMPS_ALONE)
             && let Ok(value) = <&[u8; 8]>::try_from(value)
         {
             // What nearly every segment has (RFC 7323, appendix A).
-            options.add(kind::TIMESTAMPS, value)?;
-            options.echo_place = Some(first + 8);
-            return Some(options);
+            let [a, b, c, d, e, f, g, h] = *value;
+            let number = u32::from_be_bytes;
+            return Some(Options {
+                timestamps: Some((number([a, b, c, d]), number([e, f, g, h]))),
+                echo_place: Some((first + 8) as u8),
+                ..Options::default()
+            });
         }
+        Options::parse_each(bytes, first)
+    }
+
+    #[inline(never)]
+    fn parse_each(bytes: &[u8], first: usize) -> Option<Options> {
+        let mut options = Options::default();
         let mut at = 0;
         while let Some(&kind) = bytes.get(at) {
             match kind {
@@ -356,10 +374,11 @@ impl Options {
                     }
                     options.add(kind, value)?;
                     if kind == kind::SACK {
-                        options.sack_place = Some((first + at, first + at + length));
+                        let start = first + at;
+                        options.sack_place = Some((start as u8, (start + length) as u8));
                     }
                     if kind == kind::TIMESTAMPS {
-                        options.echo_place = Some(first + at + 6);
+                        options.echo_place = Some((first + at + 6) as u8);
                     }
                     at += length;
                 }
@@ -414,6 +433,7 @@ struct Place {
 }
 
 impl Place {
+    #[inline]
     fn of(packet: &[u8]) -> Result<Place, Bypass> {
         match packet.first().map(|byte| byte >> 4) {
             Some(4) => Place::of_v4(packet),
@@ -422,6 +442,7 @@ impl Place {
         }
     }
 
+    #[inline]
     fn of_v4(packet: &[u8]) -> Result<Place, Bypass> {
         let header = Ipv4HeaderSlice::from_slice(packet).map_err(|_| Bypass::Malformed)?;
         if header.protocol().0 != TCP {
@@ -444,6 +465,7 @@ impl Place {
     }
 
     /// Packets with extension headers are left alone.
+    #[inline(never)]
     fn of_v6(packet: &[u8]) -> Result<Place, Bypass> {
         let header = Ipv6HeaderSlice::from_slice(packet).map_err(|_| Bypass::Malformed)?;
         if header.next_header().0 != TCP {

@@ -75,7 +75,12 @@ impl Table {
 
     /// Takes a flow out, to be changed; [`put`](Table::put) brings it back, or [`forget`](Table::forget) lets it go.
     pub(crate) fn take(&mut self, key: &FlowKey) -> Option<Box<Flow>> {
-        let place = *self.places.get(key)?;
+        // Packets come in trains.
+        let newest = self.newest.filter(|place| self.slots[*place].key == *key);
+        let place = match newest {
+            Some(place) => place,
+            None => *self.places.get(key)?,
+        };
         let mut flow = self.slots[place].flow.take()?;
         flow.place = Some(place);
         self.bytes -= flow.charged;
@@ -84,17 +89,16 @@ impl Table {
 
     /// Puts a flow in as the one used last.
     pub(crate) fn put(&mut self, now: Time, key: FlowKey, mut flow: Box<Flow>) {
-        let place = match flow.place {
-            Some(place) => {
-                self.unlink(place);
-                place
-            }
-            None => self.place(key),
-        };
+        let place = flow.place.unwrap_or_else(|| self.place(key));
         flow.charged = flow.bytes();
         self.bytes += flow.charged;
-        self.wake(place, flow.next_timeout());
-        self.link(place);
+        self.wake(place, flow.next_timeout(self.slots[place].wakes));
+        if self.newest != Some(place) {
+            if flow.place.is_some() {
+                self.unlink(place);
+            }
+            self.link(place);
+        }
         let slot = &mut self.slots[place];
         slot.used = now;
         slot.flow = Some(flow);

@@ -6,17 +6,18 @@
 #[allow(dead_code)] // Another test needs the rest of it.
 #[path = "own/link.rs"]
 mod link;
+#[path = "own/streams.rs"]
+mod streams;
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    io::{BufRead, BufReader},
+    net::IpAddr,
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     thread,
 };
 
 use link::{Host, Link, TO, carry, hosts};
-use socket2::{Domain, SockRef};
 use sphinx_pep::{
     Agent, Config, Counts, Place, Stage,
     acks::{AckCc, AckFilter, Mode, ReturnQueue},
@@ -24,8 +25,8 @@ use sphinx_pep::{
     returning::Returning,
     rsfc::{self, Rsfc},
 };
+use streams::{Streams, exchange};
 
-const PORT: u16 = 7777;
 const BYTES: usize = 3_000_000;
 /// Every so manieth segment with data is lost.
 const LOSES: u64 = 200;
@@ -70,68 +71,14 @@ const CASE: Case = Case {
     with: |config| config,
 };
 
-/// The stream's byte at a position.
-fn byte(position: usize) -> u8 {
-    ((position * 7919) >> 5) as u8
-}
-
-fn write(mut stream: &TcpStream, length: usize) {
-    let bytes: Vec<u8> = (0..length).map(byte).collect();
-    stream.write_all(&bytes).expect("a stream");
-    stream
-        .shutdown(std::net::Shutdown::Write)
-        .expect("a stream");
-}
-
-fn read(mut stream: &TcpStream, length: usize) {
-    let mut received = Vec::new();
-    stream.read_to_end(&mut received).expect("a stream");
-    assert!(received.into_iter().eq((0..length).map(byte)));
-}
-
-/// What was sent arrives.
-fn exchange(hosts: &[Host; 2], case: &Case) {
-    let address = SocketAddr::new(case.to, PORT);
-    let domain = Domain::for_address(address);
-    let socket = |host: &Host| {
-        let new = || socket2::Socket::new(domain, socket2::Type::STREAM, None);
-        let socket = host
-            .namespace
-            .run(new)
-            .expect("a thread")
-            .expect("a socket");
-        socket.set_reuse_address(true).expect("an option");
-        socket
-    };
-    let listening = socket(&hosts[1]);
-    listening.bind(&address.into()).expect("a port");
-    listening.listen(1).expect("a port");
-    let listener = TcpListener::from(listening);
-    thread::scope(|scope| {
-        let receiving = scope.spawn(move || {
-            let (stream, _) = listener.accept().expect("a connection");
-            thread::scope(|scope| {
-                scope.spawn(|| write(&stream, case.back));
-                read(&stream, BYTES);
-            });
-        });
-        let sending = socket(&hosts[0]);
-        let congestion = case.congestion.as_bytes();
-        sending
-            .set_tcp_congestion(congestion)
-            .expect("a way to send");
-        sending.connect(&address.into()).expect("a connection");
-        let stream = TcpStream::from(sending);
-        SockRef::from(&stream)
-            .set_tcp_nodelay(true)
-            .expect("an option");
-        scope.spawn({
-            let stream = stream.try_clone().expect("a stream");
-            move || read(&stream, case.back)
-        });
-        write(&stream, BYTES);
-        receiving.join().expect("a receiver");
-    });
+/// What is exchanged in a case.
+fn streams(case: &Case) -> Streams {
+    Streams {
+        to: case.to,
+        congestion: case.congestion,
+        bytes: BYTES,
+        back: case.back,
+    }
 }
 
 fn open(hosts: &[Host; 2]) -> Option<Attachment> {
@@ -179,7 +126,7 @@ fn filtered(case: &Case) -> Option<Counts> {
         let namespace = &hosts[1].namespace;
         scope.spawn(move || carry(hosts, link));
         let serving = scope.spawn(move || namespace.run(|| attachment.run(agent, |_, _| {})));
-        let exchanged = || exchange(hosts, case);
+        let exchanged = || exchange(hosts, &streams(case));
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
         stopper.stop();
         link.done.store(true, Relaxed);
@@ -375,7 +322,7 @@ fn an_agent_that_is_killed() {
             child.kill().expect("a process");
             child.wait().expect("a process");
         });
-        let exchanged = || exchange(hosts, &CASE);
+        let exchanged = || exchange(hosts, &streams(&CASE));
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
         link.done.store(true, Relaxed);
         if let Err(panic) = result {

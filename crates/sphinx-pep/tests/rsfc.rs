@@ -437,7 +437,8 @@ fn windows(change: impl Fn(&mut Segment), each: impl Fn(u32, &mut Segment)) -> (
             sequence: ISN.wrapping_add(1 + n * SEGMENT),
             ack: Some(ISN.wrapping_add(1)),
             window: 1000,
-            timestamps: Some((100 + 10 * n, (now / MS) as u32 - 70)),
+            // The round trip is 70 ms, and what is waited.
+            timestamps: Some((100 + 10 * n, 30 + 10 * n)),
             payload: vec![1; SEGMENT as usize],
             ..Segment::default()
         };

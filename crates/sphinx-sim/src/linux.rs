@@ -62,6 +62,8 @@ pub struct Sender {
     pub written: u64,
     /// Losses do not make it slower, as those of BBR at a fraction of the link's rate.
     pub steady: bool,
+    /// The receiver has room for those before this one.
+    pub edge: u64,
     una: u64,
     next: u64,
     flights: VecDeque<Sent>,
@@ -110,6 +112,7 @@ impl Default for Sender {
         Self {
             written: u64::MAX,
             steady: false,
+            edge: u64::MAX,
             una: 0,
             next: 0,
             flights: VecDeque::new(),
@@ -180,7 +183,7 @@ impl Sender {
         };
         let is_lost = |it: &Sent| it.lost && !it.sacked;
         let owes = || self.recovery.is_some() && self.flights.iter().any(is_lost);
-        self.pipe as f64 + 1.0 <= window && (self.next < self.written || owes())
+        self.pipe as f64 + 1.0 <= window && (self.next < self.written.min(self.edge) || owes())
     }
 
     /// The next segment that may go.
@@ -473,6 +476,15 @@ impl Sender {
     }
 
     fn grow(&mut self, now: Time, acked: f64) {
+        // What is not used does not grow (RFC 7661, as Linux has it).
+        let flight = self.pipe as f64 + acked;
+        let is_used = match self.cwnd < self.threshold {
+            true => self.cwnd < 2.0 * flight,
+            false => self.cwnd < flight + 1.0,
+        };
+        if !is_used && self.next >= self.edge {
+            return;
+        }
         if self.cwnd < self.threshold {
             self.cwnd += acked;
             return;

@@ -305,19 +305,22 @@ impl Guests {
 #[derive(Clone)]
 pub struct Access {
     guests: Guests,
-    waker: Waker,
+    wakers: Vec<Waker>,
 }
 
 impl Access {
-    pub(crate) fn new(guests: Guests, waker: Waker) -> Self {
-        Self { guests, waker }
+    /// `wakers` are those of the server's engines.
+    pub(crate) fn new(guests: Guests, wakers: Vec<Waker>) -> Self {
+        Self { guests, wakers }
     }
 
     /// From now on those of `list` may connect and nobody else. Sessions of others end at once, with
     /// [`close_code::AUTHENTICATION`](crate::close_code::AUTHENTICATION); those of `list` notice nothing.
     pub fn replace(&self, list: AccessList) {
         self.guests.replace(list);
-        self.waker.wake();
+        for waker in &self.wakers {
+            waker.wake();
+        }
     }
 }
 

@@ -90,25 +90,25 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Connects only.
-    pub(crate) fn client() -> Self {
-        Self::new(None, None)
+    /// Connects only, with connection ids of this maker.
+    pub(crate) fn client(ids: IdMaker) -> Self {
+        Self::new(None, None, ids)
     }
 
     /// Accepts clients with tickets of the identity, and keys, that `guests` lists.
-    pub(crate) fn server(identity: &Identity, guests: Guests, settings: Settings) -> Self {
+    pub(crate) fn server(
+        identity: &Identity,
+        guests: Guests,
+        settings: Settings,
+        ids: IdMaker,
+    ) -> Self {
         let server = Server {
             door_key: *identity.door_key(),
             guests_told: guests.current().1,
             guests,
             settings,
         };
-        Self::new(Some(server), Some(tls::server_config(identity)))
-    }
-
-    /// The same, with connection ids of this maker.
-    pub(crate) fn with_ids(self, ids: IdMaker) -> Self {
-        Self { ids, ..self }
+        Self::new(Some(server), Some(tls::server_config(identity)), ids)
     }
 
     /// A connection id for data packets to this end.
@@ -116,15 +116,15 @@ impl Control {
         self.ids.make()
     }
 
-    fn new(server: Option<Server>, config: Option<ServerConfig>) -> Self {
+    fn new(server: Option<Server>, config: Option<ServerConfig>, ids: IdMaker) -> Self {
         Self {
             endpoint: Endpoint::new(
-                Arc::new(tls::endpoint_config()),
+                Arc::new(tls::endpoint_config(ids.place().cloned())),
                 config.map(Arc::new),
                 false,
                 None,
             ),
-            ids: IdMaker::new(None, 0),
+            ids,
             door: Door::default(),
             server,
             sessions: BTreeMap::new(),

@@ -14,20 +14,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sphinx_driver::BufferPool;
-use sphinx_net::udp::{UdpConfig, UdpIo};
+use sphinx_net::udp::{Steering, UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
 use sphinx_proto::PATHS_MAX;
 use sphinx_workers::usable_cpus;
 use sphinx_xdp::{XdpConfig, XdpIo};
 
 use crate::access::{Access, AccessList, Guests, TicketSecret};
-use crate::control::Control;
+use crate::control::{Control, random_bytes};
 use crate::engine::{Engine, Further, Purpose, Remote, settings};
 use crate::error::{Error, ErrorKind};
 use crate::memory::PathFile;
 use crate::options::{Io, Options, Service};
 use crate::paths::open_paths;
 use crate::routing::IdMaker;
+use crate::shards::{Place, SHARDS_MAX, Shard, options_of};
 use crate::shared::Session;
 use crate::signal::{Signal, Waiter};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
@@ -45,6 +46,8 @@ pub(crate) struct Lobby {
     changed: Signal,
     /// The application is gone: end all sessions.
     pub(crate) stop: AtomicBool,
+    /// There was a session where only one is served.
+    has_met: AtomicBool,
 }
 
 #[derive(Default)]
@@ -53,8 +56,10 @@ struct LobbyState {
     arrived: VecDeque<Session>,
     /// Why a client was refused last.
     refused: Option<Error>,
-    /// The engine cannot go on, or has ended.
+    /// An engine cannot go on, or has ended.
     failed: Option<Error>,
+    /// Engines that have ended.
+    ended: usize,
     /// Wakes the engine of a client, once it has begun.
     engine: Option<Waker>,
 }
@@ -65,6 +70,7 @@ impl Lobby {
             state: Mutex::default(),
             changed: Signal::default(),
             stop: AtomicBool::new(false),
+            has_met: AtomicBool::new(false),
         })
     }
 
@@ -90,6 +96,17 @@ impl Lobby {
     pub(crate) fn fail(&self, error: Error) {
         self.lock().failed.get_or_insert(error);
         self.changed.notify();
+    }
+
+    /// An engine has ended; why, if nothing else is known.
+    pub(crate) fn end(&self, error: Error) {
+        self.lock().ended += 1;
+        self.fail(error);
+    }
+
+    /// Of an endpoint with one session in its life: it begins now, unless there was one.
+    pub(crate) fn begin_only_session(&self) -> bool {
+        !self.has_met.swap(true, Ordering::Relaxed)
     }
 
     /// The application has gone, and its engine is not waited for.
@@ -163,12 +180,18 @@ fn accepted(session: Session) -> Session {
 /// A listening endpoint, with a fresh identity or one that was [kept](Self::bind_with). Dropping it closes its sessions.
 pub struct Server {
     lobby: Arc<Lobby>,
-    waker: Waker,
-    pool: BufferPool,
-    thread: Option<JoinHandle<()>>,
+    engines: Vec<EngineOf>,
     local_addr: SocketAddr,
     identity: Identity,
     guests: Guests,
+}
+
+/// What a server has of one of its engines.
+struct EngineOf {
+    waker: Waker,
+    pool: BufferPool,
+    /// Until it is waited for.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl fmt::Debug for Server {
@@ -199,48 +222,74 @@ impl Server {
         options: &Options,
     ) -> Result<Self, Error> {
         match &options.io {
-            Io::Udp => Self::serve(open(listen)?, service, identity, options),
+            Io::Udp if options.shards > 1 => {
+                let (ios, shards) = open_shards(listen, options)?;
+                let engines = std::iter::zip(ios, shards.into_iter().map(Some));
+                Self::serve(engines.collect(), service, identity, options)
+            }
+            _ if options.shards > 1 => {
+                let why =
+                    "several shards need the kernel's sockets: --shards goes with --io udp only";
+                Err(Error::new(ErrorKind::Usage, why))
+            }
+            Io::Udp => {
+                let io = open(listen)?;
+                Self::serve(vec![(io, None)], service, identity, options)
+            }
             Io::Xdp(config) => {
                 let io = open_xdp(config, open(listen)?)?;
-                Self::serve(io, service, identity, options)
+                Self::serve(vec![(io, None)], service, identity, options)
             }
             #[cfg(feature = "dpdk")]
             Io::Dpdk(config) => {
                 let io = open_dpdk(config, listen)?;
-                Self::serve(io, service, identity, options)
+                Self::serve(vec![(io, None)], service, identity, options)
             }
         }
     }
 
-    /// Listens with this back end.
+    /// Listens with these back ends, each of which has an engine.
     fn serve(
-        io: impl PacketIo + 'static,
+        ios: Vec<(impl PacketIo + 'static, Option<Shard>)>,
         service: Service,
         identity: Identity,
         options: &Options,
     ) -> Result<Self, Error> {
+        check_cpus(options)?;
         let mut list = AccessList::new();
         list.add_ticket(identity.own_secret(), true);
-        let guests = Guests::new(list);
-        let settings = settings(service, options, PATHS_MAX, None);
-        let control = Control::server(&identity, guests.clone(), settings).with_ids(ids(options));
-        let (local_addr, waker) = (io.local_addr(), io.waker());
-        let lobby = Lobby::new();
-        check_cpus(options)?;
-        let purpose = Purpose::Listen;
-        let engine = Engine::new(io, control, purpose, options.clone(), Arc::clone(&lobby));
-        let mut engine = engine.map_err(no_workers)?;
-        let pool = engine.pool().clone();
-        let thread = spawn_thread(move || engine.run())?;
-        Ok(Self {
+        let (guests, lobby) = (Guests::new(list), Lobby::new());
+        let (count, mut local_addr) = (ios.len(), None);
+        let mut engines = Vec::new();
+        for (number, (io, shard)) in ios.into_iter().enumerate() {
+            local_addr = local_addr.or(Some(io.local_addr()));
+            let options = options_of(options, number, count);
+            let ids = ids(&options, shard.as_ref().map(Shard::place));
+            let settings = settings(service, &options, PATHS_MAX, None);
+            let control = Control::server(&identity, guests.clone(), settings, ids);
+            let (purpose, lobby) = (Purpose::Listen, Arc::clone(&lobby));
+            let waker = io.waker();
+            let engine = Engine::new(io, control, purpose, options, lobby, shard);
+            engines.push((waker, engine.map_err(no_workers)?));
+        }
+        let mut server = Self {
             lobby,
-            waker,
-            pool,
-            thread: Some(thread),
-            local_addr,
+            engines: Vec::new(),
+            local_addr: local_addr.expect("there is an engine"),
             identity,
             guests,
-        })
+        };
+        for (waker, mut engine) in engines {
+            let pool = engine.pool().clone();
+            let thread = Some(spawn_thread(move || engine.run())?);
+            let engine = EngineOf {
+                waker,
+                pool,
+                thread,
+            };
+            server.engines.push(engine);
+        }
+        Ok(server)
     }
 
     /// Where the server listens; the port is never 0.
@@ -250,7 +299,8 @@ impl Server {
 
     /// Bytes of the blocks that its sessions hold: received and not read, or written and not delivered.
     pub fn held_bytes(&self) -> usize {
-        self.pool.stats().used_bytes
+        let pools = self.engines.iter().map(|engine| &engine.pool);
+        pools.map(|pool| pool.stats().used_bytes).sum()
     }
 
     /// What a client needs to connect: the server's first ticket, which is good until [another list](Self::access) leaves it out.
@@ -281,7 +331,8 @@ impl Server {
 
     /// Who may connect: at first who has [the first ticket](Self::ticket).
     pub fn access(&self) -> Access {
-        Access::new(self.guests.clone(), self.waker.clone())
+        let wakers = self.engines.iter().map(|engine| engine.waker.clone());
+        Access::new(self.guests.clone(), wakers.collect())
     }
 
     /// Waits for the next authenticated session; `None` when `timeout` passes.
@@ -306,15 +357,24 @@ impl Server {
 
     /// Closes the sessions, and does not wait until that is done.
     pub(crate) fn begin_stop(&mut self) {
-        self.lobby.stop.store(true, Ordering::Relaxed);
-        self.waker.wake();
-        self.thread = None;
+        self.tell_to_stop();
+        for engine in &mut self.engines {
+            engine.thread = None;
+        }
     }
 
-    /// The engine has ended.
+    fn tell_to_stop(&self) {
+        self.lobby.stop.store(true, Ordering::Relaxed);
+        for engine in &self.engines {
+            engine.waker.wake();
+        }
+    }
+
+    /// Its engines have ended.
     pub(crate) fn poll_stopped(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<()> {
-        self.lobby
-            .poll_until(waiter, cx, |state| state.failed.as_ref().map(|_| ()))
+        self.lobby.poll_until(waiter, cx, |state| {
+            (state.ended == self.engines.len()).then_some(())
+        })
     }
 
     /// Why a client that knows the ticket was refused since the last call, if one was:
@@ -327,11 +387,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.lobby.stop.store(true, Ordering::Relaxed);
-        self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            // A panic of the engine has been printed by its thread.
-            let _ = thread.join();
+        self.tell_to_stop();
+        for engine in &mut self.engines {
+            if let Some(thread) = engine.thread.take() {
+                // A panic of the engine has been printed by its thread.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -420,8 +481,8 @@ fn engine_of(
 ) -> Result<Run, Error> {
     check_cpus(options)?;
     lobby.lock().engine = Some(io.waker());
-    let control = Control::client().with_ids(ids(options));
-    let engine = Engine::new(io, control, purpose, options.clone(), Arc::clone(lobby));
+    let (control, lobby) = (Control::client(ids(options, None)), Arc::clone(lobby));
+    let engine = Engine::new(io, control, purpose, options.clone(), lobby, None);
     let mut engine = engine.map_err(no_workers)?;
     Ok(Box::new(move || engine.run()))
 }
@@ -559,8 +620,22 @@ fn open(bind: SocketAddr) -> Result<UdpIo, Error> {
         .map_err(|error| Error::new(ErrorKind::LocalIo, error.to_string()).caused_by(error))
 }
 
-fn ids(options: &Options) -> IdMaker {
-    IdMaker::new(options.routing_key.as_ref(), options.server_id)
+/// Sockets of one port, and the shards that are to have them.
+fn open_shards(bind: SocketAddr, options: &Options) -> Result<(Vec<UdpIo>, Vec<Shard>), Error> {
+    let steering = Steering::new(random_bytes(), options.shards.min(SHARDS_MAX));
+    let config = UdpConfig::new(bind);
+    let (ios, steers) = UdpIo::open_shards(&config, &steering, options.shards_by_hash)
+        .map_err(|error| Error::new(ErrorKind::LocalIo, error.to_string()).caused_by(error))?;
+    let wakers = ios.iter().map(PacketIo::waker).collect();
+    Ok((ios, Shard::all(&steering, wakers, steers)))
+}
+
+fn ids(options: &Options, place: Option<&Place>) -> IdMaker {
+    IdMaker::new(
+        options.routing_key.as_ref(),
+        options.server_id,
+        place.cloned(),
+    )
 }
 
 /// The thread of an engine.

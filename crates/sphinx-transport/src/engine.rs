@@ -1,6 +1,7 @@
 //! The engine: one thread that owns the socket, the control plane and all sessions of an endpoint (the paper's distributor). It
 //! codes, seals and opens itself, or has workers do it.
 
+mod arriving;
 mod meeting;
 
 use std::collections::HashMap;
@@ -8,14 +9,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use sphinx_driver::{BufferPool, Holding, Origin, Task, Workshop};
+use sphinx_driver::{BufferPool, Holding, Task, Workshop};
 use sphinx_net::{
     Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Waker, minimise_timer_slack,
 };
-use sphinx_proto::wire::{ConnectionId, is_data_plane};
-use sphinx_proto::{Bond, Nanos, PATHS_MAX, PathMemory, PathPolicy, Time, Tuple};
+use sphinx_proto::wire::ConnectionId;
+use sphinx_proto::{Bond, Nanos, PATHS_MAX, PathMemory, PathPolicy, Time};
 use sphinx_workers::{Coding, Crew, pin};
 
 use crate::access::Peer;
@@ -27,6 +28,7 @@ use crate::error::{Error, ErrorKind, close_code};
 use crate::options::{Options, Service};
 use crate::routes::Routes;
 use crate::sessions::Sessions;
+use crate::shards::Shard;
 use crate::shared::Doorbell;
 use crate::stats::Load;
 use crate::ticket::Ticket;
@@ -39,7 +41,7 @@ const TURN_BYTES: usize = 256 << 10;
 const QUANTUM_MIN: usize = 16 << 10;
 /// Receive calls in one turn: feedback must not wait behind an endless stream of packets.
 const TURN_RECEIVES: usize = 4;
-/// Sessions of one endpoint, and sessions that may wait to be accepted.
+/// Sessions of one engine, and sessions of an endpoint that may wait to be accepted.
 const SESSIONS_MAX: usize = 1024;
 /// How long to wait at least for a socket that takes no more.
 const FULL_WAIT: Duration = Duration::from_millis(1);
@@ -111,6 +113,8 @@ pub(crate) struct Engine<Io: PacketIo> {
     purpose: Purpose,
     options: Options,
     lobby: Arc<Lobby>,
+    /// Which of several engines behind a port it is.
+    shard: Option<Shard>,
     /// Zero of the engine's clock.
     base: Instant,
     sessions: Sessions<Member>,
@@ -128,6 +132,8 @@ pub(crate) struct Engine<Io: PacketIo> {
     connections: HashMap<ConnId, ConnectionId>,
     /// Data packets of no session.
     strays: u64,
+    /// Datagrams that have come from other shards.
+    handovers: u64,
     /// Waits that could last.
     wakeups: u64,
     doorbell: Arc<Doorbell>,
@@ -157,6 +163,7 @@ impl<Io: PacketIo> Engine<Io> {
         purpose: Purpose,
         options: Options,
         lobby: Arc<Lobby>,
+        shard: Option<Shard>,
     ) -> io::Result<Self> {
         let waker = io.waker();
         let doorbell = Arc::new(Doorbell::new(waker.clone()));
@@ -172,7 +179,8 @@ impl<Io: PacketIo> Engine<Io> {
             purpose,
             options,
             lobby,
-            base: Instant::now(),
+            base: shard.as_ref().map_or_else(Instant::now, Shard::base),
+            shard,
             sessions: Sessions::new(),
             holding: Holding::default(),
             routes: Routes::default(),
@@ -182,6 +190,7 @@ impl<Io: PacketIo> Engine<Io> {
             has_met: false,
             connections: HashMap::new(),
             strays: 0,
+            handovers: 0,
             wakeups: 0,
             doorbell,
             rung: Vec::new(),
@@ -243,10 +252,18 @@ impl<Io: PacketIo> Engine<Io> {
                 break;
             }
         }
+        let (letters, more_letters) = match self.behind {
+            None => self.take_letters(),
+            Some(_) => (0, true),
+        };
+        received += letters;
         let clock = Instant::now();
         let now = time_since(self.base, clock);
         for remote in self.io.rx().take_refused() {
             self.note_refused(clock, now, remote);
+            if let Some(shard) = &self.shard {
+                shard.tell_refused(remote);
+            }
         }
         self.run_control(clock, now);
         let mut wake = self.connect_more(clock);
@@ -274,7 +291,8 @@ impl<Io: PacketIo> Engine<Io> {
         let stop_wake = self.stopping.map(|at| at.saturating_duration_since(clock));
         let timer = self.sessions.next_timer();
         let timer_wake = timer.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-        let ready_wake = (self.sessions.ready() > 0).then_some(Duration::ZERO);
+        let more = more_letters && self.behind.is_none();
+        let ready_wake = (more || self.sessions.ready() > 0).then_some(Duration::ZERO);
         let wakes = [control_wake, stop_wake, timer_wake, ready_wake];
         wake = wake.into_iter().chain(wakes.into_iter().flatten()).min();
         let interest = if all_sent {
@@ -466,64 +484,14 @@ impl<Io: PacketIo> Engine<Io> {
                 datagrams_sent: io.send_datagrams,
                 gso_downgrades: io.gso_downgrades,
                 kernel_datagrams: io.kernel_datagrams,
+                handovers: self.handovers,
+                shards: self.shard.as_ref().map_or(1, Shard::count),
+                steering: self.shard.as_ref().map(Shard::steering),
                 workers: self.crew.as_ref().map_or(0, Crew::workers),
                 busy: Duration::from_nanos(self.crew.as_ref().map_or(0, Crew::busy_ns)),
             },
             io: self.io.name(),
         }
-    }
-
-    // ---- receiving ----------------------------------------------------------------------------
-
-    /// One batch; how many buffers it had, and whether there may be more.
-    fn receive(&mut self) -> io::Result<(usize, bool)> {
-        let count = self.io.rx().recv()?;
-        if count == 0 {
-            return Ok((0, false));
-        }
-        let clock = Instant::now();
-        let now = time_since(self.base, clock);
-        let wall = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let wall = wall.as_nanos().min(u128::from(u64::MAX)) as u64;
-        for index in 0..count {
-            let Some(mut received) = self.io.rx().received(index) else {
-                break;
-            };
-            // The kernel's wall clock, carried over to ours; a step of the wall clock between the
-            // two readings must not throw times far off.
-            let age = received
-                .timestamp_ns
-                .map_or(0, |at| wall.saturating_sub(at))
-                .min(100_000_000);
-            let (remote, local_ip) = (received.remote, received.local_ip);
-            let origin = Origin {
-                received_at: now.earlier_by(age),
-                tuple: Tuple { remote, local_ip },
-                ecn: received.ecn.bits(),
-            };
-            for datagram in received.segments() {
-                if !is_data_plane(datagram) {
-                    self.control
-                        .handle_datagram(clock, remote, local_ip, datagram);
-                    continue;
-                }
-                let Some(cid) = ConnectionId::of_datagram(datagram) else {
-                    self.strays += 1;
-                    continue;
-                };
-                let cid = self.routes.session_of(cid);
-                if let Some(member) = self.sessions.wake(cid) {
-                    member
-                        .association
-                        .handle_datagram(now, origin, datagram, &mut self.workshop);
-                } else if !self.holding.hold(cid, origin, datagram) {
-                    self.strays += 1;
-                }
-            }
-        }
-        Ok((count, count == self.io.capabilities().recv_batch_max))
     }
 
     // ---- the end ------------------------------------------------------------------------------
@@ -571,10 +539,15 @@ impl<Io: PacketIo> Engine<Io> {
 }
 
 impl<Io: PacketIo> Drop for Engine<Io> {
-    /// However the engine ends, nobody waits for it any longer; sessions see to themselves.
+    /// However the engine ends, nobody waits for it any longer; sessions see to themselves. Shards end together: a server that serves some of its
+    /// clients looks as if it worked.
     fn drop(&mut self) {
         self.lobby
-            .fail(Error::new(ErrorKind::Other, "the engine has stopped"));
+            .end(Error::new(ErrorKind::Other, "the engine has stopped"));
+        if let Some(shard) = &self.shard {
+            self.lobby.stop.store(true, Ordering::Relaxed);
+            shard.wake_others();
+        }
     }
 }
 

@@ -40,6 +40,7 @@
 //! | `endpoint` | listening and connecting |
 //! | `engine` | the thread that owns socket, control plane and sessions |
 //! | `sessions` | which session is served when |
+//! | `shards` | several engines behind one port |
 //! | `association` | one session inside the engine: its driver, its errors and statistics |
 //! | `budget` | what all sessions may hold together, and each of them |
 //! | `shared` | queues between the application and the engine |
@@ -77,6 +78,7 @@ mod routes;
 mod routing;
 mod send_stream;
 mod sessions;
+mod shards;
 mod shared;
 mod signal;
 mod stats;
@@ -100,6 +102,7 @@ pub use options::{
 pub use recv_stream::RecvStream;
 pub use routing::{ROUTING_KEY_LEN, Route, RoutingKey};
 pub use send_stream::SendStream;
+pub use shards::{SHARDS_MAX, auto_shards};
 pub use shared::Session;
 #[cfg(feature = "dpdk")]
 pub use sphinx_dpdk::{DpdkConfig, DpdkError};

@@ -303,12 +303,18 @@ pub struct Options {
     /// session that waits to be accepted holds a small part of its window. A window that is too small for its path grows as far as others leave
     /// memory, and shrinks when nothing is read any more. By default 256 MiB, and at most an eighth of the machine's memory.
     pub memory: u64,
-    /// Threads that code, seal and open for the endpoint's sessions, beside the one that has them all: at most [`WORKERS_MAX`](crate::WORKERS_MAX). By default none;
+    /// Threads that code, seal and open for the endpoint's sessions, beside the one that has them all, for each of its [`shards`](Self::shards): at most [`WORKERS_MAX`](crate::WORKERS_MAX). By default none;
     /// [`auto_workers`] says how many are likely to be faster.
     pub workers: usize,
-    /// Processors that the endpoint's threads are bound to: its engine to the first one, its workers to the others in turn, or to the same if there
-    /// is but one. None: they run where the system likes.
+    /// Processors that the endpoint's threads are bound to: its engine to the first one, or as many engines as it has to as many, its workers to the others in turn, or to their
+    /// engine's if there are no more. None: they run where the system likes.
     pub cpus: Vec<usize>,
+    /// Engines of a server, at least 1 and at most [`SHARDS_MAX`](crate::SHARDS_MAX): each has a socket of the same port, sessions, workers and
+    /// its part of [`memory`](Self::memory). A session belongs to one of them, whatever addresses its packets come from. More than one need the kernel's sockets
+    /// ([`Io::Udp`]). [`auto_shards`](crate::auto_shards) says how many fill the machine. A connecting end has one.
+    pub shards: usize,
+    /// Let the kernel spread packets over the shards by their addresses, as it does where it takes no program: for tests.
+    pub shards_by_hash: bool,
     /// A server with one session in its life: others are refused as soon as there is one.
     pub once: bool,
     /// What connection ids of this end tell those who have the routing key: which of several servers behind one address it is.
@@ -341,6 +347,8 @@ impl Default for Options {
             memory: default_memory(),
             workers: 0,
             cpus: Vec::new(),
+            shards: 1,
+            shards_by_hash: false,
             once: false,
             server_id: 0,
             routing_key: None,

@@ -8,6 +8,7 @@ use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use zeroize::Zeroizing;
 
 use crate::control::random_bytes;
+use crate::shards::Place;
 
 /// Length of a routing key in bytes.
 pub const ROUTING_KEY_LEN: usize = 16;
@@ -31,7 +32,7 @@ const RIGHT: Half = [0x0f, 0xff, 0xff, 0xff];
 pub struct Route {
     /// [`Options::server_id`](crate::Options::server_id) of the end that made the connection id.
     pub server_id: u16,
-    /// Which of that end's workers serves the session; 0 today.
+    /// Which of that end's shards ([`Options::shards`](crate::Options::shards)) serves the session.
     pub worker: u8,
 }
 
@@ -128,17 +129,18 @@ fn joined(left: Half, right: Half) -> [u8; ROUTED_LEN] {
     [a, b, c, above | below, d, e, f]
 }
 
-/// Makes the connection ids of one worker of one endpoint.
+/// Makes the connection ids of one shard of an endpoint, or of an endpoint that has one only.
 pub(crate) struct IdMaker {
     passes: Passes,
     route: Route,
-    /// Of the next id. It repeats after 2^32 ids, and so do they.
+    place: Option<Place>,
+    /// Of the next id that is tried. It repeats after 2^32 of them, and so do ids.
     nonce: u32,
 }
 
 impl IdMaker {
-    /// Without a key, only this endpoint can read its ids.
-    pub(crate) fn new(key: Option<&RoutingKey>, server_id: u16) -> Self {
+    /// Without a key, only this endpoint can read its ids. With a `place` all of them name it.
+    pub(crate) fn new(key: Option<&RoutingKey>, server_id: u16, place: Option<Place>) -> Self {
         let passes = match key {
             Some(key) => Passes::new(key),
             None => Passes::new(&RoutingKey::random()),
@@ -148,20 +150,32 @@ impl IdMaker {
             passes,
             route: Route {
                 server_id,
-                worker: 0,
+                // There are less than 256.
+                worker: place.as_ref().map_or(0, |place| place.shard() as u8),
             },
+            place,
             nonce: u32::from_be_bytes([n0, n1, n2, n3]),
         }
     }
 
-    /// A connection id that the last 2^32 were not.
+    /// Which of several shards it is that ids name.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
+    }
+
+    /// A connection id that was not made before, as long as 2^32 have not been tried.
     pub(crate) fn make(&mut self) -> ConnectionId {
         loop {
             let [random, ..] = random_bytes();
             let nonce = self.nonce;
             self.nonce = nonce.wrapping_add(1);
             // Four zeros at the beginning are not allowed.
-            if let Some(id) = self.id(random, nonce) {
+            let id = self.id(random, nonce);
+            let is_ours = |id: &ConnectionId| {
+                let place = self.place.as_ref();
+                place.is_none_or(|place| place.is_named_by(id.bytes()))
+            };
+            if let Some(id) = id.filter(is_ours) {
                 return id;
             }
         }
@@ -181,6 +195,8 @@ impl IdMaker {
 mod tests {
     use std::collections::BTreeSet;
 
+    use sphinx_net::udp::Steering;
+
     use super::*;
 
     const KEY: [u8; ROUTING_KEY_LEN] = [
@@ -189,7 +205,7 @@ mod tests {
     ];
 
     fn maker(server_id: u16, worker: u8) -> IdMaker {
-        let mut maker = IdMaker::new(Some(&RoutingKey::new(KEY)), server_id);
+        let mut maker = IdMaker::new(Some(&RoutingKey::new(KEY)), server_id, None);
         maker.route.worker = worker;
         maker
     }
@@ -227,6 +243,22 @@ mod tests {
         assert_eq!(key.route(&[0x80]), None);
         let other_config = ConnectionId::new([0x20; 8]).expect("not zero");
         assert_eq!(key.route(&datagram(other_config)), None);
+    }
+
+    /// Whoever has the key reads the shard too, and whoever hashes finds it.
+    #[test]
+    fn ids_of_a_shard_name_it() {
+        let (key, steering) = (RoutingKey::new(KEY), Steering::new([1; 8], 5));
+        for place in Place::all(&steering) {
+            let shard = place.shard();
+            let mut maker = IdMaker::new(Some(&key), 7, Some(place));
+            for _ in 0..100 {
+                let id = maker.make();
+                assert_eq!(steering.of_id(id.bytes()), shard);
+                let route = key.route(&datagram(id)).expect("made with it");
+                assert_eq!((route.server_id, usize::from(route.worker)), (7, shard));
+            }
+        }
     }
 
     #[test]

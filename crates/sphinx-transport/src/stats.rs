@@ -141,7 +141,7 @@ pub struct Stats {
     pub profile: &'static str,
     /// Packet back end: `udp`, or how the one was opened that bypasses the kernel.
     pub io: &'static str,
-    /// What the endpoint has asked of the machine since the session began, for all its sessions.
+    /// What the endpoint, or the shard of it that has the session, has asked of the machine since the session began, for all its sessions.
     pub load: Load,
 }
 
@@ -164,6 +164,12 @@ pub struct Load {
     pub kernel_datagrams: u64,
     /// Workers that code for it.
     pub workers: usize,
+    /// Engines behind the port ([`Options::shards`](crate::Options::shards)), of which one has the session. All other figures are of this one.
+    pub shards: usize,
+    /// What decides at which of them a datagram arrives: `bpf`, its connection id; `hash`, its addresses. None if there is one.
+    pub steering: Option<&'static str>,
+    /// Datagrams that arrived at another one and were handed over.
+    pub handovers: u64,
     /// Time for which they were busy, all together.
     pub busy: Duration,
 }
@@ -184,7 +190,10 @@ impl Load {
             datagrams_sent,
             gso_downgrades,
             kernel_datagrams,
+            handovers,
             workers: _,
+            shards: _,
+            steering: _,
             busy,
         } = *earlier;
         Self {
@@ -195,7 +204,10 @@ impl Load {
             datagrams_sent: self.datagrams_sent - datagrams_sent,
             gso_downgrades: self.gso_downgrades - gso_downgrades,
             kernel_datagrams: self.kernel_datagrams - kernel_datagrams,
+            handovers: self.handovers - handovers,
             workers: self.workers,
+            shards: self.shards,
+            steering: self.steering,
             busy: self.busy.saturating_sub(busy),
         }
     }

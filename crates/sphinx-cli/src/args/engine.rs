@@ -24,7 +24,7 @@ pub(crate) struct CommonArgs {
     #[arg(long, value_name = "IO", default_value = "udp", value_parser = io, help = IO_HELP)]
     pub(crate) io: transport::Io,
     #[arg(long, value_name = "N", default_value = "auto", value_parser = workers, help = workers_help())]
-    pub(crate) workers: Workers,
+    pub(crate) workers: Count,
     /// Processors to run on, such as 0-2,4: the first one for the thread that has the socket, the others for the workers
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub(crate) cpus: Option<Cpus>,
@@ -118,21 +118,69 @@ pub(crate) fn io(text: &str) -> Result<transport::Io, String> {
     text.parse()
 }
 
-/// How many threads code, seal and open.
+/// How many threads there are of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Workers {
+pub(crate) enum Count {
     Auto,
     Number(usize),
 }
 
-pub(crate) fn workers(text: &str) -> Result<Workers, String> {
-    match (text, text.parse()) {
-        ("auto", _) => Ok(Workers::Auto),
-        (_, Ok(number @ 0..=transport::WORKERS_MAX)) => Ok(Workers::Number(number)),
-        _ => Err(format!(
-            "expected auto or a number, at most {}",
-            transport::WORKERS_MAX
-        )),
+impl Count {
+    /// `auto`, or a number that is not less than `least` nor more than `most`.
+    fn parse(text: &str, least: usize, most: usize) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(number)) if (least..=most).contains(&number) => Ok(Self::Number(number)),
+            _ => Err(format!(
+                "expected auto or a number, at least {least} and at most {most}"
+            )),
+        }
+    }
+
+    /// The number that was given.
+    fn given(self) -> Option<usize> {
+        match self {
+            Self::Auto => None,
+            Self::Number(number) => Some(number),
+        }
+    }
+}
+
+pub(crate) fn workers(text: &str) -> Result<Count, String> {
+    Count::parse(text, 0, transport::WORKERS_MAX)
+}
+
+fn shards(text: &str) -> Result<Count, String> {
+    Count::parse(text, 1, transport::SHARDS_MAX)
+}
+
+fn shards_help() -> String {
+    format!(
+        "Threads that have a socket of the same port and its sessions, up to {}, each with its --workers and its part of --memory; auto: as many as the processors suffice for, and one with --once",
+        transport::SHARDS_MAX
+    )
+}
+
+/// Flags of the commands that listen, beside those of [`CommonArgs`].
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct ServingArgs {
+    #[arg(long, value_name = "N", default_value = "1", value_parser = shards, help = shards_help())]
+    pub(crate) shards: Count,
+}
+
+impl ServingArgs {
+    /// The options with as many shards, and workers for each of them, as were asked for.
+    pub(crate) fn apply(self, common: &CommonArgs, options: Options) -> Options {
+        let is_one = options.once || options.io != transport::Io::Udp;
+        let shards = self.shards.given().or(is_one.then_some(1));
+        let (shards, workers) =
+            transport::auto_shards(shards, common.workers.given(), &options.cpus);
+        Options {
+            shards,
+            workers,
+            ..options
+        }
     }
 }
 
@@ -296,10 +344,10 @@ impl CommonArgs {
             limit: self.limit.map(|bits| (bits / 8).max(1)),
             memory: self.memory.unwrap_or(default.memory),
             recv_window: self.recv_window,
-            workers: match self.workers {
-                Workers::Auto => transport::auto_workers(cpus),
-                Workers::Number(number) => number,
-            },
+            workers: self
+                .workers
+                .given()
+                .unwrap_or_else(|| transport::auto_workers(cpus)),
             cpus: cpus.to_vec(),
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
@@ -336,10 +384,13 @@ mod tests {
         assert!(io("xdp:").is_err() && io("xdp:eth0,fast").is_err() && io("tcp").is_err());
         assert_eq!(icm("paper"), Ok(transport::Icm::Paper));
         assert!(icm("on").is_err());
-        assert_eq!(workers("auto"), Ok(Workers::Auto));
+        assert_eq!(workers("auto"), Ok(Count::Auto));
+        assert_eq!(shards("auto"), Ok(Count::Auto));
         for number in [0, 1, 64] {
-            assert_eq!(workers(&number.to_string()), Ok(Workers::Number(number)));
+            assert_eq!(workers(&number.to_string()), Ok(Count::Number(number)));
         }
+        assert_eq!(shards("64"), Ok(Count::Number(64)));
+        assert!(shards("0").unwrap_err().contains("at least 1"));
         for text in ["65", "-1", "two", ""] {
             assert!(workers(text).unwrap_err().contains("at most 64"), "{text}");
         }
@@ -369,7 +420,7 @@ mod tests {
     proptest! {
         #[test]
         fn total(text in ".*") {
-            let _ = (io(&text), workers(&text), cpus(&text), icm(&text));
+            let _ = (io(&text), workers(&text), shards(&text), cpus(&text), icm(&text));
             let _ = (codec(&text), profile(&text), cc(&text), epsilon(&text));
         }
     }

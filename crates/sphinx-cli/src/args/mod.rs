@@ -36,7 +36,7 @@ use crate::tools::{self, Tools};
 use crate::tunnel::{JoinArgs, ServerArgs, TunnelArgs};
 use crate::units;
 pub(crate) use ctl::{CtlArgs, CtlCommand, PathsCommand};
-pub(crate) use engine::CommonArgs;
+pub(crate) use engine::{CommonArgs, ServingArgs};
 pub(crate) use not_built::refuse_not_built;
 pub(crate) use paths::{PathArgs, bond, path};
 #[cfg(feature = "tunnel")]
@@ -299,6 +299,8 @@ pub(crate) struct ListenArgs {
     /// Exit after the first transfer, with its exit code
     #[arg(long)]
     pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) serving: ServingArgs,
 }
 
 #[derive(Args, Debug)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use sphinx_tunnel::{Forward, Limits, Permit, Pool, Prefix, Target};
 
-use super::{CommonArgs, Listen, listen_address};
+use super::{CommonArgs, Listen, ServingArgs, listen_address};
 use crate::report::Settings;
 use crate::state::date::Moment;
 use crate::state::line;
@@ -138,6 +138,8 @@ pub(crate) struct ServerArgs {
     pub(crate) memory_per_client: Option<u64>,
     #[command(subcommand)]
     pub(crate) command: Option<ServerCommand>,
+    #[command(flatten)]
+    pub(crate) serving: ServingArgs,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

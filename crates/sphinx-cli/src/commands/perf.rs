@@ -38,6 +38,7 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
         once: args.listen.once,
         ..args.common.options(Profile::Auto)
     };
+    let options = args.listen.serving.apply(&args.common, options);
     let server = listen::bind(
         &args.listen,
         &args.common,

@@ -35,6 +35,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
         once,
         ..args.common.options(Profile::Bulk)
     };
+    let options = args.listen.serving.apply(&args.common, options);
     let key = || match &standing {
         Some(standing) => standing.key(),
         None => Ok(ServerKey::generate()),

@@ -180,12 +180,13 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
         }
         false => None,
     };
-    let options = options(&args.common);
+    let options = args.serving.apply(&args.common, options(&args.common));
     let listen = ListenArgs {
         listen: args.listen,
         advertise: args.advertise.clone(),
         ticket_file: args.ticket_file.clone(),
         once: false,
+        serving: args.serving,
     };
     let command = "tunnel TICKET -L 8080:localhost:80";
     let given = match (&mut roster, &args.permit) {

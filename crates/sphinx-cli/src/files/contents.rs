@@ -235,7 +235,7 @@ impl Contents {
                 })
             }
             Some(Place::Existing(_)) if digest != *expected => Ok(Finished::Damaged),
-            Some(Place::New(file)) => {
+            Some(Place::New(mut file)) => {
                 if self.holes {
                     file.set_size(size)?;
                 }

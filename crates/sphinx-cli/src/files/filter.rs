@@ -70,6 +70,11 @@ impl Filter {
         Ok(Self(rules))
     }
 
+    /// Whether nothing is ever left out.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether the object of this path, from the top of the tree on, is left out.
     pub(super) fn excludes(&self, path: &[u8], directory: bool) -> bool {
         let rule = self.0.iter().find(|rule| rule.matches(path, directory));

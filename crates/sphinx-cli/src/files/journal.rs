@@ -114,8 +114,14 @@ pub(super) fn read(journal: &File) -> Vec<u8> {
 
 /// Forgets what a journal said, and makes sure that there is room on the disk for what it will say.
 pub(super) fn clear(journal: &File) -> io::Result<()> {
+    let vouches = Slot::newest(&read(journal)).is_some();
     journal.set_len(0)?;
-    journal.write_all_at(&[0; JOURNAL_BYTES], 0)
+    journal.write_all_at(&[0; JOURNAL_BYTES], 0)?;
+    match vouches {
+        // Before anything else is written to the part: after a crash of the machine it would be vouched for.
+        true => journal.sync_data(),
+        false => Ok(()),
+    }
 }
 
 /// Writes a journal as the file grows.

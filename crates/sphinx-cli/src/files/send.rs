@@ -1,35 +1,29 @@
 //! The sending end of a transfer.
 
+mod file;
 mod likeness;
 mod lookahead;
 mod pieces;
 mod version;
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 
-use rustix::fs::Stat;
-
+use file::Ended;
 use likeness::Likeness;
-use lookahead::{Lookahead, source};
-use pieces::OpenFile;
+use lookahead::Lookahead;
 
-use super::digest::ContentDigest;
 use super::paths::Name;
 use super::replies::{Answer, Replies};
 use super::roots::Root;
 use super::source::SourceKey;
 use super::sync::Sync;
-use super::walk::{Step, Walk, attributes};
-use super::wire::{
-    Announced, Attributes, Entry, Piece, Totals, put_entry, put_piece, put_preamble,
-};
+use super::walk::{Step, Walk};
+use super::wire::{Announced, Entry, Totals, put_entry, put_preamble};
 use super::{Transferred, Work};
 use crate::channel::{Channel, Outgoing, reason};
 use crate::failure::{Failure, Outcome, close_code, code, fail_hint, local_io, protocol};
 use crate::report::{Progress, Reporter};
-use crate::text::{hex, printable};
 use sphinx_transport::{ErrorKind, Stats};
 
 /// One read from a file.
@@ -207,23 +201,6 @@ struct Sender<'a, O> {
     reporter: &'a Reporter,
 }
 
-/// How the contents of a file ended.
-enum Ended {
-    Whole {
-        size: u64,
-        digest: [u8; 32],
-    },
-    /// The receiver has them, or only would get them: the file has come to its end.
-    Unsent {
-        size: u64,
-        present: bool,
-    },
-    /// The receiver does not want them.
-    Unwanted,
-    /// They cannot be read.
-    Failed(Failure),
-}
-
 impl<O: Outgoing> Sender<'_, O> {
     fn step(&mut self, step: Step) -> Outcome<()> {
         match step {
@@ -310,128 +287,17 @@ impl<O: Outgoing> Sender<'_, O> {
         Ok(())
     }
 
-    /// Offers what comes next, if the receiver can answer.
-    fn offer(&mut self) -> Outcome<()> {
-        if let Some(replies) = self.replies
-            && self.lookahead.top_up(self.key, &mut self.gathered)
-        {
+    /// Offers more of what comes next, if there is room for it and the receiver can answer; whether it did.
+    fn offer(&mut self) -> Outcome<bool> {
+        let Some(replies) = self.replies else {
+            return Ok(false);
+        };
+        let offered = self.lookahead.top_up(self.key, &mut self.gathered);
+        if offered {
             replies.expect_answers(self.lookahead.number());
+            self.pass_on_if_full()?;
         }
-        self.pass_on_if_full()
-    }
-
-    fn file(&mut self, name: Name, file: Option<File>, stat: &Stat) -> Outcome<()> {
-        let mut file = file.expect("it is opened to be sent");
-        let path = self.walk.path_of(&name);
-        self.progress.set_name(printable(&path));
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let offer = self.lookahead.take(&path, size);
-        self.offer()?;
-        if self.hard_link(&name, stat)? {
-            return Ok(());
-        }
-        if let Err(failure) = self.tell_attributes(&name, &file, stat)? {
-            self.unread = true;
-            let reason = failure.message.clone();
-            self.skip(&name, failure);
-            return self.entry(&Entry::Skipped { name, reason });
-        }
-        let source = source(self.key, stat);
-        self.entry(&Entry::File {
-            name: name.clone(),
-            attributes: attributes(stat),
-            size,
-            source,
-        })?;
-        let mut opened = OpenFile {
-            answer: None,
-            file: &mut file,
-            name: &name,
-            stat,
-            size,
-            source,
-            offer,
-        };
-        let before = self.work.reused;
-        let ended = match self.version(&mut opened)? {
-            Some(ended) => ended,
-            None => self.contents(opened)?,
-        };
-        if let Ended::Whole { .. } | Ended::Unsent { .. } = ended {
-            self.likeness.has_come(stat, &path);
-        }
-        self.end(&name, &path, self.work.reused - before, ended)
-    }
-
-    fn stream(&mut self, name: Name, input: Option<File>, attributes: Attributes) -> Outcome<()> {
-        let mut input = input.expect("it is opened to be sent");
-        let path = self.walk.path_of(&name);
-        self.progress.set_name(printable(&path));
-        self.entry(&Entry::Stream {
-            name: name.clone(),
-            attributes,
-        })?;
-        let mut digest = ContentDigest::default();
-        let mut size = 0;
-        let ended = loop {
-            self.hear()?;
-            if self.unwanted {
-                break Ended::Unwanted;
-            }
-            let read = match input.read(&mut self.buffer) {
-                Ok(0) => {
-                    let digest = digest.finish();
-                    break Ended::Whole { size, digest };
-                }
-                Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => break self.unreadable(&name, error),
-            };
-            digest.data(&self.buffer[..read]);
-            self.work.read += read as u64;
-            put_piece(&mut self.gathered, &Piece::Data { bytes: read as u64 });
-            self.gathered.extend_from_slice(&self.buffer[..read]);
-            size += read as u64;
-            self.progress.add_bytes(read as u64);
-            // The next read may wait for long.
-            self.pass_on()?;
-        };
-        self.end(&name, &path, 0, ended)
-    }
-
-    /// Ends a file of which so much was not sent.
-    fn end(&mut self, name: &Name, path: &[u8], reused: u64, ended: Ended) -> Outcome<()> {
-        let piece = match ended {
-            Ended::Whole { size, digest } => {
-                self.totals.bytes = self.totals.bytes.saturating_add(size);
-                self.progress.add_file();
-                let digest_shown = hex(&digest);
-                (self.reporter).file("sent", path, size, reused, &digest_shown)?;
-                Piece::End { digest }
-            }
-            Ended::Unsent { size, present } => {
-                self.totals.bytes = self.totals.bytes.saturating_add(size);
-                self.progress.add_file();
-                self.progress.add_bytes(size);
-                let (status, reused) = match present {
-                    true => ("present", size),
-                    false => ("sent", 0),
-                };
-                self.work.reused += reused;
-                return self.reporter.file(status, path, size, reused, "");
-            }
-            Ended::Unwanted => Piece::Abort {
-                reason: "the receiver does not want it".to_owned(),
-            },
-            Ended::Failed(failure) => {
-                self.unread = true;
-                let reason = failure.message.clone();
-                self.skip(name, failure);
-                Piece::Abort { reason }
-            }
-        };
-        put_piece(&mut self.gathered, &piece);
-        self.pass_on_if_full()
+        Ok(offered)
     }
 
     /// Sends the first `wanted` bytes of the buffer.
@@ -474,11 +340,12 @@ impl<O: Outgoing> Sender<'_, O> {
             .is_none_or(|replies| replies.is_answered(offer))
     }
 
-    /// Waits for what the receiver has of an offer.
+    /// Waits for what the receiver has of an offer, and offers what there is room for before.
     fn answer(&mut self, offer: u64) -> Outcome<Option<Answer>> {
         let Some(replies) = self.replies else {
             return Ok(None);
         };
+        while !replies.is_answered(offer) && self.offer()? {}
         if !replies.is_answered(offer) {
             // The question may be among what was gathered.
             self.pass_on()?;

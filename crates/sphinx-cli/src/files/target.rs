@@ -13,11 +13,11 @@ use std::sync::Arc;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::descent::{Descent, Identity, Wanderer, open_directory};
+use super::descent::{Descent, Identity, open_directory};
 use super::extraneous::Extraneous;
 use super::leftovers::{Found, TransferLock, Unfinished, is_reserved};
 use super::output::{OutputDir, Refused};
-use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, link_target};
+use super::paths::{Name, PATH_BYTES_MAX, PathError};
 use super::source::SourceId;
 use super::sync::Sync;
 use super::temporary::Temporary;
@@ -28,6 +28,7 @@ use sphinx_transport::ErrorKind;
 
 mod attributes;
 mod hard_links;
+mod links;
 mod version;
 
 use attributes::Likeness;
@@ -245,68 +246,6 @@ impl Target {
         Ok(())
     }
 
-    /// Makes a symbolic link; one with the same target is as good.
-    pub(super) fn make_link(
-        &mut self,
-        name: &Name,
-        target: &[u8],
-        attributes: Attributes,
-    ) -> Result<(), Refused> {
-        self.check_name(name)?;
-        self.check_expected(name, true)?;
-        if self.output.sync.is_some() && self.has_link(name, target, attributes)? {
-            return Ok(());
-        }
-        let parent = self.here();
-        self.check_open(&parent, name)?;
-        if self.closed && self.depth() > 0 {
-            return match is_link_to(&parent, name, target) {
-                true => Ok(()),
-                false => Err(self.exists(name)),
-            };
-        }
-        if self.output.sync.is_none() {
-            self.judge_link(name, target)?;
-        }
-        let made = if self.output.rules.overwrite {
-            let flags = AtFlags::SYMLINK_NOFOLLOW;
-            if let Ok(there) = fs::statat(&parent, name.as_bytes(), flags) {
-                self.check_replaceable(name, FileType::from_raw_mode(there.st_mode))?;
-            }
-            let temporary = self.temporary_name(name)?;
-            fs::symlinkat(target, &parent, temporary.as_slice())
-                .and_then(|()| {
-                    fs::renameat(&parent, temporary.as_slice(), &parent, name.as_bytes())
-                })
-                .inspect_err(|_| {
-                    // The failure to report is the one above.
-                    let _ = fs::unlinkat(&parent, temporary.as_slice(), AtFlags::empty());
-                })
-        } else {
-            fs::symlinkat(target, &parent, name.as_bytes())
-        };
-        match made {
-            Ok(()) => {}
-            Err(Errno::EXIST) if is_link_to(&parent, name, target) => return Ok(()),
-            Err(error) => return Err(self.refused("create", name, error)),
-        }
-        self.describe_link(&parent, name, attributes)
-    }
-
-    fn judge_link(&mut self, name: &Name, target: &[u8]) -> Result<(), Refused> {
-        let mut walker = DirectoryMaker {
-            wanderer: Wanderer::new(self.here()),
-            made: &mut self.made_ahead,
-        };
-        link_target(self.descent.depth(), target, &mut walker).map_err(|error| {
-            let shown = self.shown(name);
-            Refused::Entry(fail(
-                ErrorKind::LocalIo,
-                format!("the link {shown} is refused: {error}"),
-            ))
-        })
-    }
-
     /// A place for the contents of a file. `size` is `None` if the sender does not know it yet; with `source` a part
     /// of them is worth keeping, and what there is of it is gone on with.
     pub(super) fn create(
@@ -494,42 +433,6 @@ impl Target {
             error => Refused::system(what, &shown, error),
         }
     }
-}
-
-/// Follows a link's target, and makes the directories that it goes through if they are still to come.
-struct DirectoryMaker<'a> {
-    wanderer: Wanderer,
-    made: &'a mut BTreeSet<Identity>,
-}
-
-impl DirectoryMaker<'_> {
-    fn make(&mut self, name: &[u8]) -> Result<(), Errno> {
-        if self.made.len() >= MADE_AHEAD_MAX || is_reserved(name) {
-            return Err(Errno::NOENT);
-        }
-        fs::mkdirat(self.wanderer.here()?, name, Mode::RWXU)?;
-        self.wanderer.enter(name)?;
-        self.made.insert(Identity::of(self.wanderer.here()?)?);
-        Ok(())
-    }
-}
-
-impl Walker for DirectoryMaker<'_> {
-    fn up(&mut self) {
-        self.wanderer.up();
-    }
-
-    fn enter(&mut self, name: &[u8]) -> bool {
-        match self.wanderer.enter(name) {
-            Err(Errno::NOENT) => self.make(name).is_ok(),
-            entered => entered.is_ok(),
-        }
-    }
-}
-
-pub(super) fn is_link_to(directory: &OwnedFd, name: &Name, target: &[u8]) -> bool {
-    fs::readlinkat(directory, name.as_bytes(), Vec::new())
-        .is_ok_and(|there| there.as_bytes() == target)
 }
 
 /// Renames without ever replacing anything.

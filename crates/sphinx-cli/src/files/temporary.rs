@@ -14,12 +14,17 @@ use super::journal::{self, Files, Journal, Slot, Subject};
 use super::leftovers::{create_private, lock_file, partial_names};
 use super::source::{Sealed, SourceId};
 
+/// A file of so many bytes is forced to stable storage before it gets its name: for one that large it costs little.
+pub(super) const FORCED_BYTES_MIN: u64 = 4 << 20;
+
 /// A file under a temporary name; removed when dropped before it has got its own, unless it is kept in part.
 pub(super) struct Temporary {
     directory: Arc<OwnedFd>,
     name: Vec<u8>,
     file: File,
     partial: Option<Box<Partial>>,
+    /// Its size has been set, not written.
+    stretched: bool,
     named: bool,
 }
 
@@ -46,6 +51,7 @@ impl Temporary {
             name,
             file,
             partial: None,
+            stretched: false,
             named: false,
         })
     }
@@ -122,6 +128,7 @@ impl Temporary {
                 there: there.map(|slot| slot.sealed),
                 discarded: false,
             })),
+            stretched: false,
             named: false,
         })
     }
@@ -148,7 +155,8 @@ impl Temporary {
         self.file.read_exact_at(buf, offset)
     }
 
-    pub(super) fn set_size(&self, bytes: u64) -> io::Result<()> {
+    pub(super) fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        self.stretched = true;
         self.file.set_len(bytes)
     }
 
@@ -190,17 +198,26 @@ impl Temporary {
         &self.file
     }
 
+    /// Forces the data to stable storage where the file would else pass for a complete one after a crash of the machine:
+    /// by then its name, its size and its time may have been stored, and what it is known by is size and time. The size
+    /// of a small file that is written as it comes is stored behind its data.
+    fn force(&mut self) -> io::Result<()> {
+        if let Some(partial) = &mut self.partial {
+            // Most of it is safe already.
+            partial.journal.abandon()?;
+        } else if !self.stretched && self.file.metadata()?.len() < FORCED_BYTES_MIN {
+            return Ok(());
+        }
+        self.file.sync_data()
+    }
+
     /// Gives it its own name, by a function that takes directory and temporary name.
     pub(super) fn rename(
         mut self,
         rename: impl FnOnce(&OwnedFd, &[u8]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        if let Some(partial) = &mut self.partial {
-            // Most of it is safe already; after a crash of the machine nothing tells a file with a name from a complete one.
-            (partial.journal.abandon())
-                .and_then(|()| self.file.sync_data())
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        }
+        self.force()
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         rename(&self.directory, &self.name)?;
         self.named = true;
         if let Some(partial) = &self.partial {

@@ -4,6 +4,7 @@
 //! following links: what is sent is what was found, also when somebody changes the tree meanwhile.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub(super) enum Step {
     },
     File {
         name: Name,
-        /// `None` when things are only counted.
+        /// `None` when things are only counted, and where a tree is synchronized: most files are left alone there.
         file: Option<File>,
         stat: Stat,
     },
@@ -138,6 +139,22 @@ impl<'a> Walk<'a> {
         printable(&[source, &below, b"/", name.as_bytes()].concat())
     }
 
+    /// Opens the file of which [`next`](Self::next) has told last.
+    pub(super) fn open(&self, name: &Name) -> io::Result<(Stat, File)> {
+        let parent = self.descent.current().ok_or(Errno::NOENT)?;
+        let (stat, file) = open(parent, name)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok((stat, File::from(file))),
+            _ => Err(io::Error::other("it changed while it was being sent")),
+        }
+    }
+
+    /// The extended attributes of the file of which [`next`](Self::next) has told last.
+    pub(super) fn xattrs_of(&self, name: &Name) -> io::Result<Xattrs> {
+        let parent = self.descent.current().ok_or(Errno::NOENT)?;
+        Xattrs::read_at(parent, name.as_bytes())
+    }
+
     /// Leaves out what is still to come in an open directory (0 is the outermost).
     pub(super) fn leave_out(&mut self, depth: usize) {
         for directory in self.open.iter_mut().skip(depth) {
@@ -167,6 +184,9 @@ impl<'a> Walk<'a> {
         let (Some(sync), Some(parent)) = (&self.sync, self.descent.current()) else {
             return false;
         };
+        if sync.filter.is_empty() {
+            return false;
+        }
         let stat = fs::statat(parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
         let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
         let is_directory = kind == Ok(FileType::Directory);
@@ -181,7 +201,7 @@ impl<'a> Walk<'a> {
             self.source = PathBuf::from("standard input");
             let input = match self.counting {
                 true => Ok(None),
-                false => std::io::stdin().as_fd().try_clone_to_owned().map(Some),
+                false => io::stdin().as_fd().try_clone_to_owned().map(Some),
             };
             return match input {
                 Ok(input) => stream(name, input.map(File::from)),
@@ -225,17 +245,13 @@ impl<'a> Walk<'a> {
             Err(error) => return self.skip_io(name, "read", error),
         };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile if self.counting => self.file(name, None, stat),
-            FileType::RegularFile => {
-                // It may have been exchanged meanwhile: for a link, or for a pipe without a writer.
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let opened = fs::openat(&parent, name.as_bytes(), flags, Mode::empty())
-                    .and_then(|file| Ok((fs::fstat(&file)?, file)));
-                match opened {
-                    Ok((stat, file)) => self.file(name, Some(file), stat),
-                    Err(error) => self.skip_io(name, "read", error),
-                }
+            FileType::RegularFile if self.counting || self.sync.is_some() => {
+                self.file(name, None, stat)
             }
+            FileType::RegularFile => match open(&parent, &name) {
+                Ok((stat, file)) => self.file(name, Some(file), stat),
+                Err(error) => self.skip_io(name, "read", error),
+            },
             FileType::Directory => match open_directory(&parent, name.as_bytes())
                 .and_then(|directory| Ok((fs::fstat(&directory)?, directory)))
             {
@@ -370,7 +386,7 @@ impl<'a> Walk<'a> {
         opened.err() == Some(Errno::XDEV)
     }
 
-    fn skip_io(&self, name: Name, what: &str, error: impl Into<std::io::Error>) -> Step {
+    fn skip_io(&self, name: Name, what: &str, error: impl Into<io::Error>) -> Step {
         let error = error.into();
         let code = error.raw_os_error();
         let failure = local_io(what, &self.source_of(&name), error);
@@ -397,6 +413,13 @@ impl<'a> Walk<'a> {
             unread: false,
         }
     }
+}
+
+/// Opens what lay there as a file: it may have been exchanged meanwhile, for a link, or for a pipe without a writer.
+fn open(parent: &OwnedFd, name: &Name) -> Result<(Stat, OwnedFd), Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::openat(parent, name.as_bytes(), flags, Mode::empty())?;
+    Ok((fs::fstat(&file)?, file))
 }
 
 /// Follows a link's target in what is sent.

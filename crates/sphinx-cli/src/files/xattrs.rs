@@ -2,10 +2,11 @@
 //! labels of the kernel) mean something to their machine only, or give rights.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs;
+use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
 /// Of one file.
@@ -93,6 +94,29 @@ impl Xattrs {
         Ok(xattrs)
     }
 
+    /// Those of a file in an open directory, which is opened only if it has some, as most have none. Links are not
+    /// followed.
+    pub(super) fn read_at(directory: &OwnedFd, name: &[u8]) -> io::Result<Self> {
+        let number = directory.as_raw_fd().to_string();
+        let path = [b"/proc/self/fd/", number.as_bytes(), b"/", name].concat();
+        let mut list = [0; 256];
+        match fs::llistxattr(path, &mut list[..]) {
+            Ok(length) if user_names(&list[..length]).next().is_none() => {
+                return Ok(Self::default());
+            }
+            Err(Errno::OPNOTSUPP) => return Ok(Self::default()),
+            // There are some, or more names than fit, or there is no such way to the file.
+            _ => {}
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Self::read(File::from(fs::openat(
+            directory,
+            name,
+            flags,
+            Mode::empty(),
+        )?))
+    }
+
     /// Makes them those of an open file or directory.
     pub(super) fn write(&self, file: impl AsFd) -> Result<(), Errno> {
         let there = names(&file)?;
@@ -117,9 +141,11 @@ fn names(file: impl AsFd) -> Result<Vec<Vec<u8>>, Errno> {
             length => break length?,
         }
     };
-    let names = list[..length].split(|byte| *byte == 0);
-    Ok(names
-        .filter(|name| name.starts_with(PREFIX))
-        .map(<[u8]>::to_vec)
-        .collect())
+    Ok(user_names(&list[..length]).map(<[u8]>::to_vec).collect())
+}
+
+/// Those that users give, in a list as the kernel makes it.
+fn user_names(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let names = list.split(|byte| *byte == 0);
+    names.filter(|name| name.starts_with(PREFIX))
 }

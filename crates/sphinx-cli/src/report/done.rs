@@ -205,6 +205,9 @@ impl Done {
             )
             .with("workers", stats.load.workers)
             .with("worker_busy", worker_busy(stats))
+            .with("shards", stats.load.shards)
+            .with("steering", stats.load.steering)
+            .with("handovers", stats.load.handovers)
             .with("icm", stats.icm)
             .with("cc", stats.cc)
             .with("codec", stats.codec)
@@ -360,7 +363,8 @@ mod tests {
         overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive bundled_bytes bundles plr_mean burst rtt_ms window_bytes window_limited_ms streams_peak blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
         invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
-        io wakeups syscalls packets_per_send packets_per_receive gso_downgrades workers worker_busy";
+        io wakeups syscalls packets_per_send packets_per_receive gso_downgrades workers worker_busy \
+        shards steering handovers";
 
     fn done(bytes: u64) -> Done {
         let stats = Stats {

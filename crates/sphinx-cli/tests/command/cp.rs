@@ -1,6 +1,7 @@
 //! `sphx cp`: both ends, with an sshd of the test's own between them.
 
 mod blocked;
+mod crash;
 mod server;
 mod sync;
 
@@ -170,6 +171,31 @@ fn the_destination_means_what_it_means_to_cp() {
 }
 
 #[test]
+fn what_only_seems_to_be_there_is_replaced_by_the_same_command_again() {
+    let Some(sshd) = Sshd::start() else { return };
+    let scratch = Scratch::new();
+    scratch.file("movie", 5_000_000);
+    fs::write(scratch.path("in/movie"), vec![7; 5_000_000]).unwrap();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for name in ["movie", "in/movie"] {
+        let file = fs::File::open(scratch.path(name)).unwrap();
+        file.set_modified(then).unwrap();
+    }
+    let to = there(&scratch, "in");
+    let ended = cp(&scratch, &sshd, &["movie", &to]).expect(9);
+    let reason = ended.event("skipped")["reason"].to_string();
+    assert!(reason.contains("other contents"), "{reason}");
+    assert_eq!(
+        fs::read(scratch.path("in/movie")).unwrap(),
+        vec![7; 5_000_000]
+    );
+    let ended = cp(&scratch, &sshd, &["movie", &to]).expect(0);
+    assert_eq!(ended.event("file")["state"], "sent");
+    scratch.assert_same("movie", "in/movie");
+    assert_eq!(scratch.arrived(), ["movie"]);
+}
+
+#[test]
 fn names_reach_no_shell() {
     let Some(sshd) = Sshd::start() else { return };
     let scratch = Scratch::new();
@@ -296,7 +322,10 @@ fn mistakes_come_with_the_right_line() {
         (vec!["a", "h:b", "."], "of its own"),
         (vec!["g:a", "h:b", "."], "of its own"),
         (vec!["-r", "h:.", "in"], "in/NAME"),
+        (vec!["-r", "h:.", "in"], "sphx sync h:. in/"),
+        (vec!["-r", "me@h:", "in"], "sphx sync me@h: in/"),
         (vec!["-r", ".", "h:"], "sphx cp -r ../DIRECTORY HOST:"),
+        (vec!["-r", ".", "h:"], "sphx sync . HOST:DIRECTORY/"),
         (vec!["h:a", "h:b", "a"], "mkdir -p a"),
         (vec!["-oProxyCommand=x:a", "in"], ""),
         (vec!["--udp-port", "9-8", "a", "h:"], ""),

@@ -36,6 +36,7 @@ mod receiving;
 mod resume;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod several_paths;
+mod shards;
 mod standing;
 mod streams;
 #[cfg(all(feature = "lab", feature = "pep"))]

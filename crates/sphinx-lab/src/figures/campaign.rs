@@ -7,10 +7,10 @@ use std::{
     thread,
 };
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Sheet, Studio};
-use crate::runner::ScenarioFailure;
+use crate::{machine::Made, runner::ScenarioFailure};
 
 /// What is run once.
 pub(super) trait Case: Sync + Send {
@@ -43,7 +43,7 @@ pub(super) fn measure<C: Case>(
         path: path.clone(),
         error,
     };
-    let runs: Vec<C::Run> = match fs::read_to_string(&path) {
+    let runs: Vec<Line<C::Run>> = match fs::read_to_string(&path) {
         // A line that was cut off is measured again.
         Ok(text) => text
             .lines()
@@ -53,7 +53,7 @@ pub(super) fn measure<C: Case>(
         Err(error) => return Err(failed(error)),
     };
     let mut cases = cases;
-    cases.retain(|case| !runs.iter().any(|run| case.is_of(run)));
+    cases.retain(|case| !runs.iter().any(|line| case.is_of(&line.run)));
     // The first ones come last off the stack.
     cases.reverse();
     fs::create_dir_all(studio.directory).map_err(failed)?;
@@ -78,7 +78,11 @@ pub(super) fn measure<C: Case>(
     for (name, reason) in work.missing {
         sheet.missing(name, reason);
     }
-    Ok((!studio.stop.load(Ordering::SeqCst)).then_some(work.runs))
+    for line in &work.runs {
+        sheet.made(line.made.clone());
+    }
+    let runs = work.runs.into_iter().map(|line| line.run).collect();
+    Ok((!studio.stop.load(Ordering::SeqCst)).then_some(runs))
 }
 
 fn one_after_the_other<C: Case>(studio: &Studio<'_>, work: &Mutex<Work<C>>) -> io::Result<()> {
@@ -95,11 +99,15 @@ fn one_after_the_other<C: Case>(studio: &Studio<'_>, work: &Mutex<Work<C>>) -> i
         match outcome {
             Ok(run) => {
                 studio.progress.say(&format!("{name}: {}", C::result(&run)));
-                let mut line = serde_json::to_vec(&run)?;
-                line.push(b'\n');
+                let line = Line {
+                    run,
+                    made: studio.environment.made.clone(),
+                };
+                let mut text = serde_json::to_vec(&line)?;
+                text.push(b'\n');
                 let mut work = lock();
-                work.file.write_all(&line)?;
-                work.runs.push(run);
+                work.file.write_all(&text)?;
+                work.runs.push(line);
             }
             Err(reason) => {
                 studio.progress.say(&format!("{name}: {reason}"));
@@ -109,10 +117,19 @@ fn one_after_the_other<C: Case>(studio: &Studio<'_>, work: &Mutex<Work<C>>) -> i
     }
 }
 
+/// A line of the file.
+#[derive(Deserialize, Serialize)]
+struct Line<R> {
+    #[serde(flatten)]
+    run: R,
+    #[serde(default)]
+    made: Made,
+}
+
 /// What the threads share.
 struct Work<C: Case> {
     cases: Vec<C>,
-    runs: Vec<C::Run>,
+    runs: Vec<Line<C::Run>>,
     file: File,
     /// Cases that could not be run, and why.
     missing: Vec<(String, String)>,

@@ -262,6 +262,9 @@ pub(super) fn caveat(results: &Results) -> String {
         count(Validity::Starved),
     );
     match (noisy, starved) {
+        (0, 0) if results.environment.made.real_time => {
+            "Real traffic, at real-time priority: other programs had to wait.".to_owned()
+        }
         (0, 0) => "Real traffic; the machine was quiet.".to_owned(),
         (_, 0) => format!(
             "Real traffic. In {noisy} of {all} cells other programs used the machine: the emulator \

@@ -67,7 +67,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         Help::new(ELN, Middle::Eln),
     ],
     senders: &[Sender::OLD, Sender::RENO, Sender::CUBIC, Sender::BBR],
-    at_once: 2,
+    at_once: 4,
 };
 
 pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {

@@ -1,13 +1,13 @@
 //! The page of a figure and its files.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use sphinx_codes::svg::{self, Chart};
 
 use super::{Check, Figure, Outcome, Studio};
 use crate::{
     Validity,
-    machine::Environment,
+    machine::{Environment, Made},
     report::png,
     runner::{Results, ScenarioFailure},
 };
@@ -20,6 +20,8 @@ pub(super) struct Sheet {
     quick: bool,
     seeds: Option<u64>,
     environment: Environment,
+    /// How many runs were made how.
+    made: BTreeMap<Made, usize>,
     text: String,
     /// Of all runs so far.
     worst: Validity,
@@ -35,6 +37,7 @@ impl Sheet {
             quick: studio.quick,
             seeds: studio.seeds,
             environment: studio.environment.clone(),
+            made: BTreeMap::new(),
             text: String::new(),
             worst: Validity::Valid,
             outcome: Outcome::default(),
@@ -97,12 +100,18 @@ impl Sheet {
         let runs = groups.flat_map(|group| &group.runs);
         for run in runs {
             self.worst = self.worst.max(run.validity);
+            self.made(run.made.clone());
         }
         for missing in &results.missing {
             if !self.outcome.missing.contains(missing) {
                 self.outcome.missing.push(missing.clone());
             }
         }
+    }
+
+    /// Notes how a run was made.
+    pub(super) fn made(&mut self, made: Made) {
+        *self.made.entry(made).or_default() += 1;
     }
 
     /// Notes what could not be measured, and why.
@@ -160,16 +169,26 @@ impl Sheet {
             kernel,
             cpu,
             cores,
-            commit,
+            made,
         } = &self.environment;
-        let commit = commit
-            .as_ref()
-            .map_or(String::new(), |commit| format!(", commit {commit}"));
+        let made = match self.made.len() {
+            0 => vec![conditions(made)],
+            1 => self.made.keys().map(conditions).collect(),
+            _ => {
+                let runs =
+                    |(made, runs): (&Made, &usize)| format!("{runs} runs{}", conditions(made));
+                self.made.iter().map(runs).collect()
+            }
+        };
+        let made = match made.as_slice() {
+            [one] => one.clone(),
+            several => format!("; {}", several.join("; ")),
+        };
         let quick = if self.quick { " --quick" } else { "" };
         let seeds = self.seeds.map(|seeds| format!(" --seeds {seeds}"));
         let seeds = seeds.unwrap_or_default();
         let place = format!(
-            "Measured on {cpu}, {cores} cores, Linux {kernel}{commit}.\n\nReproduce this: \
+            "Measured on {cpu}, {cores} cores, Linux {kernel}{made}.\n\nReproduce this: \
              `sphx lab figure {}{quick}{seeds}`",
             self.argument
         );
@@ -191,6 +210,19 @@ impl Sheet {
             Err(error) => Err(ScenarioFailure::File { path, error }),
         }
     }
+}
+
+/// How runs were made, behind what they were made on.
+fn conditions(made: &Made) -> String {
+    let commit = match &made.commit {
+        Some(commit) => format!(", commit {commit}"),
+        None => ", commit unknown".to_owned(),
+    };
+    let priority = match made.real_time {
+        true => ", at real-time priority beside other programs",
+        false => "",
+    };
+    commit + priority
 }
 
 /// A table in Markdown, aligned for people.

@@ -47,7 +47,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     ],
     senders: &[Sender::OLD, Sender::RENO, Sender::CUBIC, Sender::BBR],
     // The links carry some hundred packets a second.
-    at_once: 4,
+    at_once: 8,
 };
 
 pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {

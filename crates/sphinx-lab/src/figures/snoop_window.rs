@@ -20,7 +20,7 @@ use crate::{
 
 const NAME: &str = "snoop-window";
 const TIME: Duration = Duration::from_secs(60);
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 const NONE: &str = "none";
 const LL: &str = "ll";
 const SACK: &str = "sack";

@@ -8,6 +8,7 @@ mod name;
 mod options;
 mod recv;
 mod send;
+mod steering;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -23,6 +24,7 @@ use self::mmsg::SendFormat;
 use self::options::{Applied, Buffer, Wanted};
 use self::recv::Receiver;
 use self::send::Sender;
+pub use self::steering::Steering;
 use crate::queue::FrameQueue;
 use crate::{
     Capabilities, Counters, Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Ready,
@@ -31,6 +33,13 @@ use crate::{
 
 /// Room for anything that the kernel can join into one buffer.
 const GRO_BUFFER_BYTES: usize = 65_536;
+
+/// Whether other sockets of this process may have the port of one that is bound.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Port {
+    Own,
+    Shared,
+}
 
 /// How long to wait where one of several sockets takes no more.
 const FULL_WAIT_NS: u64 = 1_000_000;
@@ -136,7 +145,37 @@ impl UdpIo {
     /// `AddrNotAvailable` that the address is not one of this host, and `PermissionDenied` that
     /// the port needs privileges. Without IPv6 support `[::]` fails; fall back to `0.0.0.0`.
     pub fn open(config: &UdpConfig) -> io::Result<Self> {
-        let socket = bind(config).map_err(|error| {
+        Self::open_in(config, Port::Own)
+    }
+
+    /// Opens several sockets of one port (`SO_REUSEPORT`), in their order, and lets the kernel [steer](Steering) datagrams to them unless
+    /// `by_hash`. Whether it does: otherwise it goes by a hash of the addresses and ports.
+    ///
+    /// The first one is bound as any other socket is, so that a port that somebody has is refused. They have to be closed together, as the kernel
+    /// counts those that are left.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn open_shards(
+        config: &UdpConfig,
+        steering: &Steering,
+        by_hash: bool,
+    ) -> io::Result<(Vec<Self>, bool)> {
+        let first = Self::open(config)?;
+        let mut config = config.clone();
+        config.bind.set_port(first.local_addr.port());
+        socket2::SockRef::from(&first.as_fd()).set_reuse_port(true)?;
+        let mut shards = vec![first];
+        while shards.len() < steering.shards() {
+            shards.push(Self::open_in(&config, Port::Shared)?);
+        }
+        let steers = !by_hash && options::steer(shards[0].as_fd(), &mut steering.program()).is_ok();
+        Ok((shards, steers))
+    }
+
+    fn open_in(config: &UdpConfig, port: Port) -> io::Result<Self> {
+        let socket = bind(config, port).map_err(|error| {
             io::Error::new(
                 error.kind(),
                 format!("cannot open UDP {}: {error}", config.bind),
@@ -434,7 +473,7 @@ impl std::fmt::Debug for UdpIo {
     }
 }
 
-fn bind(config: &UdpConfig) -> io::Result<UdpSocket> {
+fn bind(config: &UdpConfig, port: Port) -> io::Result<UdpSocket> {
     let socket = Socket::new(
         Domain::for_address(config.bind),
         Type::DGRAM,
@@ -446,6 +485,9 @@ fn bind(config: &UdpConfig) -> io::Result<UdpSocket> {
     }
     if let Some(device) = &config.device {
         socket.bind_device(Some(device.as_bytes()))?;
+    }
+    if port == Port::Shared {
+        socket.set_reuse_port(true)?;
     }
     socket.bind(&config.bind.into())?;
     Ok(socket.into())

@@ -5,7 +5,7 @@ use std::mem::size_of_val;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use libc::c_int;
+use libc::{c_int, sock_filter, sock_fprog};
 
 use super::mmsg::{SendBatch, SendFormat};
 use crate::queue::Transmit;
@@ -15,17 +15,35 @@ use crate::{Destination, Ecn};
 const SEGMENTS_MAX_NEW: usize = 128;
 const SEGMENTS_MAX_OLD: usize = 64;
 
+/// As on every architecture but SPARC and PA-RISC (asm-generic/socket.h).
+const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
+
 /// Sets an option whose value is an integer.
 fn set(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    // SAFETY: the option's value is an integer.
+    unsafe { set_value(socket, level, name, &value) }
+}
+
+/// Sets an option.
+///
+/// # Safety
+///
+/// The value has to be of the type that the option is made of, and addresses in it valid for what the kernel does there.
+unsafe fn set_value<T>(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
     // SAFETY: the pointer and the length describe `value`, which lives during the call and is
-    // only read. The descriptor is borrowed, hence open.
+    // only read. The descriptor is borrowed, hence open. The rest is the caller's promise.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             level,
             name,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
+            std::ptr::from_ref(value).cast(),
+            size_of_val(value) as libc::socklen_t,
         )
     };
     if result == 0 {
@@ -33,6 +51,16 @@ fn set(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::R
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Lets a program say which socket of the group that this one is in gets a datagram.
+pub(super) fn steer(socket: BorrowedFd<'_>, program: &mut [sock_filter]) -> io::Result<()> {
+    let program = sock_fprog {
+        len: program.len().try_into().map_err(io::Error::other)?,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the option takes a `sock_fprog`. The kernel reads as many instructions as there are, and copies them.
+    unsafe { set_value(socket, libc::SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program) }
 }
 
 /// What [`apply`] achieved.

@@ -3,4 +3,5 @@
 mod arrival;
 mod limits;
 mod refusal;
+mod steering;
 mod support;

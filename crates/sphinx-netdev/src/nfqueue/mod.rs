@@ -5,6 +5,7 @@
 //! happens, the kernel removes both, and packets pass as before.
 
 mod frames;
+mod inbox;
 mod rules;
 
 use std::{
@@ -13,6 +14,7 @@ use std::{
 };
 
 pub use frames::{FrameSender, Mac, Way};
+pub use inbox::Inbox;
 pub use rules::{Cgroup, Hook, Own, Rules, Selection, is_taken, shows_ports};
 
 use rustix::{
@@ -154,14 +156,14 @@ impl Queue {
         })
     }
 
-    /// Takes the messages that have come, for [`read`]; returns their length.
+    /// Takes messages that have come, for [`read`]. True if that was all.
     ///
     /// # Errors
     ///
     /// `WouldBlock` if there are none; ENOBUFS if the kernel could not tell of some packets, which have
     /// passed.
-    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.socket.receive(buffer)
+    pub fn receive(&self, inbox: &mut Inbox) -> io::Result<bool> {
+        inbox.fill(self.socket.as_fd())
     }
 
     /// A packet passes. Verdicts are in the order of packets, and sent together.

@@ -1,4 +1,5 @@
-//! How packets leave: what goes over the hop waits in the agent's own queue, if it has one.
+//! How packets leave: what goes over the hop waits in the agent's own queue, if it has one. Every packet comes by here: what few of them need is in functions
+//! of its own that are not inlined.
 
 use super::Agent;
 use crate::{
@@ -28,6 +29,7 @@ impl Agent {
     }
 
     /// Lets go over the hop what a stage makes of a segment of a flow that is helped.
+    #[inline]
     pub(super) fn depart(
         &mut self,
         key: FlowKey,
@@ -35,9 +37,15 @@ impl Agent {
         output: Output,
         flow: &mut Flow,
     ) {
-        if flow.upload.is_none() && flow.acks.is_none() && flow.pacer.is_none() {
-            return self.leave_with(Some(key), output, None, &mut flow.counts);
+        match flow.upload.is_none() && flow.acks.is_none() && flow.pacer.is_none() {
+            true => self.leave_with(Some(key), output, None, &mut flow.counts),
+            false => self.depart_helped(key, segment, output, flow),
         }
+    }
+
+    /// Where something is done about acknowledgements, windows or bursts.
+    #[inline(never)]
+    fn depart_helped(&mut self, key: FlowKey, segment: &Segment, output: Output, flow: &mut Flow) {
         // What is more than what its host has said has its own window, as it is.
         let is_own = output.cause == Cause::Passed && segment.ack && !segment.syn && !segment.rst;
         let lowered = match is_own {
@@ -142,10 +150,19 @@ impl Agent {
     }
 
     /// Lets a packet leave that came from the hop, or what is made of it.
+    #[inline]
     pub(super) fn leave_home(&mut self, output: Output, flow: &mut Flow) {
+        match &flow.arriving {
+            Some(_) => self.leave_arriving(output, flow),
+            None => self.leave(output, &mut flow.counts),
+        }
+    }
+
+    #[inline(never)]
+    fn leave_arriving(&mut self, output: Output, flow: &mut Flow) {
         let what = self.config.returning;
         let Some(arriving) = &mut flow.arriving else {
-            return self.leave(output, &mut flow.counts);
+            return;
         };
         let mut out = std::mem::take(&mut self.arriving);
         match Segment::parse(output.packet.clone()) {
@@ -229,6 +246,7 @@ impl Agent {
     }
 
     /// Lets a packet leave: through the queue over the hop, at once the other way.
+    #[inline]
     pub(super) fn leave(&mut self, output: Output, counts: &mut Counts) {
         let from = output.to.other();
         let key = match &self.fair {
@@ -241,6 +259,7 @@ impl Agent {
         self.leave_with(key, output, None, counts);
     }
 
+    #[inline]
     fn leave_with(
         &mut self,
         key: Option<FlowKey>,
@@ -249,9 +268,20 @@ impl Agent {
         counts: &mut Counts,
     ) {
         let has_queue = self.fair.is_some() || self.queue.is_some() || self.config.dry_run;
-        if !has_queue && output.cause != Cause::Repair {
-            return self.out.push_back(output);
+        match has_queue || output.cause == Cause::Repair {
+            true => self.leave_by_queue(key, output, ack, counts),
+            false => self.out.push_back(output),
         }
+    }
+
+    #[inline(never)]
+    fn leave_by_queue(
+        &mut self,
+        key: Option<FlowKey>,
+        output: Output,
+        ack: Option<Ack>,
+        counts: &mut Counts,
+    ) {
         let over_hop = self.goes_over_hop(output.to.other());
         let output = match (output.cause, self.config.repair_dscp) {
             (Cause::Repair, Some(dscp)) => Output {
@@ -283,7 +313,15 @@ impl Agent {
         }
     }
 
+    #[inline]
     pub(super) fn drain_queue(&mut self) {
+        if self.queue.is_some() || self.fair.is_some() {
+            self.drain_queues();
+        }
+    }
+
+    #[inline(never)]
+    fn drain_queues(&mut self) {
         while let Some(output) = self.queue.as_mut().and_then(|queue| queue.pop(self.now)) {
             self.out.push_back(output);
         }

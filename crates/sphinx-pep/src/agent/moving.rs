@@ -39,6 +39,11 @@ pub(super) struct Moving {
 }
 
 impl Moving {
+    /// Whether any agent is told, or was.
+    pub(super) fn tells_others(&self) -> bool {
+        !self.mirrors.is_empty()
+    }
+
     fn tell(&mut self, peer: SocketAddr, message: Handover) {
         // What is told too fast is told in vain: it is help, and nobody relies on it.
         if self.messages.len() < MESSAGES_MAX {

@@ -14,7 +14,18 @@ const SILENT_NS: Time = 1_000 * MS;
 struct Share {
     key: FlowKey,
     rate: u64,
+    /// What its packets waited when one came last.
+    waited: Time,
     at: Time,
+}
+
+/// What an upload knows by the others of its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Common {
+    /// Its share of what all of them have, in bytes per second.
+    pub(super) rate: u64,
+    /// What its packets wait at least, as those of others have: a queue drains no faster than time passes.
+    pub(super) waited: Time,
 }
 
 /// Of all flows of an agent.
@@ -22,22 +33,33 @@ struct Share {
 pub(crate) struct Clients(HashMap<IpAddr, Vec<Share>>);
 
 impl Clients {
-    /// An upload comes at this rate, in bytes per second: its share of what all uploads of its host have.
-    pub(super) fn share(&mut self, now: Time, key: FlowKey, rate: u64) -> u64 {
+    /// An upload comes at this rate, in bytes per second, and its packets wait so long.
+    pub(super) fn share(&mut self, now: Time, key: FlowKey, rate: u64, waited: Time) -> Common {
         let is_live = |it: &Share| now.saturating_sub(it.at) < SILENT_NS;
         let host = key.mobile.ip();
         if self.0.len() >= CLIENTS_MAX && !self.0.contains_key(&host) {
             self.0.retain(|_, shares| shares.iter().any(is_live));
             if self.0.len() >= CLIENTS_MAX {
-                return rate;
+                return Common { rate, waited: 0 };
             }
         }
         let shares = self.0.entry(host).or_default();
         shares.retain(|it| is_live(it) && it.key != key);
+        let others = shares.iter();
+        let others = others.map(|it| it.waited.saturating_sub(now.saturating_sub(it.at)));
+        let longest = others.max().unwrap_or(0);
         if shares.len() < UPLOADS_MAX {
-            shares.push(Share { key, rate, at: now });
+            shares.push(Share {
+                key,
+                rate,
+                waited,
+                at: now,
+            });
         }
         let all: u128 = shares.iter().map(|it| u128::from(it.rate)).sum();
-        u64::try_from(all / shares.len() as u128).unwrap_or(rate)
+        Common {
+            rate: u64::try_from(all / shares.len() as u128).unwrap_or(rate),
+            waited: longest,
+        }
     }
 }

@@ -210,10 +210,12 @@ impl Control {
         (self.rate, self.waited, self.before) = (rate, waited, self.window);
     }
 
-    /// What a rate needs in flight where nothing waits.
+    /// What a rate needs in flight where nothing waits: whole segments, as senders send no others, and one more, for which a receiver waits that
+    /// acknowledges every other one.
     fn needed(&self, rate: u64, rtt_min: Time) -> u64 {
         let bytes = u128::from(rate) * u128::from(rtt_min) / 1_000_000_000;
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX / 4);
-        bytes.max(self.window_min())
+        let segments = bytes.div_ceil(self.mss) + 1;
+        (segments * self.mss).max(self.window_min())
     }
 }

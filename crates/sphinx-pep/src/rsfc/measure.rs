@@ -50,7 +50,7 @@ pub(super) struct Measure {
     lately: [Option<Time>; LATELY],
     /// The shortest delay that was given up last.
     given_up: Option<i64>,
-    /// From an acknowledgement here to what answers it, and the timestamp that is waited for.
+    /// From an acknowledgement here to what answers it, where nothing waits, and the timestamp that is waited for.
     beyond: Shortest,
     asked: Option<(u32, Time)>,
     last: Option<Time>,
@@ -117,13 +117,28 @@ impl Measure {
         self.lately = [None; LATELY];
     }
 
+    /// Packets wait so long at least. Where they seem to wait less, by more than a quarter of the round trip, the first of them met a queue already.
+    pub(super) fn expect(&mut self, least: Time) {
+        let (Some(waited), Some(rtt_min)) = (self.waited(), self.rtt_min()) else {
+            return;
+        };
+        let more = least.saturating_sub(waited);
+        if more > rtt_min / 4 {
+            self.delay.shorten(more);
+            for waited in self.lately.iter_mut().flatten() {
+                *waited = waited.saturating_add(more);
+            }
+        }
+    }
+
     /// A queue stands: no minimum is given up for being old.
     pub(super) fn hold(&mut self, now: Time) {
         self.beyond.since = now;
     }
 
     pub(super) fn data(&mut self, now: Time, (sent, echo): (u32, u32), payload: usize, end: u64) {
-        if let Some(waited) = self.delay.see(now, sent) {
+        let waited = self.delay.see(now, sent);
+        if let Some(waited) = waited {
             self.lately.rotate_right(1);
             self.lately[0] = Some(waited);
         }
@@ -133,7 +148,9 @@ impl Measure {
         if let Some((_, at)) = answered {
             let sample = now.saturating_sub(at);
             if sample < RTT_NS_MAX {
-                self.beyond.add(now, sample);
+                // Without what the packet has waited: where a queue never ends, no sample is without it.
+                self.beyond
+                    .add(now, sample.saturating_sub(waited.unwrap_or(0)));
                 self.last = Some(sample);
             }
         }

@@ -28,6 +28,9 @@ const BULK_BYTES: u64 = 64 << 10;
 const ROOM_BYTES: u64 = 128 << 10;
 const ROOM_FLIGHTS: u64 = 4;
 
+/// §2: for so long, an upload learns from others of its host what its packets wait.
+const BEGINNING_NS: Time = 1_000 * MS;
+
 /// Where acknowledgements have passed unseen, others pass as they are for so long, and one in any case: then what was told is known, as the receiver's own
 /// right edge is as far.
 pub(crate) const BLIND_NS: Time = 1_000 * MS;
@@ -111,6 +114,8 @@ pub(crate) struct Upload {
     scale: u8,
     unclamped: Option<Unclamped>,
     counted: bool,
+    /// When it was.
+    bulk_since: Time,
     measure: Measure,
     control: Control,
     /// In its place, with [`Mode::Rledbat`].
@@ -134,6 +139,7 @@ impl Upload {
             scale: setup.scale.min(14),
             unclamped: setup.unclamped,
             counted: false,
+            bulk_since: setup.now,
             measure: Measure::default(),
             control: Control::new(u64::from(setup.mss)),
             ledbat: None,
@@ -190,6 +196,7 @@ impl Upload {
         self.highest = self.highest.max(end);
         if self.bytes >= BULK_BYTES && !self.counted {
             self.counted = true;
+            self.bulk_since = context.now;
             match self.unclamped {
                 Some(why) => *context.counts.unclamped.entry(why).or_default() += 1,
                 None => context.counts.uploads += 1,
@@ -212,8 +219,13 @@ impl Upload {
         match context.settings.mode {
             Mode::Rsfc => {
                 self.ledbat = None;
-                let rate = context.clients.share(now, context.key, self.measure.rate());
-                self.control.see(now, target, rate, &mut self.measure);
+                let (rate, waited) = (self.measure.rate(), self.measure.waited().unwrap_or(0));
+                let common = context.clients.share(now, context.key, rate, waited);
+                if now.saturating_sub(self.bulk_since) < BEGINNING_NS {
+                    self.measure.expect(common.waited);
+                }
+                self.control
+                    .see(now, target, common.rate, &mut self.measure);
             }
             Mode::Rledbat => {
                 let ledbat = self.ledbat.get_or_insert_with(|| Ledbat::new(self.mss));

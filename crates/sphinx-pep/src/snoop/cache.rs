@@ -53,12 +53,13 @@ impl Cache {
     pub(super) fn insert(&mut self, start: u64, cached: Cached) {
         self.bytes += Cache::cost(&cached.packet);
         let index = self.first_behind(start);
-        match self.packets.get_mut(index).filter(|it| it.0 == start) {
-            Some((_, known)) => {
+        match self.packets.get_mut(index) {
+            Some((known_start, known)) if *known_start == start => {
                 let old = std::mem::replace(known, cached);
                 self.bytes -= Cache::cost(&old.packet);
             }
-            None => self.packets.insert(index, (start, cached)),
+            Some(_) => self.packets.insert(index, (start, cached)),
+            None => self.packets.push_back((start, cached)),
         }
     }
 
@@ -67,6 +68,8 @@ impl Cache {
         match (self.packets.front(), self.packets.back()) {
             (Some((_, first)), _) if first.end > position => 0,
             (_, Some((_, last))) if last.end <= position => self.packets.len(),
+            // The one behind the first is asked for with every timer.
+            _ if self.packets.get(1).is_some_and(|it| it.1.end > position) => 1,
             _ => self.packets.partition_point(|it| it.1.end <= position),
         }
     }
@@ -76,6 +79,11 @@ impl Cache {
         let packet = self.packets.get(self.first_behind(position));
         let packet = packet.filter(|it| it.0 <= position);
         packet.map(|(start, cached)| (*start, cached))
+    }
+
+    /// The packet that is oldest in the stream.
+    pub(super) fn first(&self) -> Option<&Cached> {
+        self.packets.front().map(|it| &it.1)
     }
 
     /// Whether everything lies before a position.

@@ -200,7 +200,22 @@ impl Snoop {
     pub(crate) fn deadline(&self) -> Option<Time> {
         let release = self.held.as_ref().map(|held| held.since + self.hold_max());
         let repair = self.next_repair().map(|(_, at)| at);
-        release.into_iter().chain(repair).min()
+        match (release, repair) {
+            (Some(release), Some(repair)) => Some(release.min(repair)),
+            _ => release.or(repair),
+        }
+    }
+
+    /// A time that [`deadline`](Snoop::deadline) is not before. It is asked for with every packet, and where nothing is missing, it takes a tenth as long.
+    pub(crate) fn deadline_at_least(&self) -> Time {
+        let is_whole = self.reported.is_empty() && self.classic.duplicates == 0;
+        if !is_whole || self.held.is_some() || self.profile == Profile::Classic {
+            return 0;
+        }
+        let head = self.cache.first();
+        head.map_or(Time::MAX, |it| {
+            it.departed.saturating_add(self.rtt.timeout())
+        })
     }
 
     /// The packet that is repaired by time, and when (§1.2 "Timer": one timer, earliest hole; without
@@ -215,7 +230,7 @@ impl Snoop {
         let is_whole = self.reported.is_empty() && self.classic.duplicates == 0;
         let candidate = match is_whole {
             true => None,
-            false => self.missing(self.repairable()).next(),
+            false => self.first_missing(),
         };
         let tails = self.attributed.is_none();
         let head = || self.cache.at(self.acknowledged).filter(|_| tails);
@@ -223,6 +238,12 @@ impl Snoop {
         candidate
             .filter(|(_, cached)| cached.repairs < REPAIRS_MAX && !self.is_outdated(cached))
             .map(|(start, cached)| (start, self.due(cached)))
+    }
+
+    /// Apart from the usual case above, which has no holes to look through.
+    #[inline(never)]
+    fn first_missing(&self) -> Option<(u64, &Cached)> {
+        self.missing(self.repairable()).next()
     }
 
     pub(crate) fn timeout(&mut self, context: &mut Context<'_>) {

@@ -7,6 +7,7 @@
 mod common;
 mod handoff;
 mod upload;
+mod windows;
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -52,6 +52,8 @@ pub(crate) fn hosts() -> Option<[Host; 2]> {
 pub(crate) struct Link {
     /// Every so manieth segment with data of the first host is lost; 0 for none.
     pub(crate) loses: AtomicU64,
+    /// Bytes in a second of what the first host sends, with a queue without end; 0 for no bound.
+    pub(crate) bytes_per_second: u64,
     /// Longest IP packet.
     pub(crate) mtu: AtomicUsize,
     /// Who sent a longer one is told by ICMP.
@@ -77,6 +79,7 @@ impl Default for Link {
     fn default() -> Link {
         Link {
             loses: AtomicU64::new(7),
+            bytes_per_second: 0,
             mtu: AtomicUsize::new(1500),
             tells_mtu: false,
             segments: AtomicU64::new(0),
@@ -157,6 +160,7 @@ pub(crate) fn carry(hosts: &[Host; 2], link: &Link) {
     let mut ways = [VecDeque::new(), VecDeque::new()];
     let mut buffer = vec![0; 2000];
     let (mut count, mut highest) = (0, None);
+    let mut busy = Instant::now();
     while !link.done.load(Relaxed) {
         for (from, way) in ways.iter_mut().enumerate() {
             while let Ok(length) = hosts[from].tun.receive(&mut buffer) {
@@ -191,7 +195,13 @@ pub(crate) fn carry(hosts: &[Host; 2], link: &Link) {
                     }
                     continue;
                 }
-                way.push_back((Instant::now() + DELAY, packet.to_vec()));
+                let mut sent = Instant::now();
+                if from == 0 && link.bytes_per_second > 0 {
+                    let takes = length as f64 / link.bytes_per_second as f64;
+                    busy = busy.max(sent) + Duration::from_secs_f64(takes);
+                    sent = busy;
+                }
+                way.push_back((sent + DELAY, packet.to_vec()));
             }
             while way.front().is_some_and(|(at, _)| *at <= Instant::now()) {
                 if let Some((_, packet)) = way.pop_front() {

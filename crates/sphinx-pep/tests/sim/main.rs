@@ -79,6 +79,8 @@ trait End {
     fn foreign_copies(&self) -> u64 {
         0
     }
+    /// How much has come.
+    fn received_bytes(&self) -> usize;
     /// For people.
     fn state(&self) -> String;
     /// All that has come.
@@ -111,6 +113,8 @@ struct Scene {
 struct Ended {
     to_mobile: Vec<u8>,
     to_fixed: Vec<u8>,
+    /// How much the mobile host had, and since when.
+    arrived: Vec<(Time, usize)>,
     reset: bool,
     /// Nothing more would have happened, and an end did not have everything.
     hung: bool,
@@ -295,7 +299,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
     let mut laws = Laws::default();
     let mut late = scene.late.map(Random);
     let (mut now, mut packets, mut steps) = (0, 0, 0_u64);
-    let mut forwarded = Vec::new();
+    let (mut forwarded, mut arrived) = (Vec::new(), Vec::new());
     let (mut said, mut heard) = (acks::Reader::default(), acks::Reader::default());
     let (mut said_back, mut heard_back) = (acks::Reader::default(), acks::Reader::default());
     let (mut silence, mut heard_at) = (0, 0);
@@ -361,6 +365,10 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                 ends[index].receive(now, &delivery.packet.0);
             }
         }
+        let bytes = ends[1].received_bytes();
+        if arrived.last().map_or(0, |last: &(Time, usize)| last.1) < bytes {
+            arrived.push((now, bytes));
+        }
         // What the ends have to say, to that too.
         for (index, end) in ends.iter_mut().enumerate() {
             for packet in end.take() {
@@ -369,9 +377,13 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
             }
         }
         let events = links.iter().filter_map(Link::next_event);
-        let timers = ends.iter_mut().filter_map(|end| end.next_event(now));
+        // Asked now, as at a message's time the next message is what is waited for.
+        let timers = ends.each_mut().map(|end| end.next_event(now));
         let timeout = agent.as_ref().and_then(Agent::next_timeout);
-        let next = events.chain(timers).chain(timeout).min();
+        let next = events
+            .chain(timers.into_iter().flatten())
+            .chain(timeout)
+            .min();
         let reset = ends.iter().any(E::is_reset);
         let ended = ends.iter().all(E::is_done) || reset;
         let Some(next) = next.filter(|_| !ended && now <= PATIENCE) else {
@@ -400,6 +412,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
             return Ended {
                 to_mobile: mobile.received(),
                 to_fixed: fixed.received(),
+                arrived,
                 reset,
                 hung: !ended,
                 at: ended_at,
@@ -415,8 +428,8 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
             };
         };
         now = next.max(now);
-        for end in &mut ends {
-            if end.next_event(now).is_some_and(|at| at <= now) {
+        for (end, at) in ends.iter_mut().zip(timers) {
+            if at.is_some_and(|at| at <= now) {
                 end.timeout(now);
             }
         }

@@ -237,6 +237,10 @@ impl End for Smol {
         format!("{state}: {waiting} bytes wait, {rest} behind them; {received} received")
     }
 
+    fn received_bytes(&self) -> usize {
+        self.received.len()
+    }
+
     fn received(self) -> Vec<u8> {
         self.received
     }

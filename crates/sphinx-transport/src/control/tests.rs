@@ -36,6 +36,11 @@ fn settings(service: Service) -> Settings {
     }
 }
 
+/// Ids that only one end can read.
+fn ids() -> IdMaker {
+    IdMaker::new(None, 0, None)
+}
+
 /// Who has the first ticket.
 fn guests(identity: &Identity) -> Guests {
     let mut list = AccessList::new();
@@ -139,8 +144,8 @@ impl Net {
 
     /// A client of `ticket` and the server of `identity`, the same service.
     fn pair(identity: &Identity) -> Self {
-        let server = Control::server(identity, guests(identity), settings(Service::PERF));
-        Self::new(Control::client(), server)
+        let server = Control::server(identity, guests(identity), settings(Service::PERF), ids());
+        Self::new(Control::client(ids()), server)
     }
 
     fn client(&mut self) -> &mut End {
@@ -487,7 +492,7 @@ fn a_cancelled_attempt_leaves_nothing() {
 #[test]
 fn impossible_addresses_are_refused() {
     for address in ["0.0.0.0:1", "10.0.0.1:0"] {
-        let result = Control::client().connect(
+        let result = Control::client(ids()).connect(
             Instant::now(),
             address.parse().expect("valid"),
             &ticket_with([0; 32], [0; 32]),

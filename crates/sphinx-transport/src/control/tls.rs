@@ -8,8 +8,8 @@ use std::time::Duration;
 use aws_lc_rs::constant_time;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
-    ClientConfig, EndpointConfig, RandomConnectionIdGenerator, ServerConfig, TransportConfig,
-    VarInt,
+    ClientConfig, ConnectionId, ConnectionIdGenerator, EndpointConfig, RandomConnectionIdGenerator,
+    ServerConfig, TransportConfig, VarInt,
 };
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider, verify_tls13_signature};
@@ -17,7 +17,9 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime
 use rustls::server::NoServerSessionStorage;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
+use super::random_bytes;
 use super::session::MAX_MESSAGE_LEN;
+use crate::shards::Place;
 use crate::ticket::{Identity, pin_of};
 
 /// The versions of the protocol that this program speaks, newest first, by their ALPN ids (§2.3).
@@ -42,14 +44,40 @@ fn crypto_provider() -> CryptoProvider {
     }
 }
 
-pub(super) fn endpoint_config() -> EndpointConfig {
+/// Settings of an endpoint, whose connection ids name the `place`, if there is one.
+pub(super) fn endpoint_config(place: Option<Place>) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     // RFC 9443 tells the planes apart by the bit that grease would flip.
     config.grease_quic_bit(false);
     config.supported_versions(vec![1]);
     // The default's 24 random bits collide under a flood of clients.
-    config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(CID_LEN)));
+    config.cid_generator(move || match &place {
+        Some(place) => Box::new(ShardIds(place.clone())),
+        None => Box::new(RandomConnectionIdGenerator::new(CID_LEN)),
+    });
     config
+}
+
+/// Ids of one shard: random ones that name it.
+struct ShardIds(Place);
+
+impl ConnectionIdGenerator for ShardIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        loop {
+            let id: [u8; CID_LEN] = random_bytes();
+            if self.0.is_named_by(id) {
+                return ConnectionId::new(&id);
+            }
+        }
+    }
+
+    fn cid_len(&self) -> usize {
+        CID_LEN
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Small windows, no probing, no timeout: liveness, path MTU and everything large belong to the

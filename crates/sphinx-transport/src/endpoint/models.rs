@@ -62,13 +62,17 @@ fn an_engine_that_sleeps_is_told_to_stop() {
                 }
             }
         });
-        let server = Server {
-            lobby,
+        let engine_of = EngineOf {
             waker,
             thread: None,
-            local_addr: ([127, 0, 0, 1], 1).into(),
             pool: BufferPool::new(0),
+        };
+        let server = Server {
+            lobby,
+            engines: vec![engine_of],
+            local_addr: ([127, 0, 0, 1], 1).into(),
             identity: Identity::generate(),
+            guests: Guests::new(AccessList::new()),
         };
         drop(server);
         engine.join().unwrap();

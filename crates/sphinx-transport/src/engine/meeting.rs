@@ -96,15 +96,15 @@ impl<Io: PacketIo> Engine<Io> {
         (!self.options.paths.is_empty()).then_some(self.options.bond)
     }
 
-    /// Why there is no room for another session, in words for who connects.
+    /// Why there is no room for another session, in words for who connects; with room, one is about to begin.
     fn no_room(&self, window: Window) -> Option<&'static str> {
         let sessions = self.sessions.len().max(self.lobby.waiting());
-        if self.options.once && self.has_met {
-            Some("it serves one session only, and there is or was another")
-        } else if sessions >= SESSIONS_MAX {
+        if sessions >= SESSIONS_MAX {
             Some("it has too many sessions")
         } else if !self.budget().allows(window, self.windows) {
             Some("its sessions leave no memory for another one")
+        } else if self.options.once && !self.lobby.begin_only_session() {
+            Some("it serves one session only, and there is or was another")
         } else {
             None
         }

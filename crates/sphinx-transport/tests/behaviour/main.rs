@@ -15,6 +15,7 @@ mod moving;
 mod path;
 mod proxy;
 mod several;
+mod shards;
 mod short;
 mod support;
 mod tasks;

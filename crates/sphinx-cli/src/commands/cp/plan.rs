@@ -164,7 +164,8 @@ fn roots_of(args: &CpArgs, sources: &[Place]) -> Outcome<Vec<Root>> {
             fail_hint(
                 ErrorKind::Usage,
                 format!("'{shown}' has no name to get at the other end"),
-                "name what is to be copied: sphx cp -r ../DIRECTORY HOST:",
+                "name what is to be copied: sphx cp -r ../DIRECTORY HOST:; or copy what is in it: \
+                 sphx sync . HOST:DIRECTORY/",
             )
         })?;
         if !names.insert(name.to_vec()) {
@@ -186,13 +187,17 @@ fn twice(name: &[u8]) -> Failure {
 }
 
 fn nameless(source: &Place, destination: &Path) -> Failure {
-    let host = source.host.as_ref().map_or("", |host| host.name());
+    let host = (source.host.as_ref()).map_or("", |host| &host.destination);
+    let path = printable(&source.path);
     let destination = printable(destination.as_os_str().as_encoded_bytes());
     let destination = destination.trim_end_matches('/');
     fail_hint(
         ErrorKind::Usage,
         format!("what is at {host} has no name to get here"),
-        format!("give it one: sphx cp -r {host}:… {destination}/NAME"),
+        format!(
+            "to copy what is in it: sphx sync {host}:{path} {destination}/; or give it a name: \
+             sphx cp -r {host}:{path} {destination}/NAME"
+        ),
     )
 }
 

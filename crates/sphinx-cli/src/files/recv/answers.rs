@@ -127,15 +127,15 @@ impl Answers {
         name: &Name,
     ) -> Option<Reply> {
         let offer = self.offers;
-        let there = open_version(directory, name);
+        let there = find_version(directory, name);
         let size = |stat: &Stat| u64::try_from(stat.st_size).unwrap_or(0);
-        if let Some((stat, file)) = &there
+        if let Some(stat) = &there
             && size(stat) == wanted.size
         {
             if sync.asked.checksum {
                 let mut hasher = blake3::Hasher::new();
                 // One that cannot be read is replaced.
-                hasher.update_reader(file).ok()?;
+                hasher.update_reader(open_version(directory, name)?).ok()?;
                 let digest = hasher.finalize().into();
                 return Some(Reply::Digest { offer, digest });
             }
@@ -153,10 +153,11 @@ impl Answers {
         {
             return Some(Reply::Part { offer, sealed });
         }
-        let (stat, file) = there.filter(|_| !sync.asked.whole)?;
+        let stat = there.filter(|_| !sync.asked.whole)?;
         if size(&stat).min(wanted.size) < SIZE_MIN {
             return None;
         }
+        let file = open_version(directory, name)?;
         let chunks = Chunks::of(&file, size(&stat)).ok()??;
         Some(Reply::Chunks { offer, chunks })
     }
@@ -177,15 +178,17 @@ impl Answers {
     }
 }
 
-/// The file of this name, if it is one and can be read.
-fn open_version(directory: &OwnedFd, name: &Name) -> Option<(Stat, File)> {
+/// What the file of this name is, if it is one.
+fn find_version(directory: &OwnedFd, name: &Name) -> Option<Stat> {
     let stat = fs::statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return None;
-    }
+    (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(stat)
+}
+
+/// The same, if it can be read. It may have become something else meanwhile, which is harmless to open.
+fn open_version(directory: &OwnedFd, name: &Name) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(fs::openat(directory, name.as_bytes(), flags, Mode::empty()).ok()?);
-    Some((fs::fstat(&file).ok()?, file))
+    let file = fs::openat(directory, name.as_bytes(), flags, Mode::empty()).ok()?;
+    Some(File::from(file))
 }
 
 /// Whether a file has holes, or cannot be read. The sender's digest would depend on where they are.

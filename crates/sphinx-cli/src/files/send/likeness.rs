@@ -52,13 +52,17 @@ impl<O: Outgoing> Sender<'_, O> {
     pub(super) fn tell_attributes(
         &mut self,
         name: &Name,
-        file: &File,
+        file: Option<&File>,
         stat: &Stat,
     ) -> Outcome<Result<(), Failure>> {
         if self.sync.is_none() {
             return Ok(Ok(()));
         }
-        match Xattrs::read(file) {
+        let xattrs = match file {
+            Some(file) => Xattrs::read(file),
+            None => self.walk.xattrs_of(name),
+        };
+        match xattrs {
             Ok(xattrs) => {
                 self.tell_owner(ids(stat))?;
                 self.tell_xattrs(xattrs).map(Ok)

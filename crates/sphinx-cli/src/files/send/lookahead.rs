@@ -18,6 +18,9 @@ const PATHS_BYTES_MAX: usize = 512 << 10;
 /// The same where everything is offered, as nearly nothing else is sent of most files.
 const SYNC_OFFERS_MAX: usize = 32_768;
 const SYNC_PATHS_BYTES_MAX: usize = 4 << 20;
+/// Of all that may be offered ahead, what is asked about at once: answers to the first offers come while the others are on
+/// their way.
+const BATCHES: usize = 16;
 /// Smaller files are not worth an offer where they are sent without waiting for the answer.
 const OFFER_SIZE_MIN: u64 = 1 << 10;
 /// What has come of smaller files is not worth keeping.
@@ -82,17 +85,19 @@ impl<'a> Lookahead<'a> {
         self.number
     }
 
-    /// Writes more offers and the question about them, if there are few left; true if it did.
+    /// Writes a batch of offers and the question about them, if there is room for one; true if it did.
     pub(super) fn top_up(&mut self, key: &SourceKey, out: &mut Vec<u8>) -> bool {
-        if self.ahead.len() > self.limits.offers / 2 || self.path_bytes > self.limits.path_bytes / 2
-        {
+        let Limits {
+            offers, path_bytes, ..
+        } = self.limits;
+        let fits = self.ahead.len() + offers / BATCHES <= offers
+            && self.path_bytes + path_bytes / BATCHES <= path_bytes;
+        if !fits {
             return false;
         }
         let before = self.number;
-        while !self.ended
-            && self.ahead.len() < self.limits.offers
-            && self.path_bytes < self.limits.path_bytes
-        {
+        let last = before + (offers / BATCHES) as u64;
+        while !self.ended && self.number < last && self.path_bytes < path_bytes {
             self.step(key, out);
         }
         if self.number > before {

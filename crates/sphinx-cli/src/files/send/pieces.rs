@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{SeekFrom, Stat, fstat, seek};
 use rustix::io::Errno;
 
-use super::{Ended, READ_BYTES, Sender};
+use super::file::Ended;
+use super::{READ_BYTES, Sender};
 use crate::channel::Outgoing;
 use crate::failure::Outcome;
 use crate::files::digest::{ContentDigest, LEAF_BYTES};

@@ -2,57 +2,61 @@
 
 use std::io::{self, Read, Seek};
 
+use super::Sender;
+use super::file::Ended;
 use super::pieces::OpenFile;
-use super::{Ended, Sender};
 use crate::channel::Outgoing;
 use crate::failure::Outcome;
 use crate::files::chunks::{Chunks, chunk_of, cut};
 use crate::files::digest::ContentDigest;
 use crate::files::replies::Answer;
+use crate::files::sync::Sync;
 use crate::files::wire::{Piece, put_piece};
 
 impl<O: Outgoing> Sender<'_, O> {
-    /// What becomes of a file by what the receiver has of it; nothing if it is to be sent as files are.
-    pub(super) fn version(&mut self, opened: &mut OpenFile<'_>) -> Outcome<Option<Ended>> {
-        let Some(sync) = self.sync.clone() else {
-            return Ok(None);
-        };
-        let answer = match opened.offer.take() {
-            Some(offer) => self.answer(offer)?,
-            None => None,
-        };
+    /// A file of which the receiver does not have all, by size and time at least.
+    pub(super) fn version(&mut self, sync: &Sync, mut opened: OpenFile<'_>) -> Outcome<Ended> {
         self.hear()?;
         if self.unwanted {
-            return Ok(Some(Ended::Unwanted));
+            return Ok(Ended::Unwanted);
         }
         let size = opened.size;
-        let present = match &answer {
-            Some(Answer::Present) => true,
-            Some(Answer::Digest(digest)) => match self.has_digest(opened, digest) {
-                Ok(has) => has,
-                Err(error) => return Ok(Some(self.unreadable(opened.name, error))),
-            },
-            _ => false,
-        };
-        if present || sync.asked.dry_run {
-            let piece = match present {
-                true => Piece::Unchanged,
-                false => Piece::Trial,
-            };
-            put_piece(&mut self.gathered, &piece);
-            self.pass_on_if_full()?;
-            return Ok(Some(Ended::Unsent { size, present }));
+        let answer = opened.answer.take();
+        if let Some(Answer::Digest(digest)) = &answer {
+            match self.has_digest(&mut opened, digest) {
+                Ok(true) => return self.unsent(size, true),
+                Ok(false) => {}
+                Err(error) => return Ok(self.unreadable(opened.name, error)),
+            }
+        }
+        if sync.asked.dry_run {
+            return self.unsent(size, false);
         }
         match answer {
             // What has holes keeps them.
             Some(Answer::Chunks(chunks)) if !opened.is_sparse() => {
-                self.changes(opened, &chunks).map(Some)
+                self.changes(&mut opened, &chunks)
             }
             answer => {
                 opened.answer = answer;
-                Ok(None)
+                self.contents(opened)
             }
         }
+    }
+
+    /// A file of which nothing is sent: it is there, or this is a trial.
+    pub(super) fn unsent(&mut self, size: u64, present: bool) -> Outcome<Ended> {
+        self.hear()?;
+        if self.unwanted {
+            return Ok(Ended::Unwanted);
+        }
+        let piece = match present {
+            true => Piece::Unchanged,
+            false => Piece::Trial,
+        };
+        put_piece(&mut self.gathered, &piece);
+        self.pass_on_if_full()?;
+        Ok(Ended::Unsent { size, present })
     }
 
     /// Reads all of a file, and looks whether that is what the receiver has read.

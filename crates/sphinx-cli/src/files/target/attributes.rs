@@ -34,9 +34,9 @@ impl Likeness {
         self.xattrs.is_empty()
     }
 
-    /// Whether a file has the extended attributes that it is to have.
-    pub(super) fn has_xattrs_of(&self, file: &OwnedFd) -> bool {
-        Xattrs::read(file).is_ok_and(|there| there == self.xattrs)
+    /// Whether a file in a directory has the extended attributes that it is to have.
+    pub(super) fn has_xattrs_of(&self, directory: &OwnedFd, name: &Name) -> bool {
+        Xattrs::read_at(directory, name.as_bytes()).is_ok_and(|there| there == self.xattrs)
     }
 }
 
@@ -108,6 +108,20 @@ impl Target {
         fs::futimens(&file, &times(attributes))
     }
 
+    /// Takes its time from a file that may be replaced and is not what it passes for by its time, so that it will be; true if
+    /// it did.
+    pub(in crate::files) fn outdate(&self, name: &Name) -> bool {
+        if !self.output.rules.overwrite {
+            return false;
+        }
+        let times = Timestamps {
+            last_access: special(fs::UTIME_OMIT),
+            last_modification: special(fs::UTIME_NOW),
+        };
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        fs::utimensat(self.here(), name.as_bytes(), &times, flags).is_ok()
+    }
+
     /// Whether a file has the permissions, the time and the owner that it is to have.
     pub(super) fn is_like(&self, stat: &Stat, attributes: Attributes) -> bool {
         stat.st_mode & 0o7777 == self.output.mode(attributes.mode).as_raw_mode()
@@ -136,12 +150,14 @@ impl Target {
     }
 }
 
+/// A time that the kernel knows, or lets be.
+fn special(tv_nsec: i64) -> Timespec {
+    Timespec { tv_sec: 0, tv_nsec }
+}
+
 fn times(attributes: Attributes) -> Timestamps {
     Timestamps {
-        last_access: Timespec {
-            tv_sec: 0,
-            tv_nsec: fs::UTIME_NOW,
-        },
+        last_access: special(fs::UTIME_NOW),
         last_modification: Timespec {
             tv_sec: attributes.mtime_s,
             tv_nsec: i64::from(attributes.mtime_ns),

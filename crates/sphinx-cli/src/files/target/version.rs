@@ -5,7 +5,8 @@ use std::fs::File;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Target, is_link_to};
+use super::Target;
+use super::links::is_link_to;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::files::descent::open_directory;
 use crate::files::output::Refused;
@@ -262,14 +263,14 @@ impl Target {
             return Err(Refused::Entry(fail(ErrorKind::LocalIo, message)));
         }
         let like_it = self.is_like(&stat, attributes);
+        if like_it && self.likeness.has_xattrs_of(&parent, name) {
+            return Ok(());
+        }
         let file = match fs::openat(&parent, name.as_bytes(), flags, Mode::empty()) {
             // Its owner may not read it, and need not.
             Err(Errno::ACCESS) if like_it && self.likeness.has_no_xattrs() => return Ok(()),
             file => file.map_err(|error| self.refused("use", name, error))?,
         };
-        if like_it && self.likeness.has_xattrs_of(&file) {
-            return Ok(());
-        }
         let path = self.path_of(name);
         let applied = self.apply(&path, &file, attributes);
         applied.map_err(|error| self.refused("use", name, error))

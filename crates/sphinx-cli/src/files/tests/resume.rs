@@ -276,7 +276,11 @@ fn what_is_like_it_but_different_is_told() {
         let failure = received.unwrap_err();
         assert!(failure.message.contains("other contents"), "{failure}");
         assert_eq!(names(&to), ["a"]);
-        assert!(fs::read(there).unwrap() != contents());
+        assert!(fs::read(&there).unwrap() != contents());
+        // Where it may be replaced, the next transfer does.
+        let (_, received) = transfer(&[&path], &to, rules);
+        assert_eq!(received.is_ok(), rules.overwrite);
+        assert_eq!(fs::read(there).unwrap() == contents(), rules.overwrite);
     }
 }
 

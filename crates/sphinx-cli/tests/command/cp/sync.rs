@@ -20,10 +20,10 @@ fn sync(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
 }
 
 /// Numbers that a seed decides.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -130,7 +130,12 @@ fn lines(ended: &Ended) -> BTreeSet<(String, String)> {
 }
 
 /// What rsync would still have to do.
-fn left_for_rsync(scratch: &Scratch, more: &[&str], from: &str, to: &str) -> Option<String> {
+pub(super) fn left_for_rsync(
+    scratch: &Scratch,
+    more: &[&str],
+    from: &str,
+    to: &str,
+) -> Option<String> {
     let run = Command::new("rsync")
         .args(["-n", "-aicHX", "--delete"])
         .args(more)

@@ -219,5 +219,5 @@ pub(in crate::figures) const DESIGN: Design = Design {
              0.72 Mbit/s, or 1.44 where every second one is acknowledged. CAKE's filter is not among the contestants: the kernel here has no `sch_cake`. Nor is the radio with one channel for both directions, which \
              the emulator does not have.",
     time: Duration::from_secs(20),
-    at_once: 2,
+    at_once: 8,
 };

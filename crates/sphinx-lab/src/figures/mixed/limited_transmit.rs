@@ -89,5 +89,5 @@ pub(in crate::figures) const DESIGN: Design = Design {
     )],
     remark: "`tcp_recovery=0` has no effect since Linux 6.17, so time-based loss detection (RACK) is in both rows, and does most of what Limited Transmit was made for.",
     time: Duration::from_secs(30),
-    at_once: 4,
+    at_once: 8,
 };

@@ -144,7 +144,7 @@ pub(in crate::figures) const DESIGN: Design = Design {
     ],
     remark: "The published experiments (phones of three operators, 7.2 and 2.0 Mbit/s) are scatter plots and distributions whose values are not in the text.",
     time: Duration::from_secs(40),
-    at_once: 3,
+    at_once: 6,
 };
 
 pub(in crate::figures) const WEB: Design = Design {
@@ -176,7 +176,7 @@ pub(in crate::figures) const WEB: Design = Design {
     ],
     remark: "The published experiments (phones of three operators, 7.2 and 2.0 Mbit/s) are scatter plots and distributions whose values are not in the text.",
     time: Duration::from_secs(40),
-    at_once: 3,
+    at_once: 6,
 };
 
 pub(in crate::figures) const ABLATION: Design = Design {
@@ -226,5 +226,5 @@ pub(in crate::figures) const ABLATION: Design = Design {
     ],
     remark: "That the agent would not find back after a longer path without its check of the rate and without `monitor` is shown in virtual time (`make mutants-pep`), where they are taken out.",
     time: Duration::from_secs(40),
-    at_once: 3,
+    at_once: 6,
 };

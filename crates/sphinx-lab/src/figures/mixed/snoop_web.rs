@@ -91,5 +91,5 @@ pub(in crate::figures) const DESIGN: Design = Design {
              to 1085, with one connection for all 966 and 3000): the recording is not there, and the order of the columns in the source is not certain. The \
              longest bad periods of the published axis (22 s) are left out: in them nothing helps.",
     time: Duration::from_secs(60),
-    at_once: 4,
+    at_once: 8,
 };

@@ -350,6 +350,10 @@ impl End for Tcp {
         )
     }
 
+    fn received_bytes(&self) -> usize {
+        self.received.len()
+    }
+
     fn received(self) -> Vec<u8> {
         self.received
     }

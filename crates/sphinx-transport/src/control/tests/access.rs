@@ -13,8 +13,8 @@ const AT: &str = "10.0.0.2:4433";
 
 /// How the handshake of a client with `ticket` ends at a server with this list: who it is, or what both are told.
 fn meet(identity: &Identity, list: AccessList, ticket: &Ticket) -> Result<Peer, String> {
-    let server = Control::server(identity, Guests::new(list), settings(Service::PERF));
-    let mut net = Net::new(Control::client(), server);
+    let server = Control::server(identity, Guests::new(list), settings(Service::PERF), ids());
+    let mut net = Net::new(Control::client(ids()), server);
     net.connect(ticket, Service::PERF);
     net.run(ms(1000));
     let who = net
@@ -112,8 +112,8 @@ fn a_signature_is_good_for_its_key_and_session() {
     for (n, forge) in forged.iter().enumerate() {
         let identity = Identity::generate();
         let guests = Guests::new(list_of(&[], &[&key]));
-        let control = Control::server(&identity, guests, settings(Service::PERF));
-        let mut net = Net::new(Control::client(), control);
+        let control = Control::server(&identity, guests, settings(Service::PERF), ids());
+        let mut net = Net::new(Control::client(ids()), control);
         let ticket = ticket_of(&identity).without_secret().with_key(key.clone());
         let id = net.connect(&ticket, Service::PERF);
         // As if it had said its own already.
@@ -125,7 +125,7 @@ fn a_signature_is_good_for_its_key_and_session() {
         };
         let proof = secret.proof();
         let settings = settings(Service::PERF);
-        let cid = IdMaker::new(None, 0).make();
+        let cid = ids().make();
         let signature = forge(&key, &other, &proof);
         let params = Params {
             credential: Some(Credential::Key(key.public_key(), signature)),

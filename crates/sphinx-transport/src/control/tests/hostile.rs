@@ -10,7 +10,7 @@ type Change = fn(&[u8]) -> Vec<u8>;
 
 fn server() -> Control {
     let identity = Identity::generate();
-    Control::server(&identity, guests(&identity), settings(Service::PERF))
+    Control::server(&identity, guests(&identity), settings(Service::PERF), ids())
 }
 
 fn flush(control: &mut Control, now: Instant) -> Vec<Vec<u8>> {
@@ -37,7 +37,7 @@ fn begin(client: &mut Control, now: Instant, server: &Identity) {
 
 /// First flights of clients that never go on.
 fn first_flights(now: Instant, server: &Identity, count: usize) -> Vec<Vec<u8>> {
-    let mut client = Control::client();
+    let mut client = Control::client(ids());
     (0..count).for_each(|_| begin(&mut client, now, server));
     let flights = flush(&mut client, now);
     assert_eq!(flights.len(), count, "one datagram each");
@@ -133,7 +133,7 @@ fn clients_without_the_ticket_cost_nothing() {
 fn silent_clients_are_forgotten() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF));
+    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF), ids());
     for flight in first_flights(now, &identity, 10) {
         control.handle_datagram(now, CLIENT, None, &flight);
     }
@@ -157,7 +157,7 @@ fn silent_clients_are_forgotten() {
 fn a_flood_of_clients_must_show_its_addresses() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF));
+    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF), ids());
     // Not the honest client's: what they are sent again, once it is late, is not to reach that.
     let elsewhere = SocketAddr::new(CLIENT.ip(), CLIENT.port() + 1);
     for flight in first_flights(now, &identity, RETRY_FROM_HANDSHAKES + 50) {
@@ -168,7 +168,7 @@ fn a_flood_of_clients_must_show_its_addresses() {
 
     // An honest client gets through with one more round trip.
     while control.poll_event().is_some() {}
-    let mut net = Net::new(Control::client(), control);
+    let mut net = Net::new(Control::client(ids()), control);
     net.server().bytes_received = 1 << 30;
     net.connect(&ticket_of(&identity), Service::PERF);
     assert!(net.run_until_established(ms(1000)));
@@ -180,12 +180,12 @@ fn a_flood_of_clients_must_show_its_addresses() {
 fn an_address_that_was_shown_begins_one_handshake() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF));
+    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF), ids());
     for flight in first_flights(now, &identity, RETRY_FROM_HANDSHAKES) {
         control.handle_datagram(now, CLIENT, None, &flight);
     }
     flush(&mut control, now);
-    let mut client = Control::client();
+    let mut client = Control::client(ids());
     begin(&mut client, now, &identity);
     let hello = flush(&mut client, now).remove(0);
     control.handle_datagram(now, CLIENT, None, &hello);
@@ -214,11 +214,11 @@ fn an_address_that_was_shown_begins_one_handshake() {
 fn the_oldest_unfinished_handshake_makes_room() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF));
+    let mut control = Control::server(&identity, guests(&identity), settings(Service::PERF), ids());
     // From one address comes no more than a few clients have to say.
     for host in 0..(MAX_HANDSHAKES + 20) / 36 {
         let address = SocketAddr::new(CLIENT.ip(), 4000 + host as u16);
-        let mut clients = Control::client();
+        let mut clients = Control::client(ids());
         (0..36).for_each(|_| begin(&mut clients, now, &identity));
         // Twice, because most are asked to show their address first.
         for _ in 0..2 {
@@ -243,7 +243,7 @@ fn the_oldest_unfinished_handshake_makes_room() {
 fn failure_after(messages: impl Fn(&[u8], &[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
     let identity = Identity::generate();
     let settings = settings(Service::PERF);
-    let cid = IdMaker::new(None, 0).make();
+    let cid = ids().make();
     let params = Params {
         credential: Some(Credential::Ticket(identity.own_secret().id())),
         ..local_params(&settings, settings.budget.window(0), cid)

@@ -83,9 +83,9 @@ fn a_first_flight_that_is_sent_again_is_answered_again() {
 fn a_first_flight_is_answered_a_few_times_only() {
     let now = Instant::now();
     let identity = Identity::generate();
-    let mut server = Control::server(&identity, guests(&identity), settings(Service::PERF));
+    let mut server = Control::server(&identity, guests(&identity), settings(Service::PERF), ids());
     let flight = {
-        let mut client = Control::client();
+        let mut client = Control::client(ids());
         let (ticket, settings) = (ticket_of(&identity), settings(Service::PERF));
         client
             .connect(now, SERVER, &ticket, &settings)

@@ -1,0 +1,183 @@
+//! What becomes of a file whose turn has come.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use rustix::fs::Stat;
+
+use super::Sender;
+use super::lookahead::source;
+use super::pieces::OpenFile;
+use crate::channel::Outgoing;
+use crate::failure::{Failure, Outcome, local_io};
+use crate::files::digest::ContentDigest;
+use crate::files::paths::Name;
+use crate::files::replies::Answer;
+use crate::files::walk::attributes;
+use crate::files::wire::{Attributes, Entry, Piece, put_piece};
+use crate::text::{hex, printable};
+
+/// How the contents of a file ended.
+pub(super) enum Ended {
+    Whole {
+        size: u64,
+        digest: [u8; 32],
+    },
+    /// The receiver has them, or only would get them: the file has come to its end.
+    Unsent {
+        size: u64,
+        present: bool,
+    },
+    /// The receiver does not want them.
+    Unwanted,
+    /// They cannot be read.
+    Failed(Failure),
+}
+
+impl<O: Outgoing> Sender<'_, O> {
+    pub(super) fn file(&mut self, name: Name, file: Option<File>, stat: &Stat) -> Outcome<()> {
+        let path = self.walk.path_of(&name);
+        self.progress.set_name(printable(&path));
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let mut offer = self.lookahead.take(&path, size);
+        self.offer()?;
+        if self.hard_link(&name, stat)? {
+            return Ok(());
+        }
+        let mut answer = None;
+        if self.sync.is_some()
+            && let Some(offer) = offer.take()
+        {
+            answer = self.answer(offer)?;
+        }
+        let mut stat = *stat;
+        let mut file = file;
+        if file.is_none() && !matches!(answer, Some(Answer::Present)) {
+            match self.walk.open(&name) {
+                Ok((now, opened)) => (stat, file) = (now, Some(opened)),
+                Err(error) => {
+                    let failure = local_io("read", &self.walk.source_of(&name), error);
+                    return self.cannot_read(name, failure);
+                }
+            }
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if let Err(failure) = self.tell_attributes(&name, file.as_ref(), &stat)? {
+            return self.cannot_read(name, failure);
+        }
+        let source = source(self.key, &stat);
+        self.entry(&Entry::File {
+            name: name.clone(),
+            attributes: attributes(&stat),
+            size,
+            source,
+        })?;
+        let before = self.work.reused;
+        let ended = match &mut file {
+            None => self.unsent(size, true)?,
+            Some(file) => {
+                let opened = OpenFile {
+                    answer,
+                    file,
+                    name: &name,
+                    stat: &stat,
+                    size,
+                    source,
+                    offer,
+                };
+                match self.sync.clone() {
+                    Some(sync) => self.version(&sync, opened)?,
+                    None => self.contents(opened)?,
+                }
+            }
+        };
+        if let Ended::Whole { .. } | Ended::Unsent { .. } = ended {
+            self.likeness.has_come(&stat, &path);
+        }
+        self.end(&name, &path, self.work.reused - before, ended)
+    }
+
+    /// A file is left out before anything is said of it.
+    fn cannot_read(&mut self, name: Name, failure: Failure) -> Outcome<()> {
+        self.unread = true;
+        let reason = failure.message.clone();
+        self.skip(&name, failure);
+        self.entry(&Entry::Skipped { name, reason })
+    }
+
+    pub(super) fn stream(
+        &mut self,
+        name: Name,
+        input: Option<File>,
+        attributes: Attributes,
+    ) -> Outcome<()> {
+        let mut input = input.expect("it is opened to be sent");
+        let path = self.walk.path_of(&name);
+        self.progress.set_name(printable(&path));
+        self.entry(&Entry::Stream {
+            name: name.clone(),
+            attributes,
+        })?;
+        let mut digest = ContentDigest::default();
+        let mut size = 0;
+        let ended = loop {
+            self.hear()?;
+            if self.unwanted {
+                break Ended::Unwanted;
+            }
+            let read = match input.read(&mut self.buffer) {
+                Ok(0) => {
+                    let digest = digest.finish();
+                    break Ended::Whole { size, digest };
+                }
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => break self.unreadable(&name, error),
+            };
+            digest.data(&self.buffer[..read]);
+            self.work.read += read as u64;
+            put_piece(&mut self.gathered, &Piece::Data { bytes: read as u64 });
+            self.gathered.extend_from_slice(&self.buffer[..read]);
+            size += read as u64;
+            self.progress.add_bytes(read as u64);
+            // The next read may wait for long.
+            self.pass_on()?;
+        };
+        self.end(&name, &path, 0, ended)
+    }
+
+    /// Ends a file of which so much was not sent.
+    fn end(&mut self, name: &Name, path: &[u8], reused: u64, ended: Ended) -> Outcome<()> {
+        let piece = match ended {
+            Ended::Whole { size, digest } => {
+                self.totals.bytes = self.totals.bytes.saturating_add(size);
+                self.progress.add_file();
+                let digest_shown = hex(&digest);
+                (self.reporter).file("sent", path, size, reused, &digest_shown)?;
+                Piece::End { digest }
+            }
+            Ended::Unsent { size, present } => {
+                self.totals.bytes = self.totals.bytes.saturating_add(size);
+                self.progress.add_file();
+                self.progress.add_bytes(size);
+                let (status, reused) = match present {
+                    true => ("present", size),
+                    false => ("sent", 0),
+                };
+                self.work.reused += reused;
+                return self.reporter.file(status, path, size, reused, "");
+            }
+            Ended::Unwanted => Piece::Abort {
+                reason: "the receiver does not want it".to_owned(),
+            },
+            Ended::Failed(failure) => {
+                self.unread = true;
+                let reason = failure.message.clone();
+                self.skip(name, failure);
+                Piece::Abort { reason }
+            }
+        };
+        put_piece(&mut self.gathered, &piece);
+        self.pass_on_if_full()
+    }
+}

@@ -1,0 +1,374 @@
+//! Uploads of CUBIC whose windows an agent on the receiver's machine lowers: what the upload keeps, and what its packets wait.
+
+use std::{net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use sphinx_link::{Aqm, CoDel, Depth, IpPacket, Link, LinkConfig, Rate, RateTrace};
+use sphinx_pep::{Agent, Config, Counts, Laws, Side, Stage, rsfc::Rsfc};
+
+use super::{
+    ISN, MS, PAYLOAD, Time,
+    common::Segment,
+    linux::{Ack, Receiver, Sender},
+    number,
+};
+
+const SECOND: Time = 1000 * MS;
+/// Each way.
+const WAY: Time = 35 * MS;
+const SCALE: u8 = 7;
+/// Of the receiver, in its units.
+const WINDOW: u16 = 50_000;
+
+#[derive(Clone)]
+struct Case {
+    rsfc: Option<Rsfc>,
+    uploads: usize,
+    /// From the beginning of one to that of the next.
+    apart: Time,
+    rate: Rate,
+    queue: Depth,
+    aqm: Aqm,
+    /// From then on, the way up takes so much longer.
+    step: Option<(Time, Time)>,
+    end: Time,
+}
+
+impl Default for Case {
+    fn default() -> Case {
+        Case {
+            rsfc: Some(Rsfc::default()),
+            uploads: 1,
+            apart: 0,
+            rate: Rate::Constant(2_000_000),
+            queue: Depth::Bytes(1_000_000),
+            aqm: Aqm::None,
+            step: None,
+            end: 60 * SECOND,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Ended {
+    /// When each segment arrived, of which upload it was, and what it took on its way up.
+    arrived: Vec<(Time, usize, Time)>,
+    /// Segments in order, and when.
+    whole: Vec<(Time, usize, u64)>,
+    counts: Counts,
+}
+
+impl Ended {
+    /// Payload in Mbit/s, of an upload or of all.
+    fn rate(&self, of: Option<usize>, from: Time, to: Time) -> f64 {
+        let these = self
+            .whole
+            .iter()
+            .filter(|it| it.0 >= from && it.0 < to && of.is_none_or(|of| of == it.1));
+        let segments: u64 = these.map(|it| it.2).sum();
+        (segments * u64::from(PAYLOAD) * 8) as f64 * 1e3 / (to - from) as f64
+    }
+
+    /// The round trip that so many percent of the segments after a time had at most, in milliseconds.
+    fn rtt(&self, percent: usize, from: Time) -> f64 {
+        let mut took: Vec<Time> = self
+            .arrived
+            .iter()
+            .filter(|it| it.0 >= from)
+            .map(|it| it.2)
+            .collect();
+        took.sort_unstable();
+        took[took.len() * percent / 100] as f64 / 1e6 + WAY as f64 / 1e6
+    }
+}
+
+fn ends(of: usize) -> [SocketAddr; 2] {
+    let port = 40_000 + of as u16;
+    [([192, 0, 2, 1], 443).into(), ([10, 0, 0, 9], port).into()]
+}
+
+/// The first byte of a segment.
+fn sequence(number: u64) -> u32 {
+    ISN.wrapping_add(1)
+        .wrapping_add((number as u32).wrapping_mul(PAYLOAD))
+}
+
+struct Watched {
+    agent: Agent,
+    laws: Laws,
+}
+
+impl Watched {
+    fn put(&mut self, now: Time, from: Side, packet: Bytes) -> Bytes {
+        self.laws.input(from, &packet);
+        self.agent.handle_packet(now, from, packet);
+        let output = self.agent.poll_output().expect("what came");
+        self.laws.output(&output).expect("the laws");
+        output.packet
+    }
+}
+
+fn open(agent: &mut Watched, now: Time, of: usize) {
+    let [server, client] = ends(of);
+    let syn = Segment {
+        syn: true,
+        sack_permitted: true,
+        sequence: ISN,
+        window: 65_535,
+        scale: Some(SCALE),
+        mss: Some(1460),
+        timestamps: Some(((now / MS) as u32, 0)),
+        ..Segment::default()
+    };
+    let answer = Segment {
+        ack: Some(ISN.wrapping_add(1)),
+        sequence: 77,
+        timestamps: Some((((now + WAY) / MS) as u32, (now / MS) as u32)),
+        ..syn.clone()
+    };
+    agent.put(now + WAY, Side::Mobile, syn.packet(client, server));
+    agent.put(now + WAY, Side::Fixed, answer.packet(server, client));
+}
+
+fn run(case: &Case) -> Ended {
+    let up = LinkConfig {
+        rate: case.rate.clone(),
+        queue: case.queue,
+        aqm: case.aqm,
+        delay: Duration::from_nanos(WAY),
+        ..LinkConfig::default()
+    };
+    let longer = case.step.map(|(at, more)| {
+        let config = LinkConfig {
+            delay: up.delay + Duration::from_nanos(more),
+            ..up.clone()
+        };
+        (at, config)
+    });
+    let mut longer = longer;
+    let mut up = Link::new(up).expect("a link");
+    let mut back = Link::new(LinkConfig {
+        delay: Duration::from_nanos(WAY),
+        queue: Depth::Packets(100_000),
+        ..LinkConfig::default()
+    })
+    .expect("a link");
+    let mut agent = Watched {
+        agent: Agent::new(Config {
+            stage: Stage::Pass,
+            rsfc: case.rsfc,
+            ..Config::default()
+        }),
+        laws: Laws::default(),
+    };
+    // What the senders echo.
+    let mut echoes = vec![0; case.uploads];
+    let mut hosts: Vec<(Sender, Receiver)> = (0..case.uploads)
+        .map(|_| (Sender::new(), Receiver::default()))
+        .collect();
+    for (sender, _) in &mut hosts {
+        sender.edge = 0;
+    }
+    let mut opened = 0;
+    let of = |port: u16| usize::from(port - 40_000);
+    let mut ended = Ended {
+        arrived: Vec::new(),
+        whole: Vec::new(),
+        counts: Counts::default(),
+    };
+    let mut now = 2 * WAY;
+    while now < case.end {
+        while opened < case.uploads && opened as u64 * case.apart + 2 * WAY <= now {
+            open(&mut agent, now - 2 * WAY, opened);
+            hosts[opened].0.edge = u64::from(u16::MAX) / u64::from(PAYLOAD);
+            opened += 1;
+        }
+        if let Some((_, config)) = longer.take_if(|(at, _)| *at <= now) {
+            up.reconfigure(now, config).expect("a link");
+        }
+        for (of, (sender, _)) in hosts.iter_mut().enumerate() {
+            let [server, client] = ends(of);
+            while let Some(number) = sender.poll(now) {
+                let segment = Segment {
+                    sequence: sequence(number),
+                    ack: Some(78),
+                    window: 1000,
+                    timestamps: Some(((now / MS) as u32, echoes[of])),
+                    payload: vec![number as u8; PAYLOAD as usize],
+                    ..Segment::default()
+                };
+                up.enqueue(now, IpPacket(segment.packet(client, server).to_vec()));
+            }
+        }
+        let mut answers = Vec::new();
+        while let Some(delivery) = up.poll(now) {
+            let port = u16::from_be_bytes([delivery.packet.0[20], delivery.packet.0[21]]);
+            let packet = agent.put(now, Side::Mobile, delivery.packet.0.into());
+            let segment = Segment::read(&packet).expect("a segment");
+            let stamp = segment.timestamps.expect("one").0;
+            let took = now - u64::from(stamp) * MS;
+            ended.arrived.push((now, of(port), took));
+            let receiver = &mut hosts[of(port)].1;
+            let before = receiver.expected;
+            let number = number(segment.sequence, before);
+            let answer = receiver.receive(now, number, u64::from(stamp));
+            ended
+                .whole
+                .push((now, of(port), receiver.expected - before));
+            answers.extend(answer.map(|answer| (of(port), answer)));
+        }
+        for (of, (_, receiver)) in hosts.iter_mut().enumerate() {
+            answers.extend(receiver.timeout(now).map(|answer| (of, answer)));
+        }
+        for (of, answer) in answers {
+            let [server, client] = ends(of);
+            let segment = Segment {
+                sequence: 78,
+                ack: Some(sequence(answer.next)),
+                window: WINDOW,
+                sack: answer
+                    .blocks
+                    .iter()
+                    .map(|it| (sequence(it.0), sequence(it.1)))
+                    .collect(),
+                timestamps: Some(((now / MS) as u32, answer.echo as u32)),
+                ..Segment::default()
+            };
+            let packet = agent.put(now, Side::Fixed, segment.packet(server, client));
+            back.enqueue(now, IpPacket(packet.to_vec()));
+        }
+        while let Some(delivery) = back.poll(now) {
+            let port = u16::from_be_bytes([delivery.packet.0[22], delivery.packet.0[23]]);
+            let segment = Segment::read(&delivery.packet.0).expect("a segment");
+            let sender = &mut hosts[of(port)].0;
+            let at = |sequence: u32| number(sequence, sender.oldest());
+            let next = at(segment.ack.expect("an acknowledgement"));
+            let room = (u64::from(segment.window) << SCALE) / u64::from(PAYLOAD);
+            let ack = Ack {
+                next,
+                blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
+                echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
+            };
+            sender.edge = sender.edge.max(next + room);
+            echoes[of(port)] = segment.timestamps.expect("one").0;
+            sender.acknowledge(now, &ack);
+        }
+        let timers = hosts.iter().flat_map(|(sender, receiver)| {
+            (sender.next_event(now).into_iter()).chain(receiver.next_event())
+        });
+        now = timers
+            .chain(up.next_event())
+            .chain(back.next_event())
+            .chain(longer.as_ref().map(|it| it.0))
+            .chain((opened < case.uploads).then(|| opened as u64 * case.apart + 2 * WAY))
+            .min()
+            .expect("an event")
+            .max(now);
+        for (sender, _) in &mut hosts {
+            sender.timeout(now);
+        }
+    }
+    ended.counts = agent.agent.counts();
+    ended
+}
+
+/// What an upload keeps, of that without the agent, and the round trips of its packets, in milliseconds: medians, and what 95 % have at most, without and with it.
+fn compared(name: &str, case: &Case) -> (f64, [f64; 2], [f64; 2]) {
+    let from = 10 * SECOND;
+    let [none, some] = [None, case.rsfc].map(|rsfc| {
+        run(&Case {
+            rsfc,
+            ..case.clone()
+        })
+    });
+    let rates = [&none, &some].map(|it| it.rate(None, 0, case.end));
+    let [medians, most] = [50, 95].map(|percent| [&none, &some].map(|it| it.rtt(percent, from)));
+    println!(
+        "{name}: {rates:.3?} Mbit/s, round trips {medians:.0?} ms, 95 % {most:.0?} ms, {:?}",
+        some.counts.upload_states
+    );
+    (rates[1] / rates[0], medians, most)
+}
+
+/// The base round trip is 70 ms.
+#[test]
+fn an_upload_behind_a_deep_buffer_keeps_its_rate_and_does_not_wait() {
+    let (kept, medians, most) = compared("1 MB", &Case::default());
+    assert!(kept >= 0.97, "{kept}");
+    assert!(medians[0] > 2000.0, "{}", medians[0]);
+    assert!(
+        medians[1] <= 140.0 && most[1] <= 210.0,
+        "{medians:?} {most:?}"
+    );
+}
+
+#[test]
+fn an_upload_that_waits_little_loses_nothing() {
+    let short = Case {
+        queue: Depth::Bytes(64 << 10),
+        ..Case::default()
+    };
+    let managed = Case {
+        aqm: Aqm::CoDel(CoDel::default()),
+        ..Case::default()
+    };
+    for (name, case) in [("64 KB", short), ("CoDel", managed)] {
+        let (kept, ..) = compared(name, &case);
+        assert!(kept >= 0.97, "{name}: {kept}");
+    }
+}
+
+#[test]
+fn an_upload_over_a_cellular_link() {
+    let trace = include_str!("../../../../docs/examples/lte.up");
+    let (kept, _, most) = compared(
+        "LTE",
+        &Case {
+            rate: Rate::Trace(RateTrace::parse(trace).expect("a trace")),
+            ..Case::default()
+        },
+    );
+    assert!(kept >= 0.85 && most[1] <= 0.5 * most[0], "{kept} {most:?}");
+}
+
+/// Five seconds after the way up has become longer, the rate is what it was.
+#[test]
+fn an_upload_whose_way_becomes_longer() {
+    let at = 20 * SECOND;
+    let rate = |more| {
+        let ended = run(&Case {
+            step: Some((at, more)),
+            ..Case::default()
+        });
+        ended.rate(None, at + 5 * SECOND, 60 * SECOND)
+    };
+    let before = rate(0);
+    for more in [20, 60, 200] {
+        let after = rate(more * MS);
+        println!("{more} ms longer: {after:.3} of {before:.3} Mbit/s");
+        assert!(after >= 0.9 * before, "{more} ms: {after} of {before}");
+    }
+}
+
+/// However much later the second one begins: behind the queue of the first one, which is all that its own packets have ever seen.
+#[test]
+fn two_uploads_of_one_host_share_it_whenever_they_begin() {
+    for apart in [0, 500 * MS, 10 * SECOND] {
+        let ended = run(&Case {
+            uploads: 2,
+            apart,
+            ..Case::default()
+        });
+        let from = 20 * SECOND;
+        let [first, second] = [0, 1].map(|of| ended.rate(Some(of), from, 60 * SECOND));
+        let sum = first + second;
+        let jain = sum.powi(2) / (2.0 * (first.powi(2) + second.powi(2)));
+        let [median, most] = [50, 95].map(|percent| ended.rtt(percent, from));
+        println!(
+            "{} ms apart: {first:.3} and {second:.3} Mbit/s, Jain {jain:.3}, round trip {median:.0} ms, 95 % {most:.0} ms",
+            apart / MS
+        );
+        assert!(jain >= 0.95 && sum >= 0.9 * 1.928, "{apart}: {jain} {sum}");
+        assert!(median <= 140.0 && most <= 210.0, "{apart}: {median} {most}");
+    }
+}

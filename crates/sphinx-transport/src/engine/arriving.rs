@@ -1,0 +1,163 @@
+//! What arrives at the engine: from its socket, and from the sockets of other shards.
+
+use std::io;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use sphinx_driver::{Holding, Origin, Workshop};
+use sphinx_net::{PacketIo, PacketRx};
+use sphinx_proto::wire::{ConnectionId, is_data_plane};
+use sphinx_proto::{Time, Tuple};
+
+use super::{Engine, Member, time_since};
+use crate::control::Control;
+use crate::routes::Routes;
+use crate::sessions::Sessions;
+use crate::shards::{Letter, Shard};
+
+/// Runs that are taken from other shards in one turn.
+const TURN_LETTERS: usize = 64;
+
+/// Whom datagrams are for.
+struct Inside<'a> {
+    control: &'a mut Control,
+    routes: &'a Routes,
+    sessions: &'a mut Sessions<Member>,
+    holding: &'a mut Holding,
+    workshop: &'a mut Workshop,
+    strays: &'a mut u64,
+}
+
+impl Inside<'_> {
+    /// Takes a datagram in, or says which other shard it is for.
+    fn take(
+        &mut self,
+        (clock, now): (Instant, Time),
+        origin: Origin,
+        datagram: &mut [u8],
+        shard: Option<&Shard>,
+    ) -> Option<usize> {
+        let elsewhere = |datagram: &[u8]| shard.and_then(|shard| shard.elsewhere(datagram));
+        if !is_data_plane(datagram) {
+            let other = elsewhere(datagram);
+            if other.is_none() {
+                let Tuple { remote, local_ip } = origin.tuple;
+                self.control
+                    .handle_datagram(clock, remote, local_ip, datagram);
+            }
+            return other;
+        }
+        let Some(cid) = ConnectionId::of_datagram(datagram) else {
+            *self.strays += 1;
+            return None;
+        };
+        let cid = self.routes.session_of(cid);
+        if let Some(member) = self.sessions.wake(cid) {
+            member
+                .association
+                .handle_datagram(now, origin, datagram, self.workshop);
+        } else if !self.holding.hold(cid, origin, datagram) {
+            let other = elsewhere(datagram);
+            *self.strays += u64::from(other.is_none());
+            return other;
+        }
+        None
+    }
+}
+
+impl<Io: PacketIo> Engine<Io> {
+    /// The back end, which lends the datagrams, and who is to have them.
+    fn split(&mut self) -> (&mut Io, Option<&Shard>, Inside<'_>) {
+        let inside = Inside {
+            control: &mut self.control,
+            routes: &self.routes,
+            sessions: &mut self.sessions,
+            holding: &mut self.holding,
+            workshop: &mut self.workshop,
+            strays: &mut self.strays,
+        };
+        (&mut self.io, self.shard.as_ref(), inside)
+    }
+
+    /// One batch; how many buffers it had, and whether there may be more.
+    pub(super) fn receive(&mut self) -> io::Result<(usize, bool)> {
+        let base = self.base;
+        let (io, shard, mut inside) = self.split();
+        let count = io.rx().recv()?;
+        if count == 0 {
+            return Ok((0, false));
+        }
+        let clock = Instant::now();
+        let now = time_since(base, clock);
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let wall = wall.as_nanos().min(u128::from(u64::MAX)) as u64;
+        for index in 0..count {
+            let Some(mut received) = io.rx().received(index) else {
+                break;
+            };
+            // The kernel's wall clock, carried over to ours; a step of the wall clock between the
+            // two readings must not throw times far off.
+            let age = received
+                .timestamp_ns
+                .map_or(0, |at| wall.saturating_sub(at))
+                .min(100_000_000);
+            let (remote, local_ip) = (received.remote, received.local_ip);
+            let origin = Origin {
+                received_at: now.earlier_by(age),
+                tuple: Tuple { remote, local_ip },
+                ecn: received.ecn.bits(),
+            };
+            let stride = received.stride;
+            // What is for other shards: by shard, datagrams one after another.
+            let mut away: Vec<(usize, Vec<u8>)> = Vec::new();
+            for datagram in received.segments() {
+                let Some(to) = inside.take((clock, now), origin, datagram, shard) else {
+                    continue;
+                };
+                match away.last_mut() {
+                    Some((last, payload)) if *last == to => payload.extend_from_slice(datagram),
+                    _ => away.push((to, datagram.to_vec())),
+                }
+            }
+            for (to, payload) in away {
+                let datagrams = payload.len().div_ceil(stride);
+                let letter = Letter::Datagrams {
+                    origin,
+                    stride,
+                    payload,
+                };
+                if !shard.is_some_and(|shard| shard.hand_over(to, letter)) {
+                    *inside.strays += datagrams as u64;
+                }
+            }
+        }
+        Ok((count, count == io.capabilities().recv_batch_max))
+    }
+
+    /// What has arrived at other shards and is for this one, for a turn; how many runs there were, and whether there may be more.
+    pub(super) fn take_letters(&mut self) -> (usize, bool) {
+        let clock = Instant::now();
+        let now = time_since(self.base, clock);
+        for taken in 0..TURN_LETTERS {
+            let (_, shard, mut inside) = self.split();
+            match shard.and_then(Shard::next_letter) {
+                None => return (taken, false),
+                Some(Letter::Refused(remote)) => self.note_refused(clock, now, remote),
+                Some(Letter::Datagrams {
+                    origin,
+                    stride,
+                    mut payload,
+                }) => {
+                    let mut handovers = 0;
+                    for datagram in payload.chunks_mut(stride) {
+                        handovers += 1;
+                        inside.take((clock, now), origin, datagram, None);
+                    }
+                    self.handovers += handovers;
+                }
+            }
+        }
+        (TURN_LETTERS, true)
+    }
+}

@@ -1,0 +1,231 @@
+//! Several engines behind one UDP port of a server: which one has a session, and how datagrams that arrive at another one's socket get there.
+//!
+//! Each engine has a socket, sessions and memory of its own. A keyed hash of the connection id names the shard of a datagram, and all ids that a
+//! shard makes name it. Where the kernel steers by the same hash nothing needs to be handed over but what arrives while sockets come and go.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Instant;
+
+use sphinx_driver::Origin;
+use sphinx_net::Waker;
+use sphinx_net::udp::Steering;
+use sphinx_workers::{usable_cpus, workers_for};
+
+use crate::options::Options;
+
+/// Most shards of a server.
+pub const SHARDS_MAX: usize = 64;
+/// What may be on its way to a shard from all others: runs of datagrams, each of at most 64 KiB.
+const LETTERS_MAX: usize = 256;
+
+/// How many shards and, for each, workers a server has that was not told: what is given stays. One shard for each group of processors as large as an
+/// engine and its workers; `docs/line-rate.md` says why. Of these `cpus`, or without any, of all that this process may use.
+pub fn auto_shards(
+    shards: Option<usize>,
+    workers: Option<usize>,
+    cpus: &[usize],
+) -> (usize, usize) {
+    let usable = match cpus {
+        [] => usable_cpus().map_or(1, |cpus| cpus.len()),
+        cpus => cpus.len(),
+    };
+    shards_for(shards, workers, usable)
+}
+
+fn shards_for(shards: Option<usize>, workers: Option<usize>, usable: usize) -> (usize, usize) {
+    let workers = workers.unwrap_or_else(|| workers_for(usable / shards.unwrap_or(1).max(1)));
+    let shards = shards.unwrap_or_else(|| usable / (1 + workers));
+    (shards.clamp(1, SHARDS_MAX), workers)
+}
+
+/// What one of several shards is asked for: its part of the memory and of the processors, of which the first ones are the engines'.
+pub(crate) fn options_of(options: &Options, shard: usize, shards: usize) -> Options {
+    let cpus = &options.cpus;
+    let (engines, theirs) = cpus.split_at(shards.min(cpus.len()));
+    let engine = engines.iter().cycle().skip(shard).take(1);
+    let theirs = theirs.iter().cycle().skip(shard * options.workers);
+    let workers = theirs.take(options.workers);
+    Options {
+        memory: options.memory / shards as u64,
+        cpus: engine.chain(workers).copied().collect(),
+        ..options.clone()
+    }
+}
+
+/// Which shard ids are to name.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    steering: Steering,
+    shard: usize,
+}
+
+impl Place {
+    /// Those of all shards, in their order.
+    pub(crate) fn all(steering: &Steering) -> impl Iterator<Item = Self> {
+        let shards = 0..steering.shards();
+        shards.map(|shard| Self {
+            steering: steering.clone(),
+            shard,
+        })
+    }
+
+    /// Its number.
+    pub(crate) fn shard(&self) -> usize {
+        self.shard
+    }
+
+    /// Whether an id leads there.
+    pub(crate) fn is_named_by(&self, id: [u8; 8]) -> bool {
+        self.steering.of_id(id) == self.shard
+    }
+}
+
+/// What one shard has for another.
+pub(crate) enum Letter {
+    /// Datagrams, one after another, all of the same length but the last one.
+    Datagrams {
+        origin: Origin,
+        stride: usize,
+        payload: Vec<u8>,
+    },
+    /// The network says that nobody listens there. The kernel tells any socket of the port.
+    Refused(SocketAddr),
+}
+
+/// One of several engines of an endpoint, as the others see it.
+struct Neighbour {
+    letters: SyncSender<Letter>,
+    waker: Waker,
+}
+
+/// What an engine has that is one of several.
+pub(crate) struct Shard {
+    place: Place,
+    steers: bool,
+    /// Zero of the clock of all of them.
+    base: Instant,
+    letters: Receiver<Letter>,
+    /// All shards, this one among them.
+    all: Arc<[Neighbour]>,
+}
+
+impl Shard {
+    /// As many as `steering` knows, with the wakers of their engines; `steers`: the kernel does too.
+    pub(crate) fn all(steering: &Steering, wakers: Vec<Waker>, steers: bool) -> Vec<Self> {
+        let (neighbours, letters): (Vec<_>, Vec<_>) = wakers
+            .into_iter()
+            .map(|waker| {
+                let (sender, receiver) = sync_channel(LETTERS_MAX);
+                let letters = sender;
+                (Neighbour { letters, waker }, receiver)
+            })
+            .unzip();
+        let all: Arc<[Neighbour]> = neighbours.into();
+        let base = Instant::now();
+        let shards = Place::all(steering).zip(letters);
+        let shards = shards.map(|(place, letters)| Self {
+            place,
+            steers,
+            base,
+            letters,
+            all: Arc::clone(&all),
+        });
+        shards.collect()
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn base(&self) -> Instant {
+        self.base
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// What decides at which socket a datagram arrives.
+    pub(crate) fn steering(&self) -> &'static str {
+        if self.steers { "bpf" } else { "hash" }
+    }
+
+    /// The shard that a datagram belongs to, if that is another one.
+    pub(crate) fn elsewhere(&self, datagram: &[u8]) -> Option<usize> {
+        let shard = self.place.steering.of_datagram(datagram);
+        (shard != self.place.shard).then_some(shard)
+    }
+
+    /// Hands something over; whether there was room. It is lost otherwise, as in a full socket.
+    pub(crate) fn hand_over(&self, to: usize, letter: Letter) -> bool {
+        let Some(neighbour) = self.all.get(to) else {
+            return false;
+        };
+        let is_sent = neighbour.letters.try_send(letter).is_ok();
+        neighbour.waker.wake();
+        is_sent
+    }
+
+    /// Tells all others.
+    pub(crate) fn tell_refused(&self, remote: SocketAddr) {
+        for other in (0..self.count()).filter(|other| *other != self.place.shard) {
+            self.hand_over(other, Letter::Refused(remote));
+        }
+    }
+
+    /// What others have handed over.
+    pub(crate) fn next_letter(&self) -> Option<Letter> {
+        self.letters.try_recv().ok()
+    }
+
+    /// Lets the others look at what has changed.
+    pub(crate) fn wake_others(&self) {
+        for neighbour in self.all.iter() {
+            neighbour.waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rule_fills_the_machine_and_keeps_what_was_given() {
+        let auto = [1, 2, 3, 4, 8, 16, 64].map(|usable| shards_for(None, None, usable));
+        let expected = [(1, 0), (2, 0), (3, 0), (1, 3), (1, 4), (3, 4), (12, 4)];
+        assert_eq!(auto, expected);
+        assert_eq!(shards_for(Some(2), None, 8), (2, 3));
+        assert_eq!(shards_for(Some(2), None, 2), (2, 0));
+        assert_eq!(shards_for(None, Some(0), 8), (8, 0));
+        assert_eq!(shards_for(None, Some(9), 4), (1, 9));
+        assert_eq!(shards_for(Some(0), Some(0), 4), (1, 0));
+        assert_eq!(shards_for(None, Some(0), 1000), (SHARDS_MAX, 0));
+    }
+
+    #[test]
+    fn processors_are_the_engines_first_and_then_the_workers() {
+        let cpus_of = |cpus: &[usize], shards: usize, workers| {
+            let options = Options {
+                cpus: cpus.to_vec(),
+                workers,
+                memory: 60,
+                ..Options::default()
+            };
+            let of = |shard| {
+                let of = options_of(&options, shard, shards);
+                assert_eq!(of.memory, 60 / shards as u64);
+                of.cpus
+            };
+            (0..shards).map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(cpus_of(&[4, 5, 6, 7, 8, 9], 2, 2), [[4, 6, 7], [5, 8, 9]]);
+        assert_eq!(cpus_of(&[4, 5, 6], 2, 1), [[4, 6], [5, 6]]);
+        assert_eq!(cpus_of(&[4, 5], 2, 3), [[4], [5]]);
+        assert_eq!(cpus_of(&[4], 3, 0), [[4], [4], [4]]);
+        assert_eq!(cpus_of(&[], 2, 1), [const { Vec::<usize>::new() }; 2]);
+    }
+}

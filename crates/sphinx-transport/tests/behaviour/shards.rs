@@ -1,0 +1,204 @@
+//! Servers with several engines behind one port.
+
+use std::collections::BTreeSet;
+
+use sphinx_transport::{AccessList, ErrorKind, Io, Options, Server, Service, Session};
+
+use crate::proxy::Proxy;
+use crate::support::*;
+
+fn with_shards(shards: usize) -> Options {
+    Options {
+        shards,
+        ..Options::default()
+    }
+}
+
+/// The other end of this client, of those that wait to be accepted: it is told a number.
+fn accept_each(listener: &Server, clients: &[Session]) -> Vec<Session> {
+    let mut servers: Vec<_> = clients.iter().map(|_| None).collect();
+    for (number, client) in clients.iter().enumerate() {
+        let mut stream = client.open_uni().unwrap();
+        stream.write_all(&[number as u8]).unwrap();
+        stream.finish().unwrap();
+    }
+    for _ in clients {
+        let session = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
+        let number = read_all(&mut session.accept_uni().unwrap()).unwrap();
+        servers[usize::from(number[0])] = Some(session);
+    }
+    let servers = servers.into_iter().map(|server| server.expect("each once"));
+    servers.collect()
+}
+
+fn connect_all(listener: &Server, clients: usize) -> Vec<Session> {
+    let ticket = ticket(listener, listener.local_addr());
+    let connect = |_| client(&ticket, &Options::default()).unwrap();
+    (0..clients).map(connect).collect()
+}
+
+fn handovers(sessions: &[Session]) -> u64 {
+    sessions.iter().map(|s| s.stats().load.handovers).sum()
+}
+
+#[test]
+fn two_hundred_sessions_on_two_shards_all_finish() {
+    const SESSIONS: usize = 200;
+    bounded(|| {
+        let listener = server_with(&with_shards(2));
+        let clients = connect_all(&listener, SESSIONS);
+        let servers = accept_each(&listener, &clients);
+        // Eight at a time, all of them open.
+        std::thread::scope(|scope| {
+            for part in 0..8 {
+                let (clients, servers) = (&clients, &servers);
+                scope.spawn(move || {
+                    for number in (part..SESSIONS).step_by(8) {
+                        let data = content(number as u64, 100_000);
+                        transfer(&clients[number], &servers[number], &data);
+                        transfer(&servers[number], &clients[number], &data);
+                    }
+                });
+            }
+        });
+        for server in &servers {
+            let load = server.stats().load;
+            assert_eq!((load.shards, load.steering), (2, Some("bpf")));
+            assert_eq!(load.handovers, 0, "the kernel steers");
+        }
+        let load = clients[0].stats().load;
+        assert_eq!((load.shards, load.steering), (1, None));
+    });
+}
+
+/// What the kernel steers by is not the address.
+#[test]
+fn a_client_that_changes_its_address_stays_with_its_session() {
+    for by_hash in [false, true] {
+        bounded(move || {
+            let options = Options {
+                shards_by_hash: by_hash,
+                ..with_shards(3)
+            };
+            let listener = server_with(&options);
+            let proxies: Vec<_> = (0..6)
+                .map(|n| Proxy::start(listener.local_addr(), link(0.01, n), link(0.01, 99 + n)))
+                .collect();
+            let clients: Vec<_> = proxies
+                .iter()
+                .map(|proxy| {
+                    let ticket = ticket(&listener, proxy.address());
+                    client(&ticket, &Options::default()).unwrap()
+                })
+                .collect();
+            let servers = accept_each(&listener, &clients);
+            let mut addresses = BTreeSet::new();
+            for round in 0..4 {
+                std::thread::scope(|scope| {
+                    for (client, server) in std::iter::zip(&clients, &servers) {
+                        addresses.insert(server.remote_addr());
+                        scope.spawn(move || transfer(client, server, &content(round, 200_000)));
+                    }
+                });
+                proxies.iter().for_each(Proxy::rebind);
+            }
+            // The latest are not among them: nothing has come from there when the next round begins.
+            assert!(addresses.len() >= 18, "{addresses:?}");
+            match by_hash {
+                false => assert_eq!(handovers(&servers), 0),
+                // 24 addresses, each of which leads to the right shard in one of three cases.
+                true => assert!(handovers(&servers) > 0),
+            }
+        });
+    }
+}
+
+#[test]
+fn where_the_kernel_cannot_steer_strays_are_handed_over() {
+    bounded(|| {
+        let options = Options {
+            shards_by_hash: true,
+            workers: 1,
+            ..with_shards(2)
+        };
+        let listener = server_with(&options);
+        let clients = connect_all(&listener, 16);
+        let servers = accept_each(&listener, &clients);
+        for (client, server) in std::iter::zip(&clients, &servers) {
+            transfer(client, server, &content(1, 1_000_000));
+            transfer(server, client, &content(2, 300_000));
+            let stats = server.stats();
+            assert_eq!(stats.load.steering, Some("hash"));
+            assert_eq!(stats.invalid_datagrams, 0, "{stats:?}");
+        }
+        assert!(handovers(&servers) > 0);
+        let stray = |server: &&Session| server.stats().load.handovers > 0;
+        assert!(servers.iter().any(|server| stray(&server)));
+    });
+}
+
+#[test]
+fn a_port_that_has_shards_is_taken() {
+    bounded(|| {
+        let listener = server_with(&with_shards(2));
+        for shards in [1, 2] {
+            let options = with_shards(shards);
+            let second = Server::bind(listener.local_addr(), Service::Application, &options);
+            assert_eq!(second.unwrap_err().kind(), ErrorKind::LocalIo);
+        }
+        let alone = server();
+        let second = Server::bind(alone.local_addr(), Service::Application, &with_shards(2));
+        assert_eq!(second.unwrap_err().kind(), ErrorKind::LocalIo);
+    });
+}
+
+#[test]
+fn one_session_in_its_life_is_one_on_all_shards() {
+    bounded(|| {
+        let options = Options {
+            once: true,
+            ..with_shards(4)
+        };
+        let listener = server_with(&options);
+        let ticket = ticket(&listener, listener.local_addr());
+        let (accepted, refused): (Vec<_>, Vec<_>) = (0..12)
+            .map(|_| {
+                client(&ticket, &Options::default()).and_then(|s| send_all(&s, b"x").map(|()| s))
+            })
+            .partition(Result::is_ok);
+        assert_eq!((accepted.len(), refused.len()), (1, 11));
+    });
+}
+
+/// Who may connect is of the server, and so is its end.
+#[test]
+fn all_shards_hear_of_a_new_list_and_of_the_end() {
+    bounded(|| {
+        let listener = server_with(&with_shards(4));
+        let clients = connect_all(&listener, 12);
+        let servers = accept_each(&listener, &clients);
+        listener.access().replace(AccessList::new());
+        for session in servers.iter().chain(&clients) {
+            wait_until("the session has ended", || session.open_uni().is_err());
+        }
+        let listener = server_with(&with_shards(4));
+        let clients = connect_all(&listener, 12);
+        // A client is connected before the server has heard the end of its handshake, which would else be what is aborted.
+        let _servers = accept_each(&listener, &clients);
+        drop(listener);
+        for client in &clients {
+            let error = client.accept_uni().map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        }
+    });
+}
+
+#[test]
+fn shards_need_the_kernels_sockets() {
+    let options = Options {
+        io: Io::Xdp("lo".parse().unwrap()),
+        ..with_shards(2)
+    };
+    let error = Server::bind(LOCALHOST, Service::Application, &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+}
