@@ -104,10 +104,23 @@ impl Namespace {
 ///
 /// # Errors
 ///
-/// Those of writing a file in `/proc/sys`, naming it.
+/// Those of creating a thread and of writing a file in `/proc/sys`, naming it.
 pub fn write_sysctl(name: &str, value: &str) -> io::Result<()> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
-    fs::write(&path, value).map_err(|error| context(&path, error))
+    in_new_thread(|| {
+        // While somebody else configures a network, the kernel tries such a write again and again without sleeping. Threads
+        // with real-time priority on all processors would then wait for ever for one that they do not let run.
+        without_real_time_priority();
+        fs::write(&path, value).map_err(|error| context(&path, error))
+    })
+}
+
+/// Lets the calling thread take its turn like ordinary ones, whatever it has inherited.
+fn without_real_time_priority() {
+    // SAFETY: `sched_param` consists of integers, for which zero is valid.
+    let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    // Less priority is refused to nobody. SAFETY: 0 is the calling thread, and `parameters` is valid for reading.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
 }
 
 /// Runs a closure in a new thread, so that the caller's namespace cannot change.
