@@ -31,7 +31,7 @@ pub use settings::Settings;
 pub use sphinx_netdev::split::Prefix;
 
 /// MTU of the interfaces: what fits a packet of ours on a path with 1500 bytes, with room for what a repair says of the packets that it covers.
-pub(crate) const MTU: usize = 1380;
+pub const MTU: usize = 1360;
 
 /// Reads an address with the length of its prefix; one alone has all bits.
 ///

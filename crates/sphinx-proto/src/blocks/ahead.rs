@@ -27,14 +27,12 @@ const FOLLOWING_MAX: u32 = 32;
 const PARTS: u32 = 8;
 /// Blocks that are remembered to tell how many follow.
 const RECENT_MAX: usize = 64;
-/// Blocks that share repairs although answers would be in time: so many have to leave within half a round trip, and a repair covers at most so many.
-const SHARING_MIN: usize = 4;
+/// Blocks that share repairs although answers would be in time: at least so many leave within half a round trip, and a repair covers at most so many.
+const SHARING_MIN: usize = 16;
 const SHARING_MAX: usize = 128;
-/// With fewer than these a larger share needs answers; that takes more repairs all the same.
-const SHARING_MANY: usize = 64;
-/// Share of them that may need an answer, as far as that takes no more repairs than so many times what is lost.
+/// Share of them that may need an answer, as far as that takes no more repairs than so many times what is lost; their rate is a multiple of one in so many.
 const SHARED_EPSILON: f64 = 1e-5;
-const SHARED_MAX: f64 = 3.0;
+const SHARED_MAX: f64 = 2.5;
 const SHARED_PARTS: u32 = 32;
 
 /// Repairs ahead of loss over what is in time together.
@@ -118,19 +116,10 @@ impl Ahead {
         if !is_possible(code, block.symbol_len, room) || others < SHARING_MIN {
             return;
         }
-        let many = others >= SHARING_MANY;
-        let rate = match many {
-            true => {
-                let aim = (SHARED_EPSILON, SHARED_PARTS);
-                self.shared
-                    .of(others as u32, plr, aim)
-                    .min(SHARED_MAX * plr)
-            }
-            false => {
-                let aim = (redundancy.epsilon, PARTS);
-                self.rate.of(others as u32, plr, aim).min(1.0)
-            }
-        };
+        let following = others - others % SHARING_MIN;
+        let aim = (SHARED_EPSILON, SHARED_PARTS);
+        let rate = self.shared.of(following as u32, plr, aim);
+        let rate = rate.min(SHARED_MAX * plr);
         // As many will follow in the time that these have taken.
         let span = now.saturating_sub(first.unwrap_or(now));
         let cover = (span + span / 2).min(rtt / 2);

@@ -29,6 +29,8 @@ const LAST_LOST: f64 = 2e-3;
 const ANSWERS: (f64, f64) = (1.0, 6.0);
 /// However slow the path is.
 const LIFE_MAX: Duration = Duration::from_secs(3);
+/// From here on waiting for answers to losses costs a connection more than repairs ahead of them.
+const TOGETHER_RTT: Duration = Duration::from_millis(25);
 /// Flows that send little go before others, inside the session too.
 const SPARSE: u8 = 2;
 
@@ -74,6 +76,7 @@ impl Path {
     /// How a packet is sent that has left its queue, if flows are numbered from `first` on.
     pub(super) fn manner(&self, first: u64, departure: &Departure) -> Manner {
         let own = Duration::from_secs_f64(departure.packet.len() as f64 * WIRE_SHARE / self.rate);
+        let ordered = !packet::is_echo(&departure.packet);
         Manner {
             flow: first + 2 * (departure.queue as u64 % PACKET_FLOWS),
             urgency: match departure.is_sparse {
@@ -81,12 +84,8 @@ impl Path {
                 false => Urgency::default(),
             },
             life: (self.life + own).min(LIFE_MAX),
-            ordered: !packet::is_echo(&departure.packet),
-            together: !departure.is_sparse
-                && self.rtt
-                    >= Duration::from_millis(
-                        std::env::var("TOG").map_or(0, |it| it.parse().unwrap()),
-                    ),
+            ordered,
+            together: ordered && self.rtt >= TOGETHER_RTT,
         }
     }
 }
