@@ -329,14 +329,6 @@ fn what_is_sent_in_quantity_shares_repair() {
         let late = later.iter().filter(|delay| **delay > 100 * MS).count();
         let stats = pair.client().session().stats();
         let repairs = (stats.repair_proactive + stats.repair_reactive) as f64;
-        println!(
-            "{repair:?}: {late} of {} {} {} {} {:?}",
-            later.len(),
-            stats.repair_proactive,
-            stats.repair_reactive,
-            stats.source_sent,
-            counts(&pair)
-        );
         (late as f64 / later.len() as f64, repairs / 40_000.0)
     };
     let (alone, _) = run_with(RepairMode::InTime);

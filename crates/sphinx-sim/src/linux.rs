@@ -151,19 +151,6 @@ impl Default for Sender {
 }
 
 impl Sender {
-    /// DEBUG
-    pub fn brief(&self) -> String {
-        format!(
-            "cwnd {:.0} ssthresh {:.0} pipe {} srtt {:.1} rec {} undone {} again {}",
-            self.cwnd,
-            self.threshold.min(1e6),
-            self.pipe,
-            self.srtt / 1e6,
-            self.recoveries,
-            self.undone,
-            self.sent_again
-        )
-    }
     /// The oldest segment that is not acknowledged.
     pub fn oldest(&self) -> u64 {
         self.una

@@ -296,7 +296,7 @@ impl Session {
         Waiter::new(&self.shared().lock().queues.datagrams_left())
     }
 
-    /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 3 MiB (less in a small window); then the oldest go.
+    /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 1.5 MiB (less in a small window); then the oldest go.
     ///
     /// # Errors
     /// When the session has ended, or `buf` is too small: then the error tells the length, and the datagram stays.
@@ -489,7 +489,7 @@ impl LiveReceiver {
         }
     }
 
-    /// Waits for the next message and copies it into `buf`; `None` when the flow has ended. Those that are not taken are kept, up to 3 MiB of
+    /// Waits for the next message and copies it into `buf`; `None` when the flow has ended. Those that are not taken are kept, up to 1.5 MiB of
     /// all flows; then the oldest go.
     ///
     /// # Errors

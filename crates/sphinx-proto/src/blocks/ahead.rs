@@ -28,9 +28,11 @@ const PARTS: u32 = 8;
 /// Blocks that are remembered to tell how many follow.
 const RECENT_MAX: usize = 64;
 /// Blocks that share repairs although answers would be in time: at least so many leave within half a round trip, and a repair covers at most so many.
-const SHARING_MIN: usize = 16;
+const SHARING_MIN: usize = 4;
 const SHARING_MAX: usize = 128;
-/// Share of them that may need an answer, as far as that takes no more repairs than so many times what is lost; their rate is a multiple of one in so many.
+/// From so many on a share of 10⁻⁵ may need an answer, as far as that takes no more repairs than so many times what is lost; their rate is a multiple of
+/// one in so many. Fewer take more repairs for a larger share, but are fewer bytes: a connection that begins is not to wait.
+const SHARING_MANY: usize = 64;
 const SHARED_EPSILON: f64 = 1e-5;
 const SHARED_MAX: f64 = 2.5;
 const SHARED_PARTS: u32 = 32;
@@ -116,19 +118,30 @@ impl Ahead {
         if !is_possible(code, block.symbol_len, room) || others < SHARING_MIN {
             return;
         }
-        let following = others - others % SHARING_MIN;
-        let aim = (SHARED_EPSILON, SHARED_PARTS);
-        let rate = self.shared.of(following as u32, plr, aim);
-        let rate = rate.min(SHARED_MAX * plr);
+        // In steps, so that not every block asks anew.
+        let rate = match others < SHARING_MANY {
+            true => {
+                let following = (others - others % SHARING_MIN) as u32;
+                let aim = (redundancy.epsilon, PARTS);
+                self.shared.of(following, plr, aim).min(1.0)
+            }
+            false => {
+                let following = (others - others % (SHARING_MANY / 4)) as u32;
+                let rate = self
+                    .shared
+                    .of(following, plr, (SHARED_EPSILON, SHARED_PARTS));
+                rate.min(SHARED_MAX * plr)
+            }
+        };
         // As many will follow in the time that these have taken.
         let span = now.saturating_sub(first.unwrap_or(now));
-        let cover = (span + span / 2).min(rtt / 2);
+        let cover = span.min(rtt / 2);
         // A round trip later the peer has said what that has left.
         block.shared_until = now + cover + rtt;
         let n = u32::from(block.n);
         self.owe(sequence, rate, n);
         self.last = (self.last + n).min(FOLLOWING_MAX);
-        self.ends_at = Some(now + cover / 4);
+        self.ends_at = Some(now + cover / 2);
     }
 
     fn owe(&mut self, newest: BlockId, rate: f64, symbols: u32) {

@@ -86,6 +86,7 @@ impl Outbox {
         loop {
             if at.elapsed() >= PATH_TIME {
                 (path, at) = (path_of(session), Instant::now());
+                self.lock().suit(path.rtt);
                 if self.began.elapsed() >= SETTLED_TIME {
                     self.mtu.store(path.mtu, Ordering::Relaxed);
                 }

@@ -41,7 +41,7 @@ pub(super) struct Path {
     pub(super) mtu: usize,
     /// Bytes that are handed over ahead.
     pub(super) ahead: usize,
-    rtt: Duration,
+    pub(super) rtt: Duration,
     /// How long a packet is of use, but for its own bytes.
     life: Duration,
     /// IP bytes per second.

@@ -70,11 +70,15 @@ impl Pool {
 
     /// Whether a client may have an address: neither this machine's nor the network's own or its broadcast address.
     fn has(&self, address: IpAddr) -> bool {
+        // Of an address of the other family the prefix says nothing.
+        if !contains(self.0, address) {
+            return false;
+        }
         let is_broadcast = match address {
             IpAddr::V4(ip) => ip.to_bits() | (u32::MAX << (32 - self.0.1)) == u32::MAX,
             IpAddr::V6(_) => false,
         };
-        contains(self.0, address) && address != self.own() && address != self.0.0 && !is_broadcast
+        address != self.own() && address != self.0.0 && !is_broadcast
     }
 
     /// Those for clients, in their order, as many as are tried.
