@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sphinx_driver::{DatagramCounts, SendAs};
 use sphinx_link::Loss;
 use sphinx_proto::wire::FlowKind;
-use sphinx_proto::{Nanos, Profile, Urgency};
+use sphinx_proto::{Nanos, Profile, RepairMode, Urgency};
 use sphinx_sim::{Heard, MS, Pair, Plain, SEC, Say, Scenario, Write, link};
 
 const LIVE: Option<FlowKind> = Some(FlowKind::Live);
@@ -18,7 +18,7 @@ fn live(life: Nanos) -> SendAs {
         kind: LIVE,
         urgency: Urgency::default(),
         life,
-        repair: true,
+        repair: RepairMode::InTime,
     }
 }
 
@@ -184,7 +184,11 @@ fn overload_costs_the_oldest() {
 
 #[test]
 fn datagrams_are_lost_or_repaired_as_wanted() {
-    for (repair, least, most) in [(false, 0.87, 0.93), (true, 0.999, 1.0)] {
+    for (repair, least, most) in [
+        (RepairMode::None, 0.87, 0.93),
+        (RepairMode::InTime, 0.999, 1.0),
+        (RepairMode::Together, 0.999, 1.0),
+    ] {
         let mut scenario = scenario(20, 0.1, 9);
         let plain = SendAs {
             kind: None,
@@ -233,7 +237,10 @@ fn order_is_kept_within_a_flow() {
         flow: number % 3,
         kind: Some(FlowKind::Ordered),
         life: 150 * MS,
-        repair: number % 3 != 2,
+        repair: match number % 3 {
+            2 => RepairMode::None,
+            _ => RepairMode::InTime,
+        },
         ..live(0)
     };
     scenario.client.says = (0..6000)
@@ -296,4 +303,36 @@ fn datagrams_and_streams_share() {
             "the stream goes on"
         );
     }
+}
+
+/// What fills a long path in order waits for answers to losses hardly ever, if it shares repair ahead of them, and often if it does not.
+#[test]
+fn what_is_sent_in_quantity_shares_repair() {
+    let run_with = |repair| {
+        let (forward, backward) = link(200, 100, Loss::Bernoulli(0.06), 17);
+        let mut scenario = Scenario::new((forward, backward));
+        let ordered = SendAs {
+            kind: Some(FlowKind::Ordered),
+            repair,
+            life: 400 * MS,
+            ..live(0)
+        };
+        scenario.client.says = says(40_000, MS / 4, 1380, ordered);
+        let pair = run(&scenario);
+        // After start-up.
+        let heard = pair.server().heard().iter();
+        let heard: Vec<_> = heard
+            .filter(|it| it.index > Some(20_000))
+            .copied()
+            .collect();
+        let later = delays(&heard, &scenario.client.says);
+        let late = later.iter().filter(|delay| **delay > 100 * MS).count();
+        let stats = pair.client().session().stats();
+        let repairs = (stats.repair_proactive + stats.repair_reactive) as f64;
+        (late as f64 / later.len() as f64, repairs / 40_000.0)
+    };
+    let (alone, _) = run_with(RepairMode::InTime);
+    let (together, repairs) = run_with(RepairMode::Together);
+    assert!(alone > 0.5, "{alone}");
+    assert!(together < 0.02 && repairs < 0.25, "{together} {repairs}");
 }

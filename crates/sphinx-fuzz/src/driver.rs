@@ -20,7 +20,9 @@ use sphinx_proto::wire::{
     BUNDLE_MAX, Blocks, ConnectionId, FlowKind, Fragment, Frame, HEADER_LEN, Header,
     MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Rider, Sack, Streams, put_varint,
 };
-use sphinx_proto::{BlockId, Config, Nanos, PacketNumber, Role, Session, StreamId, Time, Urgency};
+use sphinx_proto::{
+    BlockId, Config, Nanos, PacketNumber, RepairMode, Role, Session, StreamId, Time, Urgency,
+};
 use sphinx_sim::{Late, Local, LocalSlicer, Plain, Rng};
 
 use crate::Input;
@@ -776,7 +778,8 @@ impl Victim {
                         kind,
                         urgency: Urgency::new(input.byte() & 7),
                         life: input.pick(&[0, MS, 50 * MS, Nanos::MAX]),
-                        repair: len & 1 != 0,
+                        repair: [RepairMode::None, RepairMode::InTime, RepairMode::Together]
+                            [len % 3],
                     };
                     let data = sent::datagram(flow, len);
                     let pool = self.workshop.pool();

@@ -65,6 +65,6 @@ pub use time::{Nanos, Time};
 pub use types::{
     AbandonedBlock, BundledSymbol, Content, CoveredBlock, Decoding, Event, Incomplete, Job,
     Lifetime, PacketMeta, PartPlacement, PastBlock, PathNews, PathStats, Placement, Received,
-    RidingSymbol, Room, STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart, Transmit, Tuple,
-    Urgency, block_cost, share_cost,
+    RepairMode, RidingSymbol, Room, STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart,
+    Transmit, Tuple, Urgency, block_cost, share_cost,
 };

@@ -263,10 +263,15 @@ impl Sender {
 
     /// The receiver lacks `deficit` symbols of a block whose flight has passed. To be called after the SACK that came
     /// with it, which says what is still in flight.
-    pub(crate) fn on_deficit(&mut self, sequence: BlockId, deficit: u32, monitor: &Monitor) {
+    pub(crate) fn on_deficit(
+        &mut self,
+        now: Time,
+        (sequence, deficit): (BlockId, u32),
+        monitor: &Monitor,
+    ) {
         let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
         self.compensation
-            .on_deficit(blocks, redundancy, (sequence, deficit), monitor);
+            .on_deficit(blocks, redundancy, (now, sequence, deficit), monitor);
     }
 
     /// Everything in a packet with feedback has been heard.
@@ -274,6 +279,9 @@ impl Sender {
         let (blocks, rtt) = (&mut self.blocks, path.rtt().smoothed());
         self.compensation
             .on_feedback(blocks, self.redundancy, (now, rtt), path.monitor());
+        let horizon = path.horizon(now);
+        self.compensation
+            .answer_shared(blocks, self.redundancy, horizon, path.monitor());
     }
 
     /// Whether more has been confirmed since this was last asked.
@@ -439,14 +447,20 @@ impl Sender {
         Some(choice)
     }
 
-    /// The last source symbol of a block leaves: if it holds datagrams, and only repair ahead of loss would be in time, that is due.
+    /// The last source symbol of a block leaves: if it holds datagrams, and only repair ahead of loss would be in time or is wanted, that is due.
     fn protect_in_time(&mut self, now: Time, sequence: BlockId, path: &Path) {
-        let Some(last) = self.blocks.needs_repair_ahead(sequence, path.horizon(now)) else {
-            return;
-        };
+        let horizon = path.horizon(now);
         let (redundancy, plr) = (self.redundancy, path.monitor().plr());
         let room = usize::from(path.mtu()) - OVERHEAD;
-        let (blocks, block) = (&mut self.blocks, (sequence, last));
+        let blocks = &mut self.blocks;
+        let Some(last) = blocks.needs_repair_ahead(sequence, horizon) else {
+            if blocks.may_share(sequence) {
+                let moment = (now, horizon.rtt, plr);
+                self.ahead.share(blocks, redundancy, sequence, moment, room);
+            }
+            return;
+        };
+        let block = (sequence, last);
         if !self
             .ahead
             .cover(blocks, redundancy, block, (now, plr), room)
@@ -584,9 +598,10 @@ impl Carriage<'_> {
     pub(crate) fn on_timeout(&mut self, path: &mut Path, now: Time, company: Company) -> u32 {
         path.lose_overdue(now, self);
         self.sender.blocks.end_rides(now);
+        let losses = (self.sender.redundancy, path.monitor().plr());
         self.sender
             .ahead
-            .on_timeout(&self.sender.blocks, self.horizon);
+            .on_timeout(&self.sender.blocks, losses, self.horizon);
         let wait = path.probe_wait();
         let sender = &mut *self.sender;
         let (blocks, redundancy) = (&mut sender.blocks, sender.redundancy);

@@ -25,8 +25,8 @@ use crate::receiver::Receiver;
 use crate::scheduler::Duty;
 use crate::sender::Sender;
 use crate::types::{
-    Event, Lifetime, Room, SessionStats, Slot, StreamId, StreamPart, Urgency, block_cost,
-    share_cost,
+    Event, Lifetime, RepairMode, Room, SessionStats, Slot, StreamId, StreamPart, Urgency,
+    block_cost, share_cost,
 };
 use crate::wire::{
     FlowNews, Frame, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max,
@@ -262,7 +262,7 @@ impl Session {
         let rate = cc.pacing_rate().min(cc.bandwidth_estimate()).max(1);
         let after = |bytes: f64| now.saturating_add(time_for(bytes, rate as f64));
         let leaves = after((ahead + bytes) as f64);
-        if ahead == 0 || !lifetime.repair {
+        if ahead == 0 || lifetime.repair == RepairMode::None {
             return leaves;
         }
         let (plr, until) = (self.paths.main().path.monitor().plr(), lifetime.until);

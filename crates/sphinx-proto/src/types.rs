@@ -131,8 +131,21 @@ impl Default for Urgency {
 pub struct Lifetime {
     /// What arrives later is of no use.
     pub until: Time,
-    /// Whether what is lost of it is replaced; if not, the block is given up with the first symbol that is lost.
-    pub repair: bool,
+    /// What becomes of its losses.
+    pub repair: RepairMode,
+}
+
+/// What becomes of losses of a block of datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RepairMode {
+    /// The block is given up with the first symbol that is lost.
+    #[default]
+    None,
+    /// They are answered as long as that is in time. Where no answer can be, repair is sent ahead.
+    InTime,
+    /// Repair is sent ahead over as many such blocks as leave within half a round trip, if these are many: what is given out in order then
+    /// hardly ever waits for an answer. What is lost all the same, or where they are few, is answered in time.
+    Together,
 }
 
 /// What a block holds of a stream.

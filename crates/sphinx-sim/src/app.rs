@@ -11,8 +11,8 @@ use std::rc::Rc;
 use sphinx_driver::{Application, SharedSlicer, Slicer};
 use sphinx_proto::StreamId;
 
-pub use datagrams::{Heard, Say};
-pub(crate) use datagrams::{Listener, Talker};
+pub use datagrams::{Carried, Heard, Say};
+pub(crate) use datagrams::{Listener, Talker, carry};
 pub(crate) use reading::Readers;
 pub(crate) use writing::Writers;
 

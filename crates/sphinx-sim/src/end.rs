@@ -13,7 +13,7 @@ use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Bond, Config, Nanos, PathId, PathNews, PathPolicy, Role, Session, Time, Tuple};
 
-use crate::app::{Heard, Listener, Local, Readers, Talker, Writers};
+use crate::app::{Carried, Heard, Listener, Local, Readers, Talker, Writers, carry};
 use crate::arrivals::Arrivals;
 use crate::data::Rng;
 use crate::late::Late;
@@ -54,6 +54,7 @@ pub struct End<P> {
     readers: Readers,
     talker: Talker,
     listener: Listener,
+    carried: Option<Box<dyn Carried>>,
     arrivals: Arrivals,
     random: Rng,
     ids: Rng,
@@ -160,6 +161,7 @@ impl<P: PacketProtection> End<P> {
             readers: Readers::new(plan, peer.0, peer.1.streams()),
             talker: Talker::new(seed, &plan.says),
             listener: Listener::new(peer.0, &peer.1.says, plan.on_time),
+            carried: None,
             arrivals: Arrivals::default(),
             random: Rng::new(seed ^ 0x6368_616c),
             ids: Rng::new(seed ^ 0x6369_6473),
@@ -205,6 +207,9 @@ impl<P: PacketProtection> End<P> {
             self.look_at().map(Time::as_nanos),
             self.writers.next_write(),
             self.talker.next(),
+            self.carried
+                .as_ref()
+                .and_then(|carried| carried.next_event()),
             self.readers.next_read(),
             self.accepted_at,
             self.limits.front().map(|(at, _)| *at),
@@ -329,6 +334,11 @@ impl<P: PacketProtection> End<P> {
     /// Memory of blocks received and not taken, as the window counts it.
     pub fn rx_held(&self) -> u64 {
         self.driver.receiving_cost()
+    }
+
+    /// From now on this application has the datagrams of this end.
+    pub fn carry(&mut self, carried: Box<dyn Carried>) {
+        self.carried = Some(carried);
     }
 
     // ---- what happens to it -------------------------------------------------------------------
@@ -468,6 +478,10 @@ impl<P: PacketProtection> End<P> {
             self.writers
                 .step(now, &mut self.queues, &known, shape, pool);
             self.talker.step(now, &mut self.queues, pool);
+            if let Some(carried) = &mut self.carried {
+                let both = (&mut self.queues, pool);
+                carry(carried.as_mut(), now, self.driver.core(), both);
+            }
             // Nobody reads what nobody has accepted.
             if self.accepted_at.is_none() {
                 self.listener.step(now, &mut self.queues);

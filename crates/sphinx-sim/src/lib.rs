@@ -30,12 +30,13 @@ mod arrivals;
 mod data;
 mod end;
 mod late;
+pub mod linux;
 mod pair;
 mod plain;
 mod plan;
 mod scenario;
 
-pub use app::{Heard, Local, LocalSlicer, Say, Signal};
+pub use app::{Carried, Heard, Local, LocalSlicer, Say, Signal};
 pub use data::Rng;
 pub use end::End;
 pub use late::Late;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sphinx_driver::{Arrived, LiveEnd, Refusal, SendAs};
 use sphinx_proto::wire::{Datagram, Delivery, FlowKind, MAX_DATAGRAM};
-use sphinx_proto::{Nanos, Time, Urgency};
+use sphinx_proto::{Nanos, RepairMode, Time, Urgency};
 
 use crate::error::{Error, ErrorKind};
 use crate::shared::{Inner, Session, Shared};
@@ -28,7 +28,7 @@ pub struct DatagramOptions {
     ordered: bool,
     urgency: Urgency,
     expiry: Duration,
-    repaired: bool,
+    repair: RepairMode,
 }
 
 impl Default for DatagramOptions {
@@ -39,7 +39,7 @@ impl Default for DatagramOptions {
             ordered: false,
             urgency: Urgency::default(),
             expiry: EXPIRY,
-            repaired: false,
+            repair: RepairMode::None,
         }
     }
 }
@@ -80,7 +80,17 @@ impl DatagramOptions {
     #[must_use]
     pub fn repaired_within(self, deadline: Duration) -> Self {
         Self {
-            repaired: true,
+            repair: RepairMode::InTime,
+            ..self.expiry(deadline)
+        }
+    }
+
+    /// The same, for what is [ordered](Self::ordered) and sent in quantity: repair is sent ahead also where answers would be in time, if many leave within
+    /// half a round trip. So hardly anything waits for an answer to the loss of something before it.
+    #[must_use]
+    pub fn repaired_together_within(self, deadline: Duration) -> Self {
+        Self {
+            repair: RepairMode::Together,
             ..self.expiry(deadline)
         }
     }
@@ -91,7 +101,7 @@ impl DatagramOptions {
             kind: self.ordered.then_some(FlowKind::Ordered),
             urgency: self.urgency,
             life: nanos(self.expiry),
-            repair: self.repaired,
+            repair: self.repair,
         }
     }
 }
@@ -286,7 +296,7 @@ impl Session {
         Waiter::new(&self.shared().lock().queues.datagrams_left())
     }
 
-    /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 512 KiB (less in a small window); then the oldest go.
+    /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 1.5 MiB (less in a small window); then the oldest go.
     ///
     /// # Errors
     /// When the session has ended, or `buf` is too small: then the error tells the length, and the datagram stays.
@@ -399,7 +409,7 @@ impl LiveSender {
             kind: Some(FlowKind::Live),
             urgency: self.options.urgency,
             life: nanos(life.clamp(LIFE.start, LIFE.end)),
-            repair: true,
+            repair: RepairMode::InTime,
         };
         let shared = &self.shared;
         let number = shared.update(|inner| shared.send(inner, data, send_as))?;
@@ -479,7 +489,7 @@ impl LiveReceiver {
         }
     }
 
-    /// Waits for the next message and copies it into `buf`; `None` when the flow has ended. Those that are not taken are kept, up to 512 KiB of
+    /// Waits for the next message and copies it into `buf`; `None` when the flow has ended. Those that are not taken are kept, up to 1.5 MiB of
     /// all flows; then the oldest go.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What one client may do, which may change while it is connected.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::permit::Permit;
@@ -44,6 +45,7 @@ pub struct Grant {
     name: String,
     permit: Arc<Permit>,
     limits: Limits,
+    address: Option<IpAddr>,
     enrol: Option<Arc<Enrol>>,
 }
 
@@ -54,8 +56,15 @@ impl Grant {
             name: name.into(),
             permit: Arc::new(permit),
             limits,
+            address: None,
             enrol: None,
         }
+    }
+
+    /// With an address of its own for IP packets, which nobody else has.
+    #[must_use]
+    pub fn with_address(self, address: Option<IpAddr>) -> Self {
+        Self { address, ..self }
     }
 
     /// For somebody with an invitation: may have itself added to those that the server knows, and nothing else.
@@ -81,6 +90,10 @@ impl Grant {
 
     pub(crate) fn permit(&self) -> &Arc<Permit> {
         &self.permit
+    }
+
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.address
     }
 
     pub(crate) fn enrol(&self) -> Option<Arc<Enrol>> {

@@ -208,7 +208,7 @@ impl Client {
             Request::Tun { flow, addresses } => {
                 let carried = match &self.server.tun {
                     Some(hub) if grant.permit().lets_tun() => {
-                        let (mut recv, asked) = (recv, (flow, &addresses[..]));
+                        let (mut recv, asked) = (recv, (flow, &addresses[..], grant.address()));
                         let mut flow = events.flow("tun", grant.name().to_owned(), Direction::In);
                         let both = (&mut send, &mut recv);
                         let served = tun::serve(hub, &live, asked, both, &mut flow).await;

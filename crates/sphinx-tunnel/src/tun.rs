@@ -5,6 +5,7 @@
 //! | `packet` | IP packets: their ends, what is said to senders of those that are too big |
 //! | `fq_codel` | the queue in front of a session |
 //! | `outbox` | packets on their way from a device into a session |
+//! | `path` | how a packet is sent: what is repaired, how long it is waited for |
 //! | `device` | the interface |
 //! | `settings` | what a server tells a client of its addresses |
 //! | `client`, `server` | the two ends |
@@ -12,8 +13,11 @@
 mod client;
 mod device;
 pub(crate) mod fq_codel;
+#[cfg(test)]
+mod inner;
 mod outbox;
 pub(crate) mod packet;
+mod path;
 mod server;
 pub(crate) mod settings;
 
@@ -22,12 +26,12 @@ use std::net::IpAddr;
 pub(crate) use client::Client;
 pub use client::{ProgramDevice, TunPlan};
 pub(crate) use server::serve;
-pub use server::{Hub, Pool};
+pub use server::{Hub, Pool, Reserved};
 pub use settings::Settings;
 pub use sphinx_netdev::split::Prefix;
 
-/// MTU of the interfaces: what fits a packet of ours on a path with 1500 bytes.
-pub(crate) const MTU: usize = 1400;
+/// MTU of the interfaces: what fits a packet of ours on a path with 1500 bytes, with room for what a repair says of the packets that it covers.
+pub const MTU: usize = 1360;
 
 /// Reads an address with the length of its prefix; one alone has all bits.
 ///

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sphinx_transport::{
     Access, AccessList, ErrorKind, Peer, PublicKey, ServerKey, TicketId, TicketSecret,
 };
-use sphinx_tunnel::{Grant, Granted, Limits, Permit};
+use sphinx_tunnel::{Grant, Granted, Limits, Permit, Reserved};
 
 use super::standing::{Loader, Watch, keep_addresses, remove_key, server_key};
 use super::{Context, listen, tickets as shown};
@@ -61,6 +61,8 @@ struct State {
     limits: Limits,
     /// What those who are connected may do.
     granted: Vec<(Peer, Granted)>,
+    /// Addresses of the server's network that belong to clients.
+    reserved: Reserved,
 }
 
 impl Roster {
@@ -93,6 +95,11 @@ impl Roster {
 
     pub(super) fn listens_at(&self, addresses: &[String]) -> Outcome<()> {
         keep_addresses(&self.place.state, addresses)
+    }
+
+    /// Addresses that belong to clients, as long as the files say so.
+    pub(super) fn reserved(&self) -> Reserved {
+        lock(&self.state).reserved.clone()
     }
 
     /// Other limits for all clients, from now on.
@@ -130,6 +137,7 @@ impl Roster {
                 .filter_map(|client| client.rights.expires);
             let next = of_tickets.chain(of_clients).filter(|end| *end > now).min();
             let mut state = lock(&state);
+            state.reserved.set(clients.addresses());
             (state.clients, state.tickets) = (clients, tickets);
             state.grant_again();
             Ok((list, next))
@@ -270,10 +278,15 @@ pub(crate) fn invite(args: &InviteArgs, context: &Context) -> Outcome<()> {
     words.extend(args.address.map(|it| format!("address={it}")));
     words.extend(args.until.as_ref().map(|it| format!("expires={it}")));
     let rights = Rights::parse(&words).map_err(crate::failure::usage)?;
-    if Clients::read(&place.authorized)?
-        .named(&args.name)
-        .is_some()
+    let known = Clients::read(&place.authorized)?;
+    if let Some(address) = args
+        .address
+        .filter(|it| known.addresses().any(|own| own == *it))
     {
+        let message = format!("another client has the address {address}");
+        return Err(crate::failure::usage(message).with_hint("revoke it first, or choose another"));
+    }
+    if known.named(&args.name).is_some() {
         let failure = crate::failure::usage(format!("there is a client {} already", args.name));
         return Err(failure.with_hint("revoke it first, or choose another name"));
     }

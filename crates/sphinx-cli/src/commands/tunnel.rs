@@ -222,7 +222,8 @@ pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
     let _registration = context.stop.on_stop(move || stopped.notify_one());
     let mut serving = Server::new(told.events.clone());
     if !args.tun_pool.is_empty() {
-        let opened = runtime.block_on(async { Hub::open(&args.tun_pool, &told.events) });
+        let reserved = roster.as_ref().map(Roster::reserved).unwrap_or_default();
+        let opened = runtime.block_on(async { Hub::open(&args.tun_pool, &reserved, &told.events) });
         let hub = opened.map_err(|error| {
             interface::failure(format!("--tun-pool: opening a TUN device: {error}"), &error)
         })?;

@@ -114,7 +114,7 @@ impl Rights {
             memory: own.memory.or(defaults.memory),
             ..defaults
         };
-        Grant::new(name, self.permit.clone(), limits)
+        Grant::new(name, self.permit.clone(), limits).with_address(self.address)
     }
 }
 
@@ -154,7 +154,7 @@ impl Clients {
     /// From the text of a file; the number of a line that cannot be understood, and why.
     pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut all = HashMap::new();
-        let mut names = HashSet::new();
+        let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
         for (n, line) in text.lines().enumerate() {
             let wrong = |why: String| (n + 1, why);
             let Some(client) = Client::parse(line).map_err(wrong)? else {
@@ -165,6 +165,10 @@ impl Clients {
             }
             if all.len() >= CLIENTS_MAX {
                 return Err(wrong(format!("more than {CLIENTS_MAX} clients")));
+            }
+            let address = client.rights.address;
+            if address.is_some_and(|address| !addresses.insert(address)) {
+                return Err(wrong("a client above has this address".to_owned()));
             }
             if let Some(other) = all.insert(client.key, client) {
                 return Err(wrong(format!("{} has the same key", other.name)));
@@ -178,6 +182,11 @@ impl Clients {
         let text = read(path, Secrecy::Public)?;
         let text = text.as_ref().map_or("", |text| text.as_str());
         Self::parse(text).map_err(|(number, why)| wrong_line(path, number, &why))
+    }
+
+    /// Addresses that belong to one of them.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.0.values().filter_map(|client| client.rights.address)
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<&Client> {
@@ -221,6 +230,12 @@ impl File {
             }
             if clients.named(name).is_some() {
                 let message = format!("there is another client {name}");
+                return Err(fail_hint(ErrorKind::Usage, message, "revoke it first"));
+            }
+            let rights = words(settings).and_then(|words| Rights::parse(&words));
+            let address = rights.ok().and_then(|rights| rights.address);
+            if let Some(address) = address.filter(|it| clients.addresses().any(|own| own == *it)) {
+                let message = format!("another client has the address {address}");
                 return Err(fail_hint(ErrorKind::Usage, message, "revoke it first"));
             }
             if text.is_empty() {
@@ -310,6 +325,25 @@ mod tests {
         // Nothing is permitted that is not written.
         let bare = Clients::parse(&format!("{key} laptop")).unwrap();
         assert_eq!(bare.0[&key].rights.permit, Permit::default());
+    }
+
+    #[test]
+    fn an_address_belongs_to_one_client() {
+        let [a, b] = [0; 2].map(|_| ClientKey::generate().public_key());
+        let line = |key, name| format!("{key} {name} address=10.9.0.2\n");
+        let both = [line(a, "one"), line(b, "other")].concat();
+        let (number, why) = Clients::parse(&both).unwrap_err();
+        assert_eq!(number, 2);
+        assert!(why.contains("has this address"), "{why}");
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::open(Some(directory.path()), "server").unwrap();
+        let file = File::new(&state, &state.file(FILE));
+        file.add(a, "one", "address=10.9.0.2").unwrap();
+        let refused = file.add(b, "other", "permit=tun address=10.9.0.2");
+        assert!(refused.unwrap_err().message.contains("10.9.0.2"));
+        file.add(b, "other", "permit=tun address=10.9.0.3").unwrap();
+        let own = Clients::read(&state.file(FILE)).unwrap();
+        assert_eq!(own.addresses().count(), 2);
     }
 
     #[test]

@@ -34,19 +34,29 @@ fn may_run(programs: &[&str]) -> bool {
     true
 }
 
-/// Runs a server with pools at the right end of a link, and `left` at the left one: a script for the shell that ends with 0. `SPHX` is the command,
-/// `TOOLS` what [`TOOLS`] does.
+/// Runs a server with pools, and with a ticket for all, at the right end of a link, and `left` at the left one: a script for the shell that ends with 0.
+/// `SPHX` is the command, `TOOLS` what [`TOOLS`] does.
 fn between(scratch: &Scratch, link: &[&str], left: &str) {
+    between_as(
+        scratch,
+        link,
+        "--permit tun --key key --ticket-file t",
+        &format!("while ! test -s t; do sleep 0.02; done; {left}"),
+    );
+}
+
+/// The same with a server that knows who may come in another way.
+fn between_as(scratch: &Scratch, link: &[&str], server: &str, left: &str) {
     fs::write(scratch.path("tun.py"), TOOLS).expect("a file");
     let binary = env!("CARGO_BIN_EXE_sphx");
     // Served once it listens: before, there is no ticket to begin with.
     let right = format!(
         "ip link set lo up; mkdir -p served; cp page served; (cd served; exec python3 ../tun.py serve 8080) & \
          while ! curl -sf http://127.0.0.1:8080/ >/dev/null; do sleep 0.05; done; \
-         exec {binary} server --permit tun --tun-pool 10.9.0.0/24 --tun-pool fd09::/64 --key key --ticket-file t --json > served.events"
+         exec {binary} server {server} --tun-pool 10.9.0.0/24 --tun-pool fd09::/64 --json > served.events"
     );
     let left = format!(
-        "set -e; SPHX={binary}; TOOLS='python3 tun.py'; ip link set lo up; while ! test -s t; do sleep 0.02; done; \
+        "set -e; SPHX={binary}; TOOLS='python3 tun.py'; ip link set lo up; \
          up() {{ while ! grep -q '\"tun\"' $1; do kill -0 $2; sleep 0.02; done; }}; \
          not() {{ if \"$@\"; then echo is so: $* >&2; exit 1; fi; }}; {left}"
     );
@@ -104,14 +114,14 @@ fn what_is_too_big_is_answered() {
     }
     let scratch = Scratch::new();
     scratch.file("page", 300_000);
-    // An IPv4 packet of 1390 bytes that may not be cut, until its sender knows better.
+    // An IPv4 packet of 1358 bytes that may not be cut, until its sender knows better.
     let left = "\
         $SPHX tunnel --ticket-file t --json --tun vpn > events & one=$!; up events $one; \
         for n in $(seq 100); do ip route flush cache; python3 -c 'import socket
 udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 udp.setsockopt(0, 10, 2)
 udp.connect((\"10.9.0.1\", 9))
-try: udp.send(bytes(1350))
+try: udp.send(bytes(1330))
 except OSError: pass'; sleep 0.1; if ip route get 10.9.0.1 | grep -q mtu; then break; fi; done; \
         ip route get 10.9.0.1 > learned; grep -q 'mtu 1[23]' learned; \
         curl -sSf --max-time 60 http://10.9.0.1:8080/page > down; kill $one; wait $one || true";
@@ -154,4 +164,27 @@ fn one_program_without_rights_and_what_is_missing_is_told() {
     assert!(lines[2].contains("inet 10.9.0."), "{told}");
     let denied = fs::read_to_string(scratch.path("denied")).expect("what it printed");
     assert!(denied.contains("CAP_NET_ADMIN"), "{denied}");
+}
+
+#[test]
+fn an_address_of_a_client_is_given_to_it_and_to_nobody_else() {
+    if !may_run(&["ip", "python3"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    // The first one asks for nothing, the second one for what belongs to the first, which has gone, and then for anything.
+    let left = "\
+        while ! grep -q listening served.events; do sleep 0.02; done; export XDG_STATE_HOME=$PWD/home; \
+        $SPHX server invite one --state s --permit tun --address 10.9.0.2 --ticket-file i1; $SPHX join --quiet --ticket-file i1 --as mine; \
+        $SPHX server invite two --state s --permit tun --ticket-file i2; $SPHX join --quiet --ticket-file i2 --as other; \
+        $SPHX tunnel mine --json --tun vpn > first & one=$!; up first $one; $TOOLS ping 10.9.0.1 1; kill -INT $one; wait $one || true; \
+        $SPHX tunnel other --json --tun vpn --address 10.9.0.2/24 > refused || code=$?; test $code = 9; \
+        $SPHX tunnel other --json --tun vpn > second & two=$!; up second $two; $TOOLS ping 10.9.0.1 1; kill -INT $two; wait $two || true";
+    let link = ["--rate", "50mbit", "--rtt", "10ms"];
+    between_as(&scratch, &link, "--state s", left);
+    let told = |name: &str| fs::read_to_string(scratch.path(name)).expect("what it printed");
+    assert!(told("first").contains("10.9.0.2/24"), "{}", told("first"));
+    assert!(told("second").contains("10.9.0.3/24"), "{}", told("second"));
+    let refused = told("refused");
+    assert!(refused.contains("belongs to another client"), "{refused}");
 }

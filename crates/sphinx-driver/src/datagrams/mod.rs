@@ -8,7 +8,7 @@ mod receiving;
 mod sending;
 
 use sphinx_proto::wire::{Datagram, Delivery, FlowKind, Stamp};
-use sphinx_proto::{Lifetime, Nanos, Time, Urgency};
+use sphinx_proto::{Lifetime, Nanos, RepairMode, Time, Urgency};
 
 pub(crate) use receiving::RecvQueue;
 pub use receiving::{Arrived, LiveEnd};
@@ -26,8 +26,8 @@ pub struct SendAs {
     pub urgency: Urgency,
     /// How long it is of use, from now on.
     pub life: Nanos,
-    /// Whether what is lost of it is replaced, as long as that is in time.
-    pub repair: bool,
+    /// What becomes of its losses.
+    pub repair: RepairMode,
 }
 
 /// What became of datagrams.

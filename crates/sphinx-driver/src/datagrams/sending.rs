@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sphinx_proto::wire::{DATAGRAMS_MAX, FLOWS_MAX, FlowNews, MAX_DATAGRAM};
 
 use super::{
-    Datagram, DatagramCounts, Delivery, FlowKind, Lifetime, Nanos, SendAs, Stamp, Time, Urgency,
-    stamp_time,
+    Datagram, DatagramCounts, Delivery, FlowKind, Lifetime, Nanos, RepairMode, SendAs, Stamp, Time,
+    Urgency, stamp_time,
 };
 use crate::outgoing::shape;
 use crate::pool::{BufferPool, PoolBuffer};
@@ -21,7 +21,7 @@ struct Waiting {
     datagram: Datagram,
     memory: PoolBuffer,
     expires: Time,
-    repair: bool,
+    repair: RepairMode,
 }
 
 impl Waiting {
@@ -414,7 +414,7 @@ mod tests {
             kind,
             urgency: Urgency::new(urgency),
             life,
-            repair: false,
+            repair: RepairMode::None,
         }
     }
 

@@ -15,8 +15,8 @@ use sphinx_proto::wire::{
 };
 use sphinx_proto::{
     AbandonedBlock, BlockId, Config, Content, CoveredBlock, Event, Job, Lifetime, PacketNumber,
-    PartPlacement, Placement, RidingSymbol, Role, Room, Session, Slot, StreamId, StreamPart, Time,
-    Transmit, Tuple, Urgency, block_cost,
+    PartPlacement, Placement, RepairMode, RidingSymbol, Role, Room, Session, Slot, StreamId,
+    StreamPart, Time, Transmit, Tuple, Urgency, block_cost,
 };
 
 use sphinx_sim::Rng;
@@ -983,7 +983,11 @@ impl Model {
         let life = input.pick(&[0, 1_000_000, 100_000_000, u64::MAX]);
         let lifetime = Lifetime {
             until: now.saturating_add(life),
-            repair: kind & 8 != 0,
+            repair: match kind & 24 {
+                0 | 16 => RepairMode::None,
+                8 => RepairMode::InTime,
+                _ => RepairMode::Together,
+            },
         };
         if session.can_submit_datagrams(shape, urgency) {
             self.hand_over(session, shape, (false, urgency), Vec::new(), Some(lifetime));

@@ -44,6 +44,11 @@ impl CoDelState {
         }
     }
 
+    /// From now on other times hold.
+    pub fn set(&mut self, settings: &CoDel) {
+        (self.target, self.interval) = (nanos(settings.target), nanos(settings.interval));
+    }
+
     /// Judges the packet that leaves the queue at `now` after waiting for `sojourn`. `is_last` says
     /// that less than a full packet waits behind it. A dropped packet is followed by a question about
     /// the next one at the same time. (Sections 5.5 and 5.6, one packet at a time.)

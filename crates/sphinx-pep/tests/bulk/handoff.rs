@@ -9,14 +9,9 @@ use sphinx_pep::{
     Agent, Config, Laws, Side,
     handoff::{Handover, Move},
 };
+use sphinx_sim::linux::{Ack, Receiver, Sender};
 
-use super::{
-    MS, Time, answer_packet,
-    common::Segment,
-    data_packet, ends,
-    linux::{Ack, Receiver, Sender},
-    number, open,
-};
+use super::{MS, Time, answer_packet, common::Segment, data_packet, ends, number, open};
 
 const RATE: u64 = 20_000_000;
 /// Between two base stations.
@@ -112,7 +107,7 @@ fn run(help: Help, seed: u64) -> Moved {
         bases[0].agent.hand_over(now, mobile, peer, Move::Prefill);
     }
     let mut messages: VecDeque<(Time, Handover)> = VecDeque::new();
-    let (mut sender, mut receiver) = (Sender::new(), Receiver::default());
+    let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
     let (mut has_left, mut has_come) = (false, false);
     let (mut last, mut first) = (0, None);
     let (mut timeouts_before, mut first_timeout) = (0, None);

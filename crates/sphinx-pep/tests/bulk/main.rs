@@ -6,7 +6,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod handoff;
-mod linux;
 mod upload;
 mod windows;
 
@@ -14,9 +13,9 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use common::Segment;
-use linux::{Ack, Receiver, Sender};
 use sphinx_link::{Depth, IpPacket, Jitter, Link, LinkConfig, Loss, Rate};
 use sphinx_pep::{Agent, Config, Counts, Laws, Profile, Radio, Side, Stage};
+use sphinx_sim::linux::{Ack, Receiver, Sender};
 
 pub(crate) type Time = u64;
 const MS: Time = 1_000_000;
@@ -165,7 +164,7 @@ fn run(case: &Case) -> Ended {
         })
     });
     let mut now = agent.as_mut().map_or(101 * MS, open);
-    let (start, mut sender, mut receiver) = (now, Sender::new(), Receiver::default());
+    let (start, mut sender, mut receiver) = (now, Sender::default(), Receiver::default());
     let (mut laws, mut warm) = (Laws::default(), 0);
     let (mut last, mut pause) = (now, 0);
     let interval = case

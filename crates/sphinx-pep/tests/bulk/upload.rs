@@ -9,13 +9,10 @@ use std::{
 use bytes::Bytes;
 use sphinx_link::{Depth, Event, IpPacket, Link, LinkConfig, Loss, Rate, Record};
 use sphinx_pep::{Agent, Config, Counts, Laws, Place, Side, eln::LossReport};
+use sphinx_sim::linux::{Ack, Receiver, Sender};
 
 use super::{
-    END, ISN, MS, PAYLOAD, Time, WARM, answer_packet,
-    common::Segment,
-    data_packet, ends,
-    linux::{Ack, Receiver, Sender},
-    number,
+    END, ISN, MS, PAYLOAD, Time, WARM, answer_packet, common::Segment, data_packet, ends, number,
 };
 
 const RATE: u64 = 20_000_000;
@@ -132,7 +129,7 @@ fn run(case: &Case) -> Ended {
     };
     let [fixed_end, mobile_end] = ends();
     let way = [mobile_end, fixed_end];
-    let (start, mut sender, mut receiver) = (now, Sender::new(), Receiver::default());
+    let (start, mut sender, mut receiver) = (now, Sender::default(), Receiver::default());
     let mut reports: VecDeque<(Time, LossReport)> = VecDeque::new();
     let (mut warm, mut reported, mut count) = (0, BTreeSet::new(), 0_u64);
     while now < start + END {

@@ -5,13 +5,9 @@ use std::{net::SocketAddr, time::Duration};
 use bytes::Bytes;
 use sphinx_link::{Aqm, CoDel, Depth, IpPacket, Link, LinkConfig, Rate, RateTrace};
 use sphinx_pep::{Agent, Config, Counts, Laws, Side, Stage, rsfc::Rsfc};
+use sphinx_sim::linux::{Ack, Receiver, Sender};
 
-use super::{
-    ISN, MS, PAYLOAD, Time,
-    common::Segment,
-    linux::{Ack, Receiver, Sender},
-    number,
-};
+use super::{ISN, MS, PAYLOAD, Time, common::Segment, number};
 
 const SECOND: Time = 1000 * MS;
 /// Each way.
@@ -164,7 +160,7 @@ fn run(case: &Case) -> Ended {
     // What the senders echo.
     let mut echoes = vec![0; case.uploads];
     let mut hosts: Vec<(Sender, Receiver)> = (0..case.uploads)
-        .map(|_| (Sender::new(), Receiver::default()))
+        .map(|_| (Sender::default(), Receiver::default()))
         .collect();
     for (sender, _) in &mut hosts {
         sender.edge = 0;

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use sphinx_fec::{CodeId, Row};
 
+use crate::types::RepairMode;
 use crate::wire::{SymbolId, WINDOW_PREFIX_LEN, WindowSpan};
 use crate::{BlockId, Nanos, Time};
 
@@ -22,8 +23,19 @@ use super::store::BlockStore;
 const FOLLOWING_MIN: u32 = 2;
 /// The same, at most, as far as the rate goes: more hardly change it.
 const FOLLOWING_MAX: u32 = 32;
+/// The rate of repairs is a multiple of one in so many.
+const PARTS: u32 = 8;
 /// Blocks that are remembered to tell how many follow.
 const RECENT_MAX: usize = 64;
+/// Blocks that share repairs although answers would be in time: at least so many leave within half a round trip, and a repair covers at most so many.
+const SHARING_MIN: usize = 4;
+const SHARING_MAX: usize = 128;
+/// From so many on a share of 10⁻⁵ may need an answer, as far as that takes no more repairs than so many times what is lost; their rate is a multiple of
+/// one in so many. Fewer take more repairs for a larger share, but are fewer bytes: a connection that begins is not to wait.
+const SHARING_MANY: usize = 64;
+const SHARED_EPSILON: f64 = 1e-5;
+const SHARED_MAX: f64 = 2.5;
+const SHARED_PARTS: u32 = 32;
 
 /// Repairs ahead of loss over what is in time together.
 #[derive(Debug, Default)]
@@ -31,6 +43,13 @@ pub(crate) struct Ahead {
     /// When blocks left, and how many source symbols each has, oldest first.
     recent: VecDeque<(Time, u16)>,
     rate: Rate,
+    /// When the latest blocks left that share repairs although answers would be in time, and their rate.
+    sharing: VecDeque<Time>,
+    shared: Rate,
+    /// Symbols of these since the last pause, as many as are protected behind it.
+    last: u32,
+    /// Repairs for each symbol at present.
+    present: f64,
     /// Repairs owed, in fractions of one, and those due, which cover what is in time up to this block.
     owed: f64,
     due: u32,
@@ -59,20 +78,78 @@ impl Ahead {
         self.ends_at = None;
         let n = u32::from(block.n);
         let alone = f64::from(flight_repair(n, n, plr, redundancy.epsilon)) / f64::from(n);
-        let rate = self.rate.of(following, plr, redundancy.epsilon);
-        // The window of such a session covers everything; of a rateless code there are no source symbols.
-        let has_room = WINDOW_PREFIX_LEN + usize::from(block.symbol_len) <= room;
-        let is_possible = code != CodeId::Window && !coding::is_rateless(Some(code)) && has_room;
-        if !is_possible || following < FOLLOWING_MIN || rate >= alone {
+        let following_max = following.min(FOLLOWING_MAX);
+        let rate = self
+            .rate
+            .of(following_max, plr, (redundancy.epsilon, PARTS));
+        if !is_possible(code, block.symbol_len, room) || following < FOLLOWING_MIN || rate >= alone
+        {
             self.owed = 0.0;
             return false;
         }
-        self.newest = sequence;
-        self.owed += rate * f64::from(n);
-        self.due += self.owed as u32;
-        self.owed = self.owed.fract();
+        self.owe(sequence, rate, n);
+        self.last = 0;
         self.ends_at = Some(now + (gap + gap / 2).min(slack - slack / 4));
         true
+    }
+
+    /// The last source symbol of a block leaves that is to share repairs although answers would be in time; the bodies of repairs have
+    /// at most `room` bytes. Where there are not enough others, it does not.
+    pub(crate) fn share(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        sequence: BlockId,
+        (now, rtt, plr): (Time, Nanos, f64),
+        room: usize,
+    ) {
+        let since = now.earlier_by(rtt / 2);
+        while self.sharing.front().is_some_and(|at| *at < since) {
+            self.sharing.pop_front();
+        }
+        let (others, first) = (self.sharing.len(), self.sharing.front().copied());
+        if others == SHARING_MAX {
+            self.sharing.pop_front();
+        }
+        self.sharing.push_back(now);
+        let Some((code, block)) = redundancy.code.zip(blocks.get_mut(sequence)) else {
+            return;
+        };
+        if !is_possible(code, block.symbol_len, room) || others < SHARING_MIN {
+            return;
+        }
+        // In steps, so that not every block asks anew.
+        let rate = match others < SHARING_MANY {
+            true => {
+                let following = (others - others % SHARING_MIN) as u32;
+                let aim = (redundancy.epsilon, PARTS);
+                self.shared.of(following, plr, aim).min(1.0)
+            }
+            false => {
+                let following = (others - others % (SHARING_MANY / 4)) as u32;
+                let rate = self
+                    .shared
+                    .of(following, plr, (SHARED_EPSILON, SHARED_PARTS));
+                rate.min(SHARED_MAX * plr)
+            }
+        };
+        // As many will follow in the time that these have taken.
+        let span = now.saturating_sub(first.unwrap_or(now));
+        let cover = span.min(rtt / 2);
+        // A round trip later the peer has said what that has left.
+        block.shared_until = now + cover + rtt;
+        let n = u32::from(block.n);
+        self.owe(sequence, rate, n);
+        self.last = (self.last + n).min(FOLLOWING_MAX);
+        self.ends_at = Some(now + cover / 2);
+    }
+
+    fn owe(&mut self, newest: BlockId, rate: f64, symbols: u32) {
+        self.newest = newest;
+        self.present = rate;
+        self.owed += rate * f64::from(symbols);
+        self.due += self.owed as u32;
+        self.owed = self.owed.fract();
     }
 
     /// A block of n source symbols leaves. How many such symbols followed others soon enough, at least, and the longest time between two blocks.
@@ -107,16 +184,26 @@ impl Ahead {
     }
 
     /// Nothing has followed: the repairs that would have gone along are due now.
-    pub(crate) fn on_timeout(&mut self, blocks: &BlockStore, horizon: Horizon) {
+    pub(crate) fn on_timeout(
+        &mut self,
+        blocks: &BlockStore,
+        (redundancy, plr): (Redundancy, f64),
+        horizon: Horizon,
+    ) {
         if self.ends_at.is_none_or(|at| at > horizon.now) {
             return;
         }
         self.ends_at = None;
-        let symbols: u32 = in_time(blocks, self.newest, horizon)
-            .map(|(_, n)| u32::from(n))
-            .sum();
-        self.due += (self.rate.value * f64::from(symbols)).ceil() as u32;
         self.owed = 0.0;
+        let last = std::mem::take(&mut self.last);
+        self.due += match last {
+            0 => {
+                let symbols = in_time(blocks, self.newest, horizon);
+                let symbols: u32 = symbols.map(|(_, n)| u32::from(n)).sum();
+                (self.present * f64::from(symbols)).ceil() as u32
+            }
+            _ => flight_repair(last, last, plr, redundancy.epsilon),
+        };
     }
 
     /// Whether a repair is due.
@@ -170,6 +257,13 @@ impl Ahead {
     }
 }
 
+/// Whether repairs may cover several blocks of this symbol size.
+fn is_possible(code: CodeId, symbol_len: u16, room: usize) -> bool {
+    // The window of such a session covers everything; of a rateless code there are no source symbols.
+    let has_room = WINDOW_PREFIX_LEN + usize::from(symbol_len) <= room;
+    code != CodeId::Window && !coding::is_rateless(Some(code)) && has_room
+}
+
 /// Blocks of datagrams up to this one, newest first, that have left and that a repair which leaves now can restore in time, and how many source
 /// symbols each has.
 fn in_time(
@@ -180,7 +274,7 @@ fn in_time(
     let sequences = blocks.first_sequence().until(newest + 1).rev().take(256);
     let known = sequences.filter_map(|at| Some((at, blocks.get(at)?)));
     let of_use = known.filter(move |(_, block)| {
-        let lifetime = block.lifetime.filter(|lifetime| lifetime.repair);
+        let lifetime = block.lifetime.filter(|it| it.repair != RepairMode::None);
         lifetime.is_some_and(|lifetime| horizon.answers(lifetime.until).is_some())
             && block.unsent() == 0
     });
@@ -195,23 +289,21 @@ struct Rate {
 }
 
 impl Rate {
-    /// Steps of the rate, and the largest one.
-    const STEPS: u32 = 8;
-    const MAX: u32 = 4 * Self::STEPS;
+    /// The largest one.
+    const MAX: u32 = 4;
     /// Steps of the loss rate, rounded up, so that not every packet asks anew.
     const PLR_STEPS: f64 = 250.0;
 
     /// With which a symbol is lost and not restored with a probability of at most `epsilon`, if `following` others leave while it can be.
-    fn of(&mut self, following: u32, plr: f64, epsilon: f64) -> f64 {
-        let following = following.min(FOLLOWING_MAX);
+    /// The rate is found to one part of so many.
+    fn of(&mut self, following: u32, plr: f64, (epsilon, parts): (f64, u32)) -> f64 {
         let steps = (plr.clamp(0.0, 0.95) * Self::PLR_STEPS).ceil();
         if self.question != (following, steps as u32) {
             let plr = steps / Self::PLR_STEPS;
-            let rates = (0..Self::MAX).map(|step| f64::from(step) / f64::from(Self::STEPS));
+            let rates = (0..Self::MAX * parts).map(|step| f64::from(step) / f64::from(parts));
             let rates: Vec<f64> = rates.collect();
             let at = rates.partition_point(|rate| shortfall(following, *rate, plr) > epsilon);
-            let most = f64::from(Self::MAX) / f64::from(Self::STEPS);
-            self.value = rates.get(at).copied().unwrap_or(most);
+            self.value = rates.get(at).copied().unwrap_or(f64::from(Self::MAX));
             self.question = (following, steps as u32);
         }
         self.value
@@ -285,7 +377,7 @@ mod tests {
             (7, 0.0, 0.0),
             (1, 0.9, 4.0),
         ] {
-            let found = rate.of(following, plr, 0.002);
+            let found = rate.of(following, plr, (0.002, PARTS));
             assert_eq!(found, expected, "{following} follow, {plr} lost");
         }
     }

@@ -2,13 +2,15 @@
 //!
 //! What is lost is answered if the answer can arrive in time. As long as a round trip after that would fit too, an answer has as many
 //! symbols as are missing: another one can follow. The last one that fits has as many as it takes. Only where no answer fits
-//! is repair sent ahead.
+//! is repair sent ahead; or where it is wanted, since what follows waits for each loss, and then what the peer still lacks
+//! when all repairs that could restore it have passed is answered.
 
+use crate::types::RepairMode;
 use crate::{BlockId, Nanos, Time};
 
 use super::Redundancy;
 use super::coding;
-use super::selector::flight_repair;
+use super::selector::{EPSILON_REACTIVE, flight_repair};
 use super::store::BlockStore;
 
 /// What a packet that leaves now takes to arrive, and to be answered.
@@ -46,9 +48,16 @@ impl Horizon {
 impl BlockStore {
     /// Whether a block of datagrams needs repair ahead of loss, as all that can be in time: then when that has to leave at the latest.
     pub(crate) fn needs_repair_ahead(&self, sequence: BlockId, horizon: Horizon) -> Option<Time> {
-        let lifetime = self.get(sequence)?.lifetime.filter(|l| l.repair)?;
+        let lifetime = self.get(sequence)?.lifetime;
+        let lifetime = lifetime.filter(|it| it.repair != RepairMode::None)?;
         let is_all = horizon.answers(lifetime.until) == Some(0);
         is_all.then(|| lifetime.until.earlier_by(horizon.rtt / 2))
+    }
+
+    /// Whether a block of datagrams is to be repaired ahead of loss together with others, although answers would be in time.
+    pub(crate) fn may_share(&self, sequence: BlockId) -> bool {
+        let lifetime = self.get(sequence).and_then(|block| block.lifetime);
+        lifetime.is_some_and(|it| it.repair == RepairMode::Together)
     }
 
     /// The last source symbol of a block that needs repair ahead leaves, and it is protected alone.
@@ -76,7 +85,9 @@ impl BlockStore {
             return;
         };
         let until = block.lifetime.map_or(Time::ZERO, |lifetime| lifetime.until);
-        let (missing, expected) = (block.deficit(), block.expected());
+        // That repairs which it shares have arrived does not mean that they have restored it.
+        let least = u32::from(block.shared_until > Time::ZERO && block.flight_passed());
+        let (missing, expected) = (block.deficit().max(least), block.expected());
         let rows = match horizon.answers(until) {
             None => 0,
             Some(0) if missing > 0 => {
@@ -84,6 +95,10 @@ impl BlockStore {
                 // That something is missing has the probability of a loss itself.
                 let epsilon = (redundancy.epsilon / plr.max(redundancy.epsilon)).min(0.5);
                 flight_repair(needed, expected, plr, epsilon).max(missing)
+            }
+            // It has waited for long.
+            Some(_) if block.shared_until > Time::ZERO => {
+                flight_repair(missing, 0, plr, EPSILON_REACTIVE)
             }
             Some(_) => missing,
         };

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::config::{Icm, Profile};
 use crate::path::Monitor;
+use crate::types::RepairMode;
 use crate::wire::SymbolId;
 use crate::{BlockId, Nanos, Time};
 
@@ -36,6 +37,8 @@ pub(crate) struct Compensation {
     carry: f64,
     /// Sequences with losses whose compensation waits ([`Icm::Paper`], [`Icm::Off`]).
     waiting: BTreeSet<BlockId>,
+    /// Blocks of datagrams that have lost symbols, and from when on repairs that they share with others cannot have restored them any more.
+    shared: BTreeSet<(Time, BlockId)>,
     /// Highest sequence of which a symbol arrived, and of a complete block.
     latest_seen: BlockId,
     latest_complete: BlockId,
@@ -83,7 +86,11 @@ impl Compensation {
         block.lost(round);
         if let Some(lifetime) = block.lifetime {
             let lost = (sequence, round);
-            if lifetime.repair {
+            if round == 0 && horizon.now < block.shared_until {
+                self.shared.insert((block.shared_until, sequence));
+                return;
+            }
+            if lifetime.repair != RepairMode::None {
                 blocks.answer_in_time(redundancy, lost, horizon, monitor.plr());
             } else {
                 blocks.doom(sequence);
@@ -98,6 +105,21 @@ impl Compensation {
             Icm::Paper | Icm::Off => {
                 self.waiting.insert(sequence);
             }
+        }
+    }
+
+    /// Answers losses that shared repairs have not made good.
+    pub(crate) fn answer_shared(
+        &mut self,
+        blocks: &mut BlockStore,
+        redundancy: Redundancy,
+        horizon: Horizon,
+        monitor: &Monitor,
+    ) {
+        while let Some(&(at, sequence)) = self.shared.first().filter(|first| first.0 <= horizon.now)
+        {
+            self.shared.remove(&(at, sequence));
+            blocks.answer_in_time(redundancy, (sequence, 0), horizon, monitor.plr());
         }
     }
 
@@ -160,12 +182,12 @@ impl Compensation {
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (sequence, deficit): (BlockId, u32),
+        (now, sequence, deficit): (Time, BlockId, u32),
         monitor: &Monitor,
     ) {
         let Some(block) = blocks
             .get_mut(sequence)
-            .filter(|b| b.flight_passed() && b.is_repaired())
+            .filter(|b| b.flight_passed() && b.is_repaired() && b.shared_until <= now)
         else {
             return;
         };

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use sphinx_fec::bits;
 
-use crate::types::{Lifetime, Slot, StreamId, Urgency, block_cost};
+use crate::types::{Lifetime, RepairMode, Slot, StreamId, Urgency, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
 use crate::{BlockId, Nanos, Time};
 
@@ -63,6 +63,8 @@ pub(crate) struct TxBlock {
     /// Rows ahead of loss that wait for packets to ride in, and until when the next one does.
     rides: u32,
     ride_until: Time,
+    /// Until then repairs that it shares with others may still restore it, and the peer says whether they have.
+    pub(super) shared_until: Time,
     /// Repairs of a sliding window that count as this block's.
     pub(super) windowed: u32,
     /// Repair rows that only the peer's word asked for.
@@ -115,6 +117,7 @@ impl TxBlock {
             due_ahead: 0,
             rides: 0,
             ride_until: Time::ZERO,
+            shared_until: Time::ZERO,
             windowed: 0,
             claimed: 0,
             rounds: 0,
@@ -138,7 +141,8 @@ impl TxBlock {
 
     /// Whether what is lost of it is replaced.
     pub(super) fn is_repaired(&self) -> bool {
-        self.lifetime.is_none_or(|lifetime| lifetime.repair)
+        self.lifetime
+            .is_none_or(|lifetime| lifetime.repair != RepairMode::None)
     }
 
     /// Bytes of its source symbols.

@@ -347,7 +347,7 @@ impl Session {
         }
         for (block, deficit) in deficits {
             let monitor = self.paths.main().path.monitor();
-            self.sender.on_deficit(block, deficit, monitor);
+            self.sender.on_deficit(meta.now, (block, deficit), monitor);
         }
         self.tell_skipped();
         self.sender.on_feedback(meta.now, &self.paths.main().path);

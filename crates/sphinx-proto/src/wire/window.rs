@@ -5,7 +5,7 @@ use super::{MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN};
 /// Runs of blocks in a window.
 const RUNS_MAX: usize = 8;
 /// Covered blocks in a window.
-const BLOCKS_MAX: usize = 32;
+const BLOCKS_MAX: usize = 128;
 /// Symbols in a window.
 const SYMBOLS_MAX: usize = 512;
 const RUN_LEN: usize = 5;
@@ -99,8 +99,16 @@ impl WindowSpan {
             && self.runs.iter().all(is_block)
             && self.runs.last().is_some_and(Run::is_covered)
             && (1..=self.runs[0].n).contains(&self.upto)
-            && self.blocks().count() <= BLOCKS_MAX
+            && self
+                .covered()
+                .map(|run| usize::from(run.blocks))
+                .sum::<usize>()
+                <= BLOCKS_MAX
             && self.symbols() <= SYMBOLS_MAX
+    }
+
+    fn covered(&self) -> impl Iterator<Item = &Run> {
+        self.runs.iter().filter(|run| run.is_covered())
     }
 
     /// Symbols that the newest block has in the window.
@@ -127,12 +135,11 @@ impl WindowSpan {
 
     /// Symbols covered.
     pub fn symbols(&self) -> usize {
-        let before: usize = self
-            .blocks()
-            .skip(1)
-            .map(|block| usize::from(block.n))
-            .sum();
-        before + usize::from(self.upto)
+        let all = self
+            .covered()
+            .map(|run| usize::from(run.blocks) * usize::from(run.n));
+        // All of the newest block but what is not in the window.
+        all.sum::<usize>() - usize::from(self.runs[0].n - self.upto)
     }
 
     /// Bytes of the repair symbol: those of the largest symbol covered; shorter ones count as padded
@@ -220,7 +227,7 @@ mod tests {
     #[test]
     fn limits() {
         let mut span = WindowSpan::new(1, 1, 1000).unwrap();
-        let blocks = (0..100)
+        let blocks = (0..200)
             .take_while(|_| span.extend(0, 1, 1000, 1300))
             .count();
         assert_eq!(blocks + 1, BLOCKS_MAX);

@@ -25,7 +25,7 @@ use sphinx_link::{
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::FlowKind;
 use sphinx_proto::wire::{OVERHEAD, block_symbols_max};
-use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile, Urgency};
+use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile, RepairMode, Urgency};
 use sphinx_sim::{
     End, Heard, MS, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Write,
 };
@@ -172,7 +172,12 @@ fn random_says(rng: &mut Rng) -> Vec<Say> {
             kind: rng.pick(&kinds),
             urgency: Urgency::new(rng.below(8) as u8),
             life: rng.within(1, life_max) * MS,
-            repair: rng.chance(0.7),
+            repair: rng.pick(&[
+                RepairMode::None,
+                RepairMode::InTime,
+                RepairMode::InTime,
+                RepairMode::Together,
+            ]),
         },
     };
     (0..count).map(say).collect()

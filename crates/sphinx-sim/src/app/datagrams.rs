@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use sphinx_driver::{BufferPool, LiveEnd, Queues, SendAs};
 use sphinx_proto::wire::FlowKind;
-use sphinx_proto::{Nanos, Time};
+use sphinx_proto::{Nanos, Session, Time};
 
 use super::Local;
 use crate::data::Rng;
@@ -36,6 +36,34 @@ pub struct Heard {
     pub index: Option<usize>,
     /// When it was sent, as far as this end can tell.
     pub sent: Option<Nanos>,
+}
+
+/// An application of datagrams that decides as it goes what it sends, in place of a plan.
+pub trait Carried {
+    /// When it wants to be asked again, if nothing arrives.
+    fn next_event(&self) -> Option<Nanos>;
+
+    /// A datagram has arrived.
+    fn hear(&mut self, now: Nanos, data: &[u8]);
+
+    /// What it sends next; it is asked until there is nothing. `waiting`: bytes of what it has sent and the session has not begun.
+    fn say(&mut self, now: Nanos, session: &Session, waiting: usize) -> Option<(Vec<u8>, SendAs)>;
+}
+
+/// Lets it take what has arrived, and send.
+pub(crate) fn carry(
+    carried: &mut dyn Carried,
+    now: Nanos,
+    session: &Session,
+    (queues, pool): (&mut Queues<Local>, &BufferPool),
+) {
+    while let Some(arrived) = queues.next_datagram() {
+        carried.hear(now, arrived.data());
+    }
+    while let Some((data, send_as)) = carried.say(now, session, queues.datagram_bytes_waiting()) {
+        let sent = queues.send_datagram(Time::from_nanos(now), &data, send_as, pool);
+        assert!(sent.is_ok(), "{sent:?}");
+    }
 }
 
 /// Bytes of a datagram that tell which it is.

@@ -1,11 +1,12 @@
 //! A queue in front of a session: flow-queued CoDel, RFC 8290, with ECN.
 //!
 //! Flows have turns of a quantum of bytes. One that comes anew and sends little is served before those that keep the queue busy. In each, packets that
-//! have waited for more than 5 ms over 100 ms are marked, or dropped where they cannot be marked. Where there is no room, the flow that takes most of
+//! have waited for more than 5 ms over 100 ms, or more where round trips are long, are marked, or dropped where they cannot be marked. Where there is no room, the flow that takes most of
 //! it loses its oldest packets.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
 
 use sphinx_link::{CoDel, CoDelState, FlowKey, Time, Verdict, mark_ce};
 
@@ -84,6 +85,14 @@ impl FqCodel {
             settings: CoDel::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// Whoever is told of congestion takes such a round trip, or longer, to answer (section 5.2): a queue may last for two of them, 100 ms at least, and a
+    /// twentieth of that is none.
+    pub(crate) fn suit(&mut self, rtt: Duration) {
+        let interval = CoDel::default().interval.max(2 * rtt);
+        self.settings.interval = interval;
+        self.settings.target = interval / 20;
     }
 
     #[cfg(test)]
@@ -173,6 +182,7 @@ impl FqCodel {
                 self.old.push_back(number);
                 continue;
             }
+            queue.codel.set(&self.settings);
             match queue.leave(now, (&mut self.bytes, &mut self.counts)) {
                 Some(packet) => {
                     queue.deficit -= packet.len() as i64;

@@ -1,6 +1,6 @@
 //! The end with one interface for all clients.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -70,11 +70,15 @@ impl Pool {
 
     /// Whether a client may have an address: neither this machine's nor the network's own or its broadcast address.
     fn has(&self, address: IpAddr) -> bool {
+        // Of an address of the other family the prefix says nothing.
+        if !contains(self.0, address) {
+            return false;
+        }
         let is_broadcast = match address {
             IpAddr::V4(ip) => ip.to_bits() | (u32::MAX << (32 - self.0.1)) == u32::MAX,
             IpAddr::V6(_) => false,
         };
-        contains(self.0, address) && address != self.own() && address != self.0.0 && !is_broadcast
+        address != self.own() && address != self.0.0 && !is_broadcast
     }
 
     /// Those for clients, in their order, as many as are tried.
@@ -89,6 +93,25 @@ impl Pool {
         let pool = *self;
         let all = (2..count.min(TRIES_MAX)).map(move |number| pool.address(number));
         all.filter(move |address| pool.has(*address))
+    }
+}
+
+/// Addresses that belong to clients of their own, connected or not. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Reserved(Arc<Mutex<HashSet<IpAddr>>>);
+
+impl Reserved {
+    /// From now on it is these, for what begins from now on.
+    pub fn set(&self, addresses: impl IntoIterator<Item = IpAddr>) {
+        *self.lock() = addresses.into_iter().collect();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<IpAddr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        self.lock().contains(&address)
     }
 }
 
@@ -107,6 +130,7 @@ impl std::fmt::Debug for Hub {
 struct Inner {
     device: Device,
     pools: Vec<Pool>,
+    reserved: Reserved,
     clients: Mutex<HashMap<IpAddr, Member>>,
 }
 
@@ -117,11 +141,11 @@ struct Member {
 }
 
 impl Hub {
-    /// Opens an interface with the servers' addresses of these pools, in an event loop, and tells of it.
+    /// Opens an interface with the servers' addresses of these pools, in an event loop, and tells of it. `reserved`: what only clients get to whom it belongs.
     ///
     /// # Errors
     /// There is none: `PermissionDenied` without `CAP_NET_ADMIN`.
-    pub fn open(pools: &[Pool], events: &Events) -> io::Result<Self> {
+    pub fn open(pools: &[Pool], reserved: &Reserved, events: &Events) -> io::Result<Self> {
         let device = Device::open(None)?;
         let mut addresses = Vec::new();
         for pool in pools {
@@ -137,6 +161,7 @@ impl Hub {
         let inner = Arc::new(Inner {
             device,
             pools: pools.to_vec(),
+            reserved: reserved.clone(),
             clients: Mutex::default(),
         });
         let mut reading = JoinSet::new();
@@ -202,48 +227,23 @@ impl Inner {
         }
     }
 
-    /// Gives addresses to a client: those that it asks for, or one of each pool.
+    /// Gives addresses to a client.
     fn assign(
         &self,
-        asked: &[IpAddr],
+        (asked, own): (&[IpAddr], Option<IpAddr>),
         session: &Session,
         outbox: &Arc<Outbox>,
     ) -> Result<Vec<Prefix>, Refusal> {
         let mut clients = self.clients();
-        let mut given: Vec<Prefix> = Vec::new();
-        if asked.is_empty() {
-            for pool in &self.pools {
-                if given
-                    .iter()
-                    .any(|given| given.0.is_ipv4() == pool.0.0.is_ipv4())
-                {
-                    continue;
-                }
-                let free = pool.all().find(|address| !clients.contains_key(address));
-                let many = || Refusal::new(Status::Limit, "there is no address left for a client");
-                given.push((free.ok_or_else(many)?, pool.0.1));
-            }
-        }
-        for address in asked {
-            if given
-                .iter()
-                .any(|given| given.0.is_ipv4() == address.is_ipv4())
-            {
-                let message = "a client has one address of each family";
-                return Err(Refusal::new(Status::Limit, message));
-            }
-            let pool = self.pools.iter().find(|pool| pool.has(*address));
-            let Some(pool) = pool else {
-                let message = format!("{address} is no address for clients of this server");
-                return Err(Refusal::new(Status::Denied, message));
-            };
+        let is_free = |address| !clients.contains_key(&address);
+        let given = choose((&self.pools, &self.reserved), asked, own, is_free)?;
+        for (address, _) in &given {
             let taken = clients.get(address);
             let silence = |member: &Member| member.session.as_blocking().stats().silence;
             if taken.is_some_and(|member| silence(member) < SILENCE) {
                 let message = format!("another client has {address}");
                 return Err(Refusal::new(Status::InUse, message));
             }
-            given.push((*address, pool.0.1));
         }
         for (address, _) in &given {
             let member = Member {
@@ -267,6 +267,58 @@ impl Inner {
     }
 }
 
+/// Which addresses a client is to have: those that it asks for, or one of each pool. `own` is the one that belongs to it.
+fn choose(
+    (pools, reserved): (&[Pool], &Reserved),
+    asked: &[IpAddr],
+    own: Option<IpAddr>,
+    is_free: impl Fn(IpAddr) -> bool,
+) -> Result<Vec<Prefix>, Refusal> {
+    let pool_of = |address: IpAddr| {
+        let pool = pools.iter().find(|pool| pool.has(address));
+        let message = format!("{address} is no address for clients of this server");
+        pool.ok_or(Refusal::new(Status::Denied, message))
+    };
+    let mut chosen: Vec<Prefix> = Vec::new();
+    let has_family = |chosen: &[Prefix], address: IpAddr| {
+        chosen.iter().any(|it| it.0.is_ipv4() == address.is_ipv4())
+    };
+    for &address in asked {
+        if has_family(&chosen, address) {
+            let message = "a client has one address of each family";
+            return Err(Refusal::new(Status::Limit, message));
+        }
+        let pool = pool_of(address)?;
+        match own.filter(|own| own.is_ipv4() == address.is_ipv4()) {
+            Some(own) if own != address => {
+                let message = format!("this client's address is {own}");
+                return Err(Refusal::new(Status::Denied, message));
+            }
+            None if reserved.has(address) => {
+                let message = format!("{address} belongs to another client");
+                return Err(Refusal::new(Status::Denied, message));
+            }
+            _ => chosen.push((address, pool.0.1)),
+        }
+    }
+    if !asked.is_empty() {
+        return Ok(chosen);
+    }
+    if let Some(own) = own {
+        chosen.push((own, pool_of(own)?.0.1));
+    }
+    for pool in pools {
+        if has_family(&chosen, pool.0.0) {
+            continue;
+        }
+        let mut free = pool.all();
+        let free = free.find(|address| is_free(*address) && !reserved.has(*address));
+        let many = || Refusal::new(Status::Limit, "there is no address left for a client");
+        chosen.push((free.ok_or_else(many)?, pool.0.1));
+    }
+    Ok(chosen)
+}
+
 /// Carries IP packets of one client, for as long as it wants that.
 ///
 /// # Errors
@@ -274,7 +326,7 @@ impl Inner {
 pub(crate) async fn serve(
     hub: &Hub,
     live: &Live,
-    (first, asked): (u64, &[IpAddr]),
+    (first, asked, own): (u64, &[IpAddr], Option<IpAddr>),
     (send, recv): (&mut SendStream, &mut RecvStream),
     flow: &mut Flow,
 ) -> Result<(), Refusal> {
@@ -283,7 +335,7 @@ pub(crate) async fn serve(
     let held = Held {
         inner,
         live,
-        addresses: inner.assign(asked, &live.session, &outbox)?,
+        addresses: inner.assign((asked, own), &live.session, &outbox)?,
         outbox: Arc::clone(&outbox),
     };
     let (arriving, own) = (Arc::clone(inner), held.addresses.clone());
@@ -385,6 +437,45 @@ mod tests {
         ] {
             assert!(text.parse::<Pool>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn addresses_that_belong_to_somebody_are_nobody_elses() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let [own, others] = ["10.9.0.2", "10.9.0.3"].map(ip);
+        let pools = ["10.9.0.0/24", "fd09::/64"].map(|text| text.parse().expect("a pool"));
+        let reserved = Reserved::default();
+        reserved.set([own, others]);
+        let choose = |asked: &[IpAddr], own| choose((&pools, &reserved), asked, own, |_| true);
+        let of = |chosen: Result<Vec<Prefix>, Refusal>| {
+            let all = chosen.map(|all| all.into_iter().map(|it| it.0).collect::<Vec<_>>());
+            all.map_err(|refusal| refusal.status)
+        };
+        // Without asking: its own, or the first that belongs to nobody.
+        assert_eq!(of(choose(&[], Some(own))), Ok(vec![own, ip("fd09::2")]));
+        assert_eq!(
+            of(choose(&[], None)),
+            Ok(vec![ip("10.9.0.4"), ip("fd09::2")])
+        );
+        assert_eq!(of(choose(&[own], Some(own))), Ok(vec![own]));
+        assert_eq!(
+            of(choose(&[ip("fd09::7")], Some(own))),
+            Ok(vec![ip("fd09::7")])
+        );
+        for (asked, own) in [
+            (others, Some(own)),
+            (others, None),
+            (ip("10.9.0.9"), Some(own)),
+            (ip("10.8.0.9"), None),
+        ] {
+            assert_eq!(of(choose(&[asked], own)), Err(Status::Denied), "{asked}");
+        }
+        let elsewhere = ip("10.8.0.2");
+        assert_eq!(of(choose(&[], Some(elsewhere))), Err(Status::Denied));
+        assert_eq!(
+            of(choose(&[ip("10.9.0.8"), ip("10.9.0.9")], None)),
+            Err(Status::Limit)
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use sphinx_netdev::tun::{JoiningTun, TunConfig, add_address};
 use sphinx_netdev::{confine, route};
 use sphinx_transport::ErrorKind;
-use sphinx_tunnel::{ProgramDevice, Settings};
+use sphinx_tunnel::{MTU, ProgramDevice, Settings};
 
 use crate::args::tunnel::InsideArgs;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
@@ -28,7 +28,6 @@ pub(crate) const COMMAND: &str = "__inside";
 const SOCKET: &str = "socket";
 /// The interface, in its namespace.
 const INTERFACE: &str = "tun0";
-const MTU: usize = 1400;
 const QUEUE_PACKETS: u32 = 500;
 /// Until there is a namespace.
 const PATIENCE: Duration = Duration::from_secs(10);

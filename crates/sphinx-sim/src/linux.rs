@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::Time;
+use sphinx_proto::Nanos as Time;
 
-const MS: Time = 1_000_000;
+use crate::MS;
+
 const RTO_MIN: Time = 200 * MS;
 const DELAYED_ACK: Time = 40 * MS;
 const CUBIC_C: f64 = 0.4;
@@ -18,11 +19,13 @@ const BLOCKS: usize = 3;
 
 /// An acknowledgement: everything before `next`, and `blocks` behind it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ack {
-    pub(crate) next: u64,
-    pub(crate) blocks: Vec<(u64, u64)>,
+pub struct Ack {
+    /// The segment that is expected.
+    pub next: u64,
+    /// From, and to before which; the first one may be a D-SACK.
+    pub blocks: Vec<(u64, u64)>,
     /// The timestamp that it echoes, in milliseconds.
-    pub(crate) echo: u64,
+    pub echo: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,14 +55,15 @@ struct Recovery {
     prior: f64,
 }
 
+/// Who sends segments.
 #[derive(Debug)]
-pub(crate) struct Sender {
+pub struct Sender {
     /// Segments that the application has written.
-    pub(crate) written: u64,
+    pub written: u64,
     /// Losses do not make it slower, as those of BBR at a fraction of the link's rate.
-    pub(crate) steady: bool,
+    pub steady: bool,
     /// The receiver has room for those before this one.
-    pub(crate) edge: u64,
+    pub edge: u64,
     una: u64,
     next: u64,
     flights: VecDeque<Sent>,
@@ -93,15 +97,19 @@ pub(crate) struct Sender {
     round_least: Time,
     round_samples: u32,
     // For people.
-    pub(crate) recoveries: u64,
-    pub(crate) undone: u64,
-    pub(crate) sent_again: u64,
-    pub(crate) timeouts: u64,
+    /// Losses that it has seen, several at a time, and slowed down for.
+    pub recoveries: u64,
+    /// Those that were none.
+    pub undone: u64,
+    /// Segments that it has sent again.
+    pub sent_again: u64,
+    /// Times without any answer.
+    pub timeouts: u64,
 }
 
-impl Sender {
-    pub(crate) fn new() -> Sender {
-        Sender {
+impl Default for Sender {
+    fn default() -> Self {
+        Self {
             written: u64::MAX,
             steady: false,
             edge: u64::MAX,
@@ -140,14 +148,16 @@ impl Sender {
             timeouts: 0,
         }
     }
+}
 
+impl Sender {
     /// The oldest segment that is not acknowledged.
-    pub(crate) fn oldest(&self) -> u64 {
+    pub fn oldest(&self) -> u64 {
         self.una
     }
 
     /// When to call again: `now` where something may go.
-    pub(crate) fn next_event(&self, now: Time) -> Option<Time> {
+    pub fn next_event(&self, now: Time) -> Option<Time> {
         let sends = self.may_send().then_some(now);
         let timers = self.reorder_at.into_iter().chain(self.retransmit_at);
         timers.chain(sends).min()
@@ -164,7 +174,7 @@ impl Sender {
     }
 
     /// The next segment that may go.
-    pub(crate) fn poll(&mut self, now: Time) -> Option<u64> {
+    pub fn poll(&mut self, now: Time) -> Option<u64> {
         if !self.may_send() {
             return None;
         }
@@ -212,7 +222,8 @@ impl Sender {
         base << self.backoff.min(8)
     }
 
-    pub(crate) fn timeout(&mut self, now: Time) {
+    /// The time of [`next_event`](Self::next_event) has come.
+    pub fn timeout(&mut self, now: Time) {
         if self.reorder_at.is_some_and(|at| at <= now) {
             self.reorder_at = None;
             self.find_losses(now);
@@ -252,7 +263,8 @@ impl Sender {
         self.threshold = (self.cwnd * CUBIC_BETA).max(2.0);
     }
 
-    pub(crate) fn acknowledge(&mut self, now: Time, ack: &Ack) {
+    /// An acknowledgement has arrived.
+    pub fn acknowledge(&mut self, now: Time, ack: &Ack) {
         let (before, mut delivered, mut newest) = (self.front, 0_u64, None);
         let mut blocks = &ack.blocks[..];
         if let Some((&(left, right), rest)) = blocks.split_first()
@@ -482,9 +494,11 @@ impl Sender {
     }
 }
 
+/// Who acknowledges them: each second one, and at once what is not in order.
 #[derive(Debug, Default)]
-pub(crate) struct Receiver {
-    pub(crate) expected: u64,
+pub struct Receiver {
+    /// Segments that have arrived, up to the first one that is missing.
+    pub expected: u64,
     behind: BTreeSet<u64>,
     recent: VecDeque<u64>,
     waiting: u32,
@@ -493,17 +507,20 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn next_event(&self) -> Option<Time> {
+    /// When an acknowledgement is due, if nothing more arrives.
+    pub fn next_event(&self) -> Option<Time> {
         self.at
     }
 
-    pub(crate) fn timeout(&mut self, now: Time) -> Option<Ack> {
+    /// The acknowledgement that is due.
+    pub fn timeout(&mut self, now: Time) -> Option<Ack> {
         self.at
             .is_some_and(|at| at <= now)
             .then(|| self.answer(None))
     }
 
-    pub(crate) fn receive(&mut self, now: Time, number: u64, stamp: u64) -> Option<Ack> {
+    /// A segment has arrived, sent at `stamp` in milliseconds: the acknowledgement that leaves at once.
+    pub fn receive(&mut self, now: Time, number: u64, stamp: u64) -> Option<Ack> {
         if number < self.expected || self.behind.contains(&number) {
             return Some(self.answer(Some(number)));
         }
