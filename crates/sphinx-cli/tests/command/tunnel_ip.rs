@@ -172,11 +172,13 @@ fn an_address_of_a_client_is_given_to_it_and_to_nobody_else() {
         return;
     }
     let scratch = Scratch::new();
-    // The first one asks for nothing, the second one for what belongs to the first, which has gone, and then for anything.
+    scratch.file("page", 10);
+    // A server hears of an invitation within a second. The first one asks for nothing, the second one for what belongs to the first, which has gone, and then for anything.
     let left = "\
-        while ! grep -q listening served.events; do sleep 0.02; done; export XDG_STATE_HOME=$PWD/home; \
-        $SPHX server invite one --state s --permit tun --address 10.9.0.2 --ticket-file i1; $SPHX join --quiet --ticket-file i1 --as mine; \
-        $SPHX server invite two --state s --permit tun --ticket-file i2; $SPHX join --quiet --ticket-file i2 --as other; \
+        while ! grep -qs listening served.events; do sleep 0.02; done; export XDG_STATE_HOME=$PWD/home; \
+        join() { until $SPHX join --quiet --ticket-file $1 --as $2; do sleep 0.1; done; }; \
+        $SPHX server invite one --state s --permit tun --address 10.9.0.2 --ticket-file i1; join i1 mine; \
+        $SPHX server invite two --state s --permit tun --ticket-file i2; join i2 other; \
         $SPHX tunnel mine --json --tun vpn > first & one=$!; up first $one; $TOOLS ping 10.9.0.1 1; kill -INT $one; wait $one || true; \
         $SPHX tunnel other --json --tun vpn --address 10.9.0.2/24 > refused || code=$?; test $code = 9; \
         $SPHX tunnel other --json --tun vpn > second & two=$!; up second $two; $TOOLS ping 10.9.0.1 1; kill -INT $two; wait $two || true";
