@@ -180,7 +180,7 @@ fn an_address_of_a_client_is_given_to_it_and_to_nobody_else() {
         $SPHX server invite one --state s --permit tun --address 10.9.0.2 --ticket-file i1; join i1 mine; \
         $SPHX server invite two --state s --permit tun --ticket-file i2; join i2 other; \
         $SPHX tunnel mine --json --tun vpn > first & one=$!; up first $one; $TOOLS ping 10.9.0.1 1; kill -INT $one; wait $one || true; \
-        $SPHX tunnel other --json --tun vpn --address 10.9.0.2/24 > refused || code=$?; test $code = 9; \
+        $SPHX tunnel other --json --tun vpn --address 10.9.0.2/24 > refused || code=$?; test $code = 4; \
         $SPHX tunnel other --json --tun vpn > second & two=$!; up second $two; $TOOLS ping 10.9.0.1 1; kill -INT $two; wait $two || true";
     let link = ["--rate", "50mbit", "--rtt", "10ms"];
     between_as(&scratch, &link, "--state s", left);
