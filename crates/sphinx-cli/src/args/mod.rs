@@ -575,10 +575,6 @@ mod tests {
             ("sphx perf client t --block-size 1kB", "--rate"),
             ("sphx perf client t --streams 0", "1..=10000"),
             ("sphx perf client t --bundle 9", "at most 8"),
-            (
-                "sphx perf client t --bundle 1 --bytes 1MB",
-                "--message-size",
-            ),
             ("sphx send t a -4 -6", "cannot be used with"),
             ("sphx send t a --cc fast", "bbr"),
             #[cfg(feature = "lab")]
