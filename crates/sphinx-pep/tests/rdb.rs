@@ -631,6 +631,19 @@ fn as_many_copies_as_are_lost_in_a_row() {
     assert_eq!(path.writes(3, 100)[2], (2701, 2901));
 }
 
+/// The published mode repeats as many as it was told to, whatever was lost in a row.
+#[test]
+fn the_published_mode_has_one_copy_whatever_is_lost() {
+    let mut path = Path::new(PAPER);
+    for first in [1, 401, 801] {
+        path.writes(4, 100);
+        path.ack(first, &[(first + 200, first + 400)]);
+        path.ack(first + 400, &[]);
+    }
+    let sent = path.writes(5, 100);
+    assert_eq!(sent[3..], [(1401, 1601), (1501, 1701)]);
+}
+
 #[test]
 fn copies_have_a_budget() {
     let mut path = Path::new(Rdb {
