@@ -3,6 +3,7 @@
 //! None of them waits for long: what is out of date goes, at both ends, and so does the oldest where there is no room.
 
 mod clock;
+mod flows;
 mod numbers;
 mod receiving;
 mod sending;
@@ -10,8 +11,8 @@ mod sending;
 use sphinx_proto::wire::{Datagram, Delivery, FlowKind, Stamp};
 use sphinx_proto::{Lifetime, Nanos, RepairMode, Time, Urgency};
 
+pub use flows::{Arrived, LiveEnd};
 pub(crate) use receiving::RecvQueue;
-pub use receiving::{Arrived, LiveEnd};
 pub use sending::Refusal;
 pub(crate) use sending::{First, SendQueue, Sent};
 

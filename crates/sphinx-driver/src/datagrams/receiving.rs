@@ -5,125 +5,14 @@ use std::ops::Range;
 
 use sphinx_proto::wire::{FLOWS_MAX, FlowNews};
 
-use super::clock::Clock;
-use super::numbers::Numbers;
+use super::flows::{Arrived, Live, LiveEnd, Ordered};
 use super::{Datagram, DatagramCounts, Delivery, FlowKind, Nanos, Stamp, Time};
 use crate::pool::PoolBuffer;
 
-/// What one costs besides its memory.
-const OVERHEAD: usize = 128;
-/// Ranges of missing numbers that the application has not taken.
-const MISSING_MAX: usize = 256;
 /// Flows of live messages that have ended and are remembered, so that what comes late begins none.
 const ENDED_MAX: usize = 1024;
 /// How long the last messages of a flow are waited for, beyond their time.
 const END_PATIENCE: Nanos = 1_000_000_000;
-
-/// A datagram that has arrived.
-pub struct Arrived {
-    flow: u64,
-    number: Option<u64>,
-    sent: Option<Time>,
-    memory: PoolBuffer,
-    data: Range<usize>,
-}
-
-impl Arrived {
-    /// Its flow, among those of its kind.
-    pub fn flow(&self) -> u64 {
-        self.flow
-    }
-
-    /// Datagrams of the flow before it, if they are counted.
-    pub fn number(&self) -> Option<u64> {
-        self.number
-    }
-
-    /// When its sender handed it over, by this end's clock, if the fastest of late took no time.
-    pub fn sent(&self) -> Option<Time> {
-        self.sent
-    }
-
-    /// What was sent.
-    pub fn data(&self) -> &[u8] {
-        &self.memory[self.data.clone()]
-    }
-
-    fn cost(&self) -> usize {
-        self.memory.capacity() + OVERHEAD
-    }
-}
-
-/// What becomes of a flow of live messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LiveEnd {
-    /// More may come.
-    Open,
-    /// Its sender has ended it, and all that came has been taken.
-    Ended,
-}
-
-/// A flow of datagrams that are given out in their order.
-#[derive(Default)]
-struct Ordered {
-    clock: Clock,
-    /// The next number to give out.
-    next: u64,
-    /// Numbers that will not arrive.
-    missing: Numbers,
-    /// By number, and when it is given out whatever is missing.
-    waiting: BTreeMap<u64, (Time, Arrived)>,
-    used_at: Time,
-}
-
-/// A flow of live messages.
-#[derive(Default)]
-struct Live<S> {
-    clock: Clock,
-    /// Numbers that have arrived or will not, and how many these are.
-    settled: Numbers,
-    settled_count: u64,
-    /// Messages are given out when their time has come, all as long after they were sent.
-    on_time: bool,
-    /// By number, and when it is given out.
-    waiting: BTreeMap<u64, (Time, Arrived)>,
-    ready: VecDeque<Arrived>,
-    missing: VecDeque<Range<u64>>,
-    /// How many there have been, and when the last of these are not waited for any more.
-    total: Option<(u64, Time)>,
-    latest_due: Time,
-    is_unwanted: bool,
-    signal: S,
-}
-
-impl<S> Live<S> {
-    /// These have arrived, or will not: which of them are news.
-    fn settle(&mut self, numbers: Range<u64>) -> Vec<Range<u64>> {
-        let news = self.settled.insert(numbers);
-        let count: u64 = news.iter().map(|numbers| numbers.end - numbers.start).sum();
-        self.settled_count += count;
-        news
-    }
-
-    /// These will not arrive, or not in time.
-    fn miss(&mut self, numbers: Range<u64>) {
-        match self.missing.back_mut() {
-            Some(last) if last.end == numbers.start => last.end = numbers.end,
-            _ => self.missing.push_back(numbers),
-        }
-        if self.missing.len() > MISSING_MAX {
-            self.missing.pop_front();
-        }
-    }
-
-    /// Whether nothing more will come.
-    fn is_over(&self, now: Time) -> bool {
-        let is_complete = |(total, until): (u64, Time)| {
-            self.waiting.is_empty() && (self.settled_count >= total || now >= until)
-        };
-        self.total.is_some_and(is_complete)
-    }
-}
 
 /// Datagrams of all flows.
 pub(crate) struct RecvQueue<S> {
