@@ -1,17 +1,18 @@
 //! Flows of datagrams that are given out in their order or by their time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::Time;
 use super::clock::Clock;
-use super::numbers::Numbers;
+use super::numbers::{Numbers, RANGES_MAX};
+use super::waiting::Waiting;
 use crate::pool::PoolBuffer;
 
 /// What one costs besides its memory.
 const OVERHEAD: usize = 128;
-/// Ranges of missing numbers that the application has not taken.
-const MISSING_MAX: usize = 256;
+/// Ranges of missing numbers that the application has not taken: as many as can be told at once.
+const MISSING_MAX: usize = RANGES_MAX + 1;
 
 /// A datagram that has arrived.
 pub struct Arrived {
@@ -65,8 +66,8 @@ pub(super) struct Ordered {
     pub(super) next: u64,
     /// Numbers that will not arrive.
     pub(super) missing: Numbers,
-    /// By number, and when it is given out whatever is missing.
-    pub(super) waiting: BTreeMap<u64, (Time, Arrived)>,
+    /// Until those before them are here or missing, or one's own time is over.
+    pub(super) waiting: Waiting,
     pub(super) used_at: Time,
 }
 
@@ -76,11 +77,10 @@ pub(super) struct Live<S> {
     pub(super) clock: Clock,
     /// Numbers that have arrived or will not, and how many these are.
     settled: Numbers,
-    pub(super) settled_count: u64,
-    /// Messages are given out when their time has come, all as long after they were sent.
+    settled_count: u64,
+    /// Messages are given out when their time has come: with equal lives in their order, all as long after they were sent.
     pub(super) on_time: bool,
-    /// By number, and when it is given out.
-    pub(super) waiting: BTreeMap<u64, (Time, Arrived)>,
+    pub(super) waiting: Waiting,
     pub(super) ready: VecDeque<Arrived>,
     pub(super) missing: VecDeque<Range<u64>>,
     /// How many there have been, and when the last of these are not waited for any more.
@@ -91,12 +91,32 @@ pub(super) struct Live<S> {
 }
 
 impl<S> Live<S> {
-    /// These have arrived, or will not: which of them are news.
-    pub(super) fn settle(&mut self, numbers: Range<u64>) -> Vec<Range<u64>> {
-        let news = self.settled.insert(numbers);
-        let count: u64 = news.iter().map(|numbers| numbers.end - numbers.start).sum();
-        self.settled_count += count;
-        news
+    /// Notes that one has arrived. Whether that is news, and how many others are given up for it.
+    pub(super) fn arrive(&mut self, number: u64) -> (bool, u64) {
+        let (news, missed) = self.settle(number..number.saturating_add(1));
+        (!news.is_empty(), missed)
+    }
+
+    /// Gives up those of these that have not arrived: how many are news.
+    pub(super) fn give_up(&mut self, numbers: Range<u64>) -> u64 {
+        let (news, mut missed) = self.settle(numbers);
+        for numbers in news {
+            missed += numbers.end - numbers.start;
+            self.miss(numbers);
+        }
+        missed
+    }
+
+    /// These have arrived, or will not: which of them are news, and how many others are given up since too much is missing.
+    fn settle(&mut self, numbers: Range<u64>) -> (Vec<Range<u64>>, u64) {
+        let len = |numbers: &Range<u64>| numbers.end - numbers.start;
+        let (news, given_up) = self.settled.insert(numbers);
+        let missed = given_up.as_ref().map_or(0, len);
+        self.settled_count += missed + news.iter().map(len).sum::<u64>();
+        if let Some(numbers) = given_up {
+            self.miss(numbers);
+        }
+        (news, missed)
     }
 
     /// These will not arrive, or not in time.
@@ -110,11 +130,16 @@ impl<S> Live<S> {
         }
     }
 
+    /// One that has arrived makes room for others.
+    pub(super) fn miss_one(&mut self, number: Option<u64>) {
+        if let Some(number) = number {
+            self.miss(number..number.saturating_add(1));
+        }
+    }
+
     /// Whether nothing more will come.
-    pub(super) fn is_over(&self, now: Time) -> bool {
-        let is_complete = |(total, until): (u64, Time)| {
-            self.waiting.is_empty() && (self.settled_count >= total || now >= until)
-        };
-        self.total.is_some_and(is_complete)
+    pub(super) fn is_over(&self) -> bool {
+        let is_settled = |(total, _)| self.settled_count >= total;
+        self.waiting.is_empty() && self.total.is_some_and(is_settled)
     }
 }

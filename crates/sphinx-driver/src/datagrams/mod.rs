@@ -7,6 +7,7 @@ mod flows;
 mod numbers;
 mod receiving;
 mod sending;
+mod waiting;
 
 use sphinx_proto::wire::{Datagram, Delivery, FlowKind, Stamp};
 use sphinx_proto::{Lifetime, Nanos, RepairMode, Time, Urgency};
@@ -54,7 +55,7 @@ pub struct DatagramCounts {
     pub received: u64,
     /// That have arrived too late.
     pub late: u64,
-    /// Live messages that the peer has given up.
+    /// Live messages that the peer has given up, or that had not come when their flow was over.
     pub missed: u64,
     /// That the application was too slow for.
     pub overrun: u64,
