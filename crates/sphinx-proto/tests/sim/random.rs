@@ -193,27 +193,25 @@ fn check_heard(says: &[Say], from: &End<Plain>, to: &End<Plain>) {
             let heard = heard.iter();
             heard.filter(move |heard| (heard.kind, heard.flow) == (Some(kind), flow))
         };
-        let mut ordered = of(FlowKind::Ordered).map(|heard| heard.number);
+        let ordered = of(FlowKind::Ordered).map(|heard| heard.number);
         assert!(ordered.is_sorted_by(|one, next| one < next), "out of order");
-        for kind in [FlowKind::Ordered, FlowKind::Live] {
-            let said = says.iter().map(|say| say.send_as);
-            let said = said.filter(|say| (say.kind, say.flow) == (Some(kind), flow));
-            let lives: Vec<Nanos> = said.map(|say| say.life).collect();
-            for heard in of(kind) {
-                let number = heard.number.expect("they have numbers") as usize;
-                // When it was sent is known to this end but for the time on the way.
-                let age = heard.at - heard.sent.expect("it carries its time");
-                assert!(age <= lives[number], "{kind:?} {flow}: {number} is late");
-            }
-            if kind == FlowKind::Live {
-                let missing = to.missing().get(&flow).into_iter().flatten().cloned();
-                let mut live: Vec<u64> = of(kind).filter_map(|heard| heard.number).collect();
-                live.extend(missing.flatten());
-                live.sort_unstable();
-                let all = (0..lives.len() as u64).collect::<Vec<_>>();
-                assert_eq!(live, all, "each of flow {flow} is here or reported");
-            }
+        let said = says.iter().map(|say| say.send_as);
+        let said = said.filter(|say| (say.kind, say.flow) == (Some(FlowKind::Live), flow));
+        let lives: Vec<Nanos> = said.map(|say| say.life).collect();
+        for heard in of(FlowKind::Live) {
+            let number = heard.number.expect("they have numbers") as usize;
+            // When it was sent is known to this end but for the time on the way.
+            let age = heard.at - heard.sent.expect("it carries its time");
+            assert!(age <= lives[number], "flow {flow}: {number} is late");
         }
+        let missing = to.missing().get(&flow).into_iter().flatten().cloned();
+        let mut live: Vec<u64> = of(FlowKind::Live)
+            .filter_map(|heard| heard.number)
+            .collect();
+        live.extend(missing.flatten());
+        live.sort_unstable();
+        let all: Vec<u64> = (0..lives.len() as u64).collect();
+        assert_eq!(live, all, "each of flow {flow} is here or reported");
     }
     let counts = from.datagram_counts();
     let (heard, late) = (heard.len() as u64, to.datagram_counts());
