@@ -13,7 +13,7 @@ use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, Eln, OwnArgs, RunArgs};
 use super::stage::Stages;
-use super::{Context, control, done, fields, flow_event, guard, key, report, with_all};
+use super::{Context, control, done, fields, flow_event, guard, key, report, rights, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
@@ -257,8 +257,10 @@ fn chosen(way: Attach) -> Attach {
 }
 
 fn refused(error: io::Error) -> Failure {
+    let lacking = rights::lacking().join(" and ");
+    let rights = format!("run it as root, or with {lacking}");
     let hint = match error.kind() {
-        io::ErrorKind::PermissionDenied => "run it as root, or with CAP_NET_ADMIN",
+        io::ErrorKind::PermissionDenied if !lacking.is_empty() => rights.as_str(),
         io::ErrorKind::ResourceBusy | io::ErrorKind::AlreadyExists => {
             "an agent runs in this network namespace already: one is enough"
         }
