@@ -246,6 +246,33 @@ fn an_interrupt_ends_everything() {
     assert_eq!(sleeps.count(), 0);
 }
 
+/// Those who wait for the time of their next message or object, an hour away, are told too.
+#[test]
+fn flows_that_wait_for_their_time_end_when_told_to() {
+    let Some(scratch) = ground() else { return };
+    // What it leaves behind tells when the first object has passed.
+    let middle = "carried() { sed -n 's/^ *wireless: *//p' /proc/self/net/dev | awk '{ print $9 }'; }; \
+                  { while [ $(carried) -lt 50000 ]; do sleep 0.05; done; echo x > ready; } &";
+    let more = [
+        "--time",
+        "2h",
+        "--flows",
+        "name=messages bytes=100B interval=1h",
+        "--flows",
+        "name=objects fetch bytes=100kB interval=1h",
+        "--middle",
+        middle,
+    ];
+    let running = start(&scratch, ["", "rate=20mbit rtt=2ms"], &more);
+    let deadline = Instant::now() + PATIENCE;
+    while !fs::read(scratch.path("ready")).is_ok_and(|text| text == b"x\n") {
+        assert!(Instant::now() < deadline, "no object has passed");
+        thread::sleep(Duration::from_millis(5));
+    }
+    running.signal(Signal::TERM);
+    running.end().expect(143);
+}
+
 #[test]
 fn groups_of_flows_send_their_messages() {
     let Some(scratch) = ground() else { return };
