@@ -221,7 +221,7 @@ fn run(who: Who) -> Ended {
                 moved = true;
                 match output.to {
                     Side::Fixed => receivers.put(now, Side::Mobile, output.packet),
-                    Side::Mobile => _ = back.enqueue(now, IpPacket(output.packet.to_vec())),
+                    Side::Mobile => back.enqueue(now, IpPacket(output.packet.to_vec())),
                 }
             }
             while let Some(output) = receivers.take(now) {
