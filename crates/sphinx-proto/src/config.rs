@@ -119,6 +119,9 @@ pub struct Config {
     pub initial_rtt: Nanos,
     /// Silence after which the peer counts as lost; 15 s by default.
     pub idle_timeout: Nanos,
+    /// An end that has nothing to say says it seldom: of a client, keep-alives are 22 s apart and only every third of them is to be answered, and a
+    /// server sends none, so that a session at rest costs four packets a minute (`docs/protocol.md` §8). False by default.
+    pub quiet: bool,
     /// The peer's application may leave a stream unread for as long as it likes; false by default: a session that waits for nothing else
     /// for the idle timeout counts as stalled.
     pub readers_may_pause: bool,
@@ -175,6 +178,7 @@ impl Config {
             limit: None,
             initial_rtt: INITIAL_RTT,
             idle_timeout: IDLE_TIMEOUT,
+            quiet: false,
             readers_may_pause: false,
             recv_window: WINDOW,
             recv_credit: u64::MAX,

@@ -1,5 +1,6 @@
 //! One secure association between two endpoints, as a state machine.
 
+mod alive;
 mod bond;
 mod ending;
 mod moving;
@@ -39,8 +40,6 @@ const MS: Nanos = 1_000_000;
 
 /// UDP payload that every path carries (RFC 9000 §14).
 pub const BASE_DATAGRAM: u16 = 1200;
-/// Longest silence of an idle end.
-const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
 
 /// Time between complete reports to a peer that asks.
 const REPORT_INTERVAL: Nanos = 10 * MS;
@@ -108,6 +107,8 @@ pub struct Session {
     paper: Option<paper::Ends>,
     last_sent: Time,
     last_received: Time,
+    /// When something left that is to be answered, for the first time since then.
+    asked_at: Option<Time>,
     counts: SessionStats,
 }
 
@@ -132,6 +133,7 @@ impl Session {
             paper: paper::Ends::new(&config),
             last_sent: now,
             last_received: now,
+            asked_at: None,
             counts: SessionStats::default(),
             config,
         };
@@ -403,10 +405,6 @@ impl Session {
         self.last_received
     }
 
-    fn keep_alive(&self) -> Nanos {
-        (self.config.idle_timeout / 4).clamp(MS, KEEP_ALIVE_MAX)
-    }
-
     /// When [`Session::handle_timeout`] and [`Session::poll_transmit`] are to be called next;
     /// `None` once the session is finished.
     pub fn poll_timeout(&mut self) -> Option<Time> {
@@ -421,7 +419,7 @@ impl Session {
         }
         let paper = self.paper_timeout();
         let lanes = (0..self.paths.len()).filter_map(|index| self.lane_timeout(index));
-        let idle = Some(self.last_received + self.config.idle_timeout);
+        let idle = Some(self.idle_at());
         if !self.paths.is_any_validated() {
             // Nothing else can leave.
             return lanes.chain(idle).min();
@@ -485,7 +483,7 @@ impl Session {
             }
             Life::Finished => return,
         }
-        if now >= self.last_received + self.config.idle_timeout {
+        if now >= self.idle_at() {
             self.events.push_back(Event::PeerLost);
             self.life = Life::Finished;
             return;

@@ -74,6 +74,7 @@ impl<P: PacketProtection> Pair<P> {
             config.sc = scenario.sc;
             config.initial_rtt = rtt;
             config.idle_timeout = scenario.idle_timeout;
+            config.quiet = scenario.quiet;
             config.readers_may_pause = scenario.readers_may_pause;
             config.recv_window = scenario.recv_window;
             config.recv_streams = scenario.streams_max;

@@ -66,6 +66,8 @@ pub struct Scenario {
     pub streams_max: u64,
     /// Silence after which the peer counts as lost.
     pub idle_timeout: Nanos,
+    /// Whether sessions at rest say little.
+    pub quiet: bool,
     /// Whether applications may leave streams unread for ever.
     pub readers_may_pause: bool,
     /// What both ends remember about the path.
@@ -121,6 +123,7 @@ impl Scenario {
             send_window: 32 << 20,
             streams_max: STREAMS_MAX,
             idle_timeout: 15 * SEC,
+            quiet: false,
             readers_may_pause: false,
             memory: None,
         }

@@ -379,6 +379,7 @@ impl Fixed {
 
 pub(super) fn options(common: &CommonArgs) -> Options {
     Options {
+        quiet: true,
         readers_may_pause: true,
         ..common.options(Profile::Auto)
     }

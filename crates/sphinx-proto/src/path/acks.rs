@@ -57,6 +57,16 @@ pub(crate) struct Acks {
     flight_over: bool,
 }
 
+/// What a packet that has opened asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Marks {
+    /// It is to be acknowledged.
+    pub(crate) eliciting: bool,
+    pub(crate) last_of_flight: bool,
+    /// Nobody waits for more than to hear that this end is there: should the answer be lost, the peer asks again.
+    pub(crate) is_sign_of_life: bool,
+}
+
 /// How long packets may wait for a SACK.
 pub(super) fn sack_delay(rtt: Nanos) -> Nanos {
     (rtt / 8).clamp(SACK_DELAY_MIN, SACK_DELAY_MAX)
@@ -115,12 +125,7 @@ impl Acks {
     }
 
     /// Notes an opened packet for the next SACK.
-    pub(super) fn on_packet(
-        &mut self,
-        meta: &PacketMeta,
-        (eliciting, last_of_flight): (bool, bool),
-        rtt: Nanos,
-    ) {
+    pub(super) fn on_packet(&mut self, meta: &PacketMeta, marks: Marks, rtt: Nanos) {
         self.received.insert_one(meta.packet_number);
         self.arrivals.on_packet(meta.packet_number);
         self.received.truncate_low(MAX_SACK_RANGES);
@@ -132,18 +137,20 @@ impl Acks {
             0b11 => self.ce += 1,
             _ => {}
         }
-        if !eliciting {
+        if !marks.eliciting {
             return;
         }
         let delay = sack_delay(rtt);
         self.tail_at = None;
-        self.tail_repeats = TAIL_REPEATS;
+        if !marks.is_sign_of_life {
+            self.tail_repeats = TAIL_REPEATS;
+        }
         self.tail_delay = (delay / 2).max(SACK_INTERVAL_MIN);
         self.unacked += 1;
-        self.flight_over = last_of_flight;
+        self.flight_over = marks.last_of_flight;
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
         self.last_eliciting = meta.now;
-        let at_once = last_of_flight
+        let at_once = marks.last_of_flight
             || meta.ecn == 0b11
             || self.unacked >= packets_per_sack(meta.packet_number)
             || first_after_idle;

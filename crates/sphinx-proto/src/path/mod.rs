@@ -39,6 +39,7 @@ use crate::types::{PacketMeta, Tuple};
 use crate::{Nanos, PacketNumber, PathId, Time};
 
 use acks::Acks;
+pub(crate) use acks::Marks;
 use address::{Address, Settings};
 pub(crate) use fragments::fragments_for;
 pub use monitor::Losses;
@@ -78,6 +79,8 @@ pub(crate) struct Path {
     losses_spurious: u64,
     /// Times that the path MTU fell.
     mtu_falls: u64,
+    /// Of a quiet session: from when on no larger MTU is looked for, since nothing is carried that would need it.
+    rests_from: Option<Time>,
 }
 
 impl Path {
@@ -97,6 +100,7 @@ impl Path {
             scratch: Scratch::default(),
             losses_spurious: 0,
             mtu_falls: 0,
+            rests_from: config.quiet.then_some(now),
         }
     }
 
@@ -131,6 +135,7 @@ impl Path {
             scratch: Scratch::default(),
             losses_spurious: 0,
             mtu_falls: 0,
+            rests_from: self.rests_from,
         }
     }
 
@@ -347,11 +352,11 @@ impl Path {
 
     /// A packet has opened; whether it is to be acknowledged, and carries the last-of-flight mark. `true`: its number
     /// is above all others.
-    pub(crate) fn on_packet(&mut self, meta: &PacketMeta, marks: (bool, bool)) -> bool {
+    pub(crate) fn on_packet(&mut self, meta: &PacketMeta, marks: Marks) -> bool {
         let acks = &mut self.space.acks;
         let newest = acks.largest().is_none_or(|pn| meta.packet_number > pn);
         acks.on_packet(meta, marks, self.address.rtt.smoothed());
-        if marks.0 {
+        if marks.eliciting {
             self.space.gathering.on_packet(meta.received_at);
         }
         self.on_packet_from(
@@ -565,13 +570,24 @@ impl Path {
 
     /// UDP payload of a path MTU probe that is due.
     pub(crate) fn poll_mtu_probe(&mut self, now: Time) -> Option<u16> {
+        if self.rests_from.is_some_and(|from| now > from) {
+            return None;
+        }
         let rtt = self.address.rtt.smoothed();
         self.address.mtu.poll(now, rtt)
     }
 
     /// When [`Self::poll_mtu_probe`] has something to do.
     pub(crate) fn mtu_timeout(&self) -> Option<Time> {
-        self.address.mtu.timeout()
+        let at = self.address.mtu.timeout()?;
+        self.rests_from.is_none_or(|from| at <= from).then_some(at)
+    }
+
+    /// It carries symbols, one way or the other.
+    pub(crate) fn note_use(&mut self, now: Time) {
+        if let Some(from) = &mut self.rests_from {
+            *from = now + REST_AFTER;
+        }
     }
 
     /// The operating system refused a UDP payload of `size` as too large.
@@ -583,6 +599,9 @@ impl Path {
         self.tell_packet_size();
     }
 }
+
+/// A path that has carried no symbol for so long is at rest.
+const REST_AFTER: Nanos = 3_000_000_000;
 
 /// Of so many packets behind one that is lost at least one arrives: the probability that all are lost is at most [`EPSILON`].
 fn packets_behind(plr: f64) -> u64 {

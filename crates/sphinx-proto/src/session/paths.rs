@@ -171,19 +171,9 @@ impl Session {
             path.challenge_timeout(),
             lane.local_ids.timeout(),
             pacer,
-            Some(lane.last_sent + self.keep_alive()),
+            self.silence_max().map(|most| lane.last_sent + most),
         ];
         timers.into_iter().flatten().min()
-    }
-
-    /// A path on which nothing has been sent for long is heard of all the same.
-    pub(super) fn keep_paths_alive(&mut self, now: Time) {
-        let keep_alive = self.keep_alive();
-        for lane in self.paths.iter_mut() {
-            if lane.path.is_validated() && now >= lane.last_sent + keep_alive {
-                lane.scheduler.ping();
-            }
-        }
     }
 
     /// Loss by time, and probes of a silent path.

@@ -4,6 +4,7 @@ use sphinx_fec::CodeId;
 use sphinx_fec::span::SpanLimits;
 
 use super::{Life, REPORT_INTERVAL, Session};
+use crate::path::Marks;
 use crate::receiver::Violation;
 use crate::sender::Carriage;
 use crate::streams::IMPOSSIBLE;
@@ -77,10 +78,17 @@ impl Session {
         };
         let path = self.paths.at(at).id();
         self.note_sc_arrival(meta.now, path);
+        let is_control = header.kind == PacketKind::Control;
+        let marks = Marks {
+            eliciting,
+            last_of_flight: header.last_of_flight,
+            is_sign_of_life: is_control && self.config.quiet,
+        };
         let lane = self.paths.at_mut(at);
-        let newest = lane
-            .path
-            .on_packet(meta, (eliciting, header.last_of_flight));
+        if !is_control {
+            lane.path.note_use(meta.now);
+        }
+        let newest = lane.path.on_packet(meta, marks);
         let pto = lane.path.probe_timeout();
         lane.local_ids.on_packet(meta.now, header.cid, newest, pto);
         let ip_bytes = meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
@@ -90,6 +98,7 @@ impl Session {
         self.silence = 0;
         self.refusals = None;
         self.last_received = meta.now;
+        self.asked_at = None;
         self.counts.packets_received += 1;
         self.counts.ip_bytes_received += ip_bytes;
     }

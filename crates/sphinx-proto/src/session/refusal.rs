@@ -3,13 +3,12 @@
 //! Nothing proves who wrote such a message, so it ends nothing by itself. It only makes this end ask, and
 //! shortens how long it waits for the answer: docs/decisions/0017-refusals.md.
 
-use super::{KEEP_ALIVE_MAX, Life, MS, Session};
+use super::{Life, MS, Session};
 use crate::types::Event;
 use crate::{Nanos, Time};
 
-/// A live peer is heard at least every [`KEEP_ALIVE_MAX`], wherever it has moved to. This much later it is
-/// gone, if refusals go on.
-const SILENCE: Nanos = KEEP_ALIVE_MAX + 500 * MS;
+/// So much later than a live peer is heard, wherever it has moved to, it is gone, if refusals go on.
+const MARGIN: Nanos = 500 * MS;
 /// So many refusals …
 const COUNT_MIN: u32 = 3;
 /// … over so long a time: one broken packet, or a queue of them, is not enough.
@@ -52,6 +51,7 @@ impl Session {
 
     /// Asks, forgets, or ends the session.
     pub(super) fn consider_refusals(&mut self, now: Time) {
+        let silence_max = self.peer_silence_max();
         let Some(refusals) = &mut self.refusals else {
             return;
         };
@@ -60,9 +60,14 @@ impl Session {
         }
         let lasting =
             refusals.count >= COUNT_MIN && refusals.last.saturating_sub(refusals.first) >= SPAN_MIN;
+        // What was not asked says nothing for long; from the first refusal on it is asked.
+        let heard_at = match self.config.quiet {
+            true => self.last_received.max(refusals.first),
+            false => self.last_received,
+        };
         if now > refusals.last + FRESH {
             self.refusals = None;
-        } else if lasting && now >= self.last_received + SILENCE {
+        } else if lasting && now >= heard_at + silence_max + MARGIN {
             self.events.push_back(Event::PeerGone);
             self.life = Life::Finished;
         } else {

@@ -240,13 +240,15 @@ impl Session {
             after,
         };
         self.sent(now, at, ip_bytes, (carried, true));
-        self.pace(at, ip_bytes);
+        self.pace(now, at, ip_bytes);
         transmit
     }
 
     /// A packet of symbols takes its time on the path.
-    fn pace(&mut self, at: usize, ip_bytes: u32) {
-        self.paths.at_mut(at).path.pace(ip_bytes);
+    fn pace(&mut self, now: Time, at: usize, ip_bytes: u32) {
+        let path = &mut self.paths.at_mut(at).path;
+        path.note_use(now);
+        path.pace(ip_bytes);
         self.paths.spend(ip_bytes);
     }
 
@@ -324,13 +326,16 @@ impl Session {
             symbol: choice.symbol,
         };
         self.sent(now, at, ip_bytes, (carried, true));
-        self.pace(at, ip_bytes);
+        self.pace(now, at, ip_bytes);
     }
 
     /// The packet with the next number leaves.
     pub(super) fn sent(&mut self, now: Time, at: usize, ip_bytes: u32, carried: (Carried, bool)) {
         let lane = self.paths.at_mut(at);
         lane.last_sent = now;
+        if carried.1 {
+            self.asked_at.get_or_insert(now);
+        }
         let mut carriage = Carriage {
             path: lane.id(),
             horizon: lane.path.horizon(now),

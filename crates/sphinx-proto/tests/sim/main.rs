@@ -13,6 +13,7 @@ mod icm;
 mod jitter;
 mod links;
 mod paths;
+mod quiet;
 mod random;
 mod rates;
 mod sc;

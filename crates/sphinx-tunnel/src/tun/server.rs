@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sphinx_netdev::tun::add_address;
+use sphinx_transport::Peer;
 use sphinx_transport::asynchronous::{RecvStream, SendStream, Session};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -23,8 +24,9 @@ use crate::permit::is_ordinary;
 use crate::udp::closed;
 use crate::wire::{Refusal, Status};
 
-/// A session that has been silent for so long gives up its addresses to whoever asks for them: most often the same client, which has lost it.
-const SILENCE: Duration = Duration::from_secs(8);
+/// A session that has been silent for so long gives up its addresses to whoever asks for them: most often the same client, which has lost it. One
+/// that lives is heard every 22 s.
+const SILENCE: Duration = Duration::from_secs(25);
 /// Addresses that are tried for a client that asks for none.
 const TRIES_MAX: u128 = 1 << 16;
 /// Where resolvers are written down, the better source first: behind a resolver of this machine alone are those that it asks.
@@ -239,8 +241,11 @@ impl Inner {
         let given = choose((&self.pools, &self.reserved), asked, own, is_free)?;
         for (address, _) in &given {
             let taken = clients.get(address);
-            let silence = |member: &Member| member.session.as_blocking().stats().silence;
-            if taken.is_some_and(|member| silence(member) < SILENCE) {
+            let keeps = |member: &Member| {
+                !is_of_same_client(&member.session, session)
+                    && member.session.as_blocking().stats().silence < SILENCE
+            };
+            if taken.is_some_and(keeps) {
                 let message = format!("another client has {address}");
                 return Err(Refusal::new(Status::InUse, message));
             }
@@ -265,6 +270,15 @@ impl Inner {
             }
         }
     }
+}
+
+/// Whether both are of the client with one key: it knows best which of them it still has. Many may have the same ticket.
+fn is_of_same_client(one: &Session, other: &Session) -> bool {
+    let key = |session: &Session| match session.as_blocking().peer() {
+        Some(Peer::Key(key)) => Some(key),
+        _ => None,
+    };
+    key(one).is_some_and(|own| key(other) == Some(own))
 }
 
 /// Which addresses a client is to have: those that it asks for, or one of each pool. `own` is the one that belongs to it.

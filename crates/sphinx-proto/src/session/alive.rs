@@ -1,0 +1,73 @@
+//! How an end that has nothing to say is heard of all the same, and when it counts as lost.
+
+use super::{MS, Session};
+use crate::config::Role;
+use crate::{Nanos, Time};
+
+/// Longest silence of an idle end.
+const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
+/// Longest silence of the client of a quiet session. Many NATs forget what has not been used for 30 s.
+const QUIET_KEEP_ALIVE_MAX: Nanos = 22_000 * MS;
+/// After how many such silences it wants to hear something itself.
+const QUIET_UNANSWERED: u64 = 3;
+
+impl Session {
+    /// Longest silence of an idle end of a session that is not quiet.
+    pub(super) fn keep_alive(&self) -> Nanos {
+        (self.config.idle_timeout / 4).clamp(MS, KEEP_ALIVE_MAX)
+    }
+
+    fn quiet_keep_alive(&self) -> Nanos {
+        (self.config.idle_timeout / 3).clamp(MS, QUIET_KEEP_ALIVE_MAX)
+    }
+
+    /// After what silence on a path this end is to be heard of; `None`: the other one sees to it.
+    pub(super) fn silence_max(&self) -> Option<Nanos> {
+        match (self.config.quiet, self.config.role) {
+            (false, _) => Some(self.keep_alive()),
+            (true, Role::Client) => Some(self.quiet_keep_alive()),
+            (true, Role::Server) => None,
+        }
+    }
+
+    /// How long a live peer may be silent, wherever it has moved to, unless it is asked.
+    pub(super) fn peer_silence_max(&self) -> Nanos {
+        match (self.config.quiet, self.config.role) {
+            (true, Role::Server) => self.quiet_keep_alive(),
+            // It does not move, and is asked.
+            (true, Role::Client) | (false, _) => KEEP_ALIVE_MAX,
+        }
+    }
+
+    /// When the peer counts as lost. In a quiet session that is counted from when it was asked for an answer: it says nothing
+    /// by itself for so long that a blackout at the end of that would be the end of the session.
+    pub(super) fn idle_at(&self) -> Time {
+        let pause = match (self.config.quiet, self.asked_at, self.config.role) {
+            (false, ..) => 0,
+            (true, Some(asked), _) => return asked + self.config.idle_timeout,
+            (true, None, Role::Client) => QUIET_UNANSWERED * self.quiet_keep_alive(),
+            (true, None, Role::Server) => self.quiet_keep_alive(),
+        };
+        self.last_received + pause + self.config.idle_timeout
+    }
+
+    /// A path on which nothing has been sent for long is heard of all the same.
+    pub(super) fn keep_paths_alive(&mut self, now: Time) {
+        let Some(silence_max) = self.silence_max() else {
+            return;
+        };
+        // The third silence begins when two of them have passed since the last answer; it arrives a little after it was asked for.
+        let answered = (QUIET_UNANSWERED - 1) * silence_max + silence_max / 2;
+        let is_heard = self.config.quiet && now < self.last_received + answered;
+        for lane in self.paths.iter_mut() {
+            if !lane.path.is_validated() || now < lane.last_sent + silence_max {
+                continue;
+            }
+            match is_heard && lane.path.acks().largest().is_some() {
+                // What has arrived is told once more, which nobody answers.
+                true => lane.path.want_sack(now),
+                false => lane.scheduler.ping(),
+            }
+        }
+    }
+}
