@@ -31,6 +31,8 @@ mod requests;
 mod retry;
 mod running;
 pub(crate) mod send;
+#[cfg(feature = "tunnel")]
+mod server;
 pub(crate) mod ssh_end;
 mod standing;
 pub(crate) mod tickets;

@@ -1,7 +1,7 @@
-//! `sphx tunnel` and `sphx server`.
+//! `sphx tunnel`.
 
 pub(crate) mod inside;
-mod interface;
+pub(super) mod interface;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,29 +14,19 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
-use sd_notify::NotifyState;
-use signal_hook::consts::SIGHUP;
-use signal_hook::iterator::Signals;
-use sphinx_transport::asynchronous::Server as Endpoint;
-use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service, Ticket};
-use sphinx_tunnel::{
-    ClientError, Credentials, Event, Events, Forward, Grant, Granted, Hub, Listen, Permit, Plan,
-    Server, Status,
-};
+use sphinx_transport::{ErrorKind, Options, Profile, Ticket};
+use sphinx_tunnel::{ClientError, Credentials, Event, Events, Forward, Listen, Plan, Status};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 
-use super::clients::{self, Place, Roster};
-use super::listen::{Given, Known};
-use super::{Context, listen};
-use crate::args::tunnel::{JoinArgs, ServerArgs, ServerCommand, TunnelArgs};
-use crate::args::{Command, CommonArgs, ListenArgs, ticket};
+use super::Context;
+use crate::args::tunnel::{JoinArgs, ServerArgs, TunnelArgs};
+use crate::args::{CommonArgs, ticket};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, usage};
 use crate::report::{self, Reporter};
+use crate::state::line;
 use crate::state::servers::Servers;
-use crate::state::{key, line};
 use crate::text::printable;
 use crate::units::{show_duration, show_size};
 
@@ -138,243 +128,12 @@ fn ticket_of(args: &TunnelArgs, context: &Context) -> Outcome<Ticket> {
     ticket::read(source)
 }
 
+pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
+    super::server::run(args, context)
+}
+
 pub(crate) fn join(args: &JoinArgs, context: &Context) -> Outcome<()> {
     super::join::run(args, context)
-}
-
-pub(crate) fn serve(args: ServerArgs, context: &Context) -> Outcome<()> {
-    match &args.command {
-        Some(ServerCommand::Invite(args)) => return clients::invite(args, context),
-        Some(ServerCommand::Clients(args)) => return clients::list(args, context),
-        Some(ServerCommand::Revoke(args)) => return clients::revoke(args, context),
-        Some(ServerCommand::Key(args)) => return clients::key(args, context),
-        None => {}
-    }
-    if args.permit.is_none() && (args.key.is_some() || args.ticket_file.is_some()) {
-        let failure = usage("a ticket is good for nothing without rules");
-        return Err(failure.with_hint(
-            "--permit tunnel lets those who have it reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
-        ));
-    }
-    let lets_tun = args.permit.as_ref().is_some_and(Permit::lets_tun);
-    if lets_tun && args.tun_pool.is_empty() {
-        let failure = usage("--permit tun: clients need addresses");
-        return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
-    }
-    let is_kept = args.state.is_some() || args.authorized.is_some() || args.permit.is_none();
-    if !lets_tun && !is_kept && !args.tun_pool.is_empty() {
-        let failure = usage("--tun-pool: no rule lets clients send IP packets");
-        return Err(failure.with_hint("--permit tun does"));
-    }
-    let mut roster = match is_kept {
-        true => {
-            let place = Place::open(args.state.as_deref(), args.authorized.as_deref())?;
-            Some(Roster::open(place, args.limits())?)
-        }
-        false => None,
-    };
-    // From here on it means to read the configuration again, whenever it comes.
-    let hangups = match args.reloads() {
-        true => {
-            Some(Signals::new([SIGHUP]).map_err(|error| local_io("listen for", "signals", error))?)
-        }
-        false => None,
-    };
-    let options = args.serving.apply(&args.common, options(&args.common));
-    let listen = ListenArgs {
-        listen: args.listen,
-        advertise: args.advertise.clone(),
-        ticket_file: args.ticket_file.clone(),
-        once: false,
-        serving: args.serving,
-    };
-    let command = "tunnel TICKET -L 8080:localhost:80";
-    let given = match (&mut roster, &args.permit) {
-        (None, _) => Given::First,
-        (Some(roster), Some(permit)) => Given::Kept(roster.give_first(permit.clone())),
-        (Some(_), None) => Given::None,
-    };
-    let key = || match (&roster, &args.key) {
-        (Some(roster), _) => roster.key(),
-        (None, Some(path)) => key::server(path),
-        (None, None) => Ok(ServerKey::generate()),
-    };
-    let known = Known {
-        service: Service::Tunnel,
-        key: &key,
-        ticket: given,
-    };
-    let bound = listen::open(&listen, &args.common, &known, &options, context)?;
-    // Before anybody hears of it.
-    let _watch = match &roster {
-        Some(roster) => {
-            roster.listens_at(bound.addresses())?;
-            Some(roster.watch(bound.server.access(), &context.reporter)?)
-        }
-        None => None,
-    };
-    let server = bound.announce(&listen, context, command)?;
-    allow_files();
-    let told = Told::start(&context.reporter, args.common.verbose)?;
-    let runtime = runtime()?;
-    let stop = Arc::new(Notify::new());
-    let stopped = Arc::clone(&stop);
-    let _registration = context.stop.on_stop(move || stopped.notify_one());
-    let mut serving = Server::new(told.events.clone());
-    if !args.tun_pool.is_empty() {
-        let reserved = roster.as_ref().map(Roster::reserved).unwrap_or_default();
-        let opened = runtime.block_on(async { Hub::open(&args.tun_pool, &reserved, &told.events) });
-        let hub = opened.map_err(|error| {
-            interface::failure(format!("--tun-pool: opening a TUN device: {error}"), &error)
-        })?;
-        serving = serving.with_tun(hub);
-    }
-    let serving = Arc::new(serving);
-    let roster = roster.map(Arc::new);
-    let _reload = match hangups {
-        Some(signals) => Some(Reload::start(
-            &args,
-            signals,
-            roster.clone(),
-            &context.reporter,
-        )?),
-        None => None,
-    };
-    // Under systemd (Type=notify); elsewhere nobody listens.
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let ended: Outcome<()> = runtime.block_on(async {
-        let endpoint = Endpoint::from(server);
-        let mut clients = JoinSet::new();
-        let ended = loop {
-            while clients.try_join_next().is_some() {}
-            let session = tokio::select! {
-                session = endpoint.accept() => session,
-                () = stop.notified() => break Ok(()),
-            };
-            let session = match session {
-                Ok(session) => session,
-                Err(error) => break Err(error.into()),
-            };
-            let grant = match (&roster, session.as_blocking().peer()) {
-                (Some(roster), Some(peer)) => roster.grant(peer),
-                _ => Ok(Granted::new(Grant::new(
-                    session.as_blocking().remote_addr().to_string(),
-                    args.permit.clone().unwrap_or_default(),
-                    args.limits(),
-                ))),
-            };
-            let (serving, roster) = (Arc::clone(&serving), roster.clone());
-            clients.spawn(async move {
-                match grant {
-                    Ok(granted) => {
-                        serving.serve(session, granted.clone()).await;
-                        if let Some(roster) = roster {
-                            roster.forget(&granted);
-                        }
-                    }
-                    Err(failure) => {
-                        let code = sphinx_transport::close_code::AUTHENTICATION;
-                        session.close(code, &failure.message).await;
-                    }
-                }
-            });
-        };
-        endpoint.shut_down().await;
-        ended
-    });
-    drop(serving);
-    drop(runtime);
-    told.finish();
-    match context.stop.requested() {
-        true => Err(context.stop.failure()),
-        false => ended,
-    }
-}
-
-/// Reads the configuration again whenever SIGHUP comes, until it is dropped.
-struct Reload {
-    signals: signal_hook::iterator::Handle,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Reload {
-    fn start(
-        args: &ServerArgs,
-        mut signals: Signals,
-        roster: Option<Arc<Roster>>,
-        reporter: &Reporter,
-    ) -> Outcome<Self> {
-        let handle = signals.handle();
-        let fixed = Fixed::of(args);
-        let reporter = reporter.clone();
-        let body = move || {
-            for _ in &mut signals {
-                if let Ok(now) = NotifyState::monotonic_usec_now() {
-                    let _ = sd_notify::notify(&[NotifyState::Reloading, now]);
-                }
-                let read = crate::parse_again().map(|cli| match cli.command {
-                    Command::Server(args) => Some(args),
-                    _ => None,
-                });
-                match (read, &roster) {
-                    (Ok(Some(args)), Some(roster)) => {
-                        roster.set_limits(args.limits());
-                        if Fixed::of(&args) != fixed {
-                            reporter
-                                .warn("the limits hold; what else has changed needs another start");
-                        }
-                        reporter.event(report::Event::new("reloaded"));
-                        reporter.note("The configuration was read again");
-                    }
-                    (Ok(_), _) => {
-                        reporter.warn("without clients of its own a server reads nothing again");
-                    }
-                    (Err(failure), _) => {
-                        reporter.warn(&format!("nothing changes: {}", failure.message));
-                    }
-                }
-                let _ = sd_notify::notify(&[NotifyState::Ready]);
-            }
-        };
-        let thread = thread::Builder::new().name("reload".to_owned()).spawn(body);
-        let thread = thread.map_err(|error| local_io("start", "a thread", error))?;
-        Ok(Self {
-            signals: handle,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Reload {
-    fn drop(&mut self) {
-        self.signals.close();
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been printed.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// What a server cannot change while it runs.
-#[derive(PartialEq)]
-struct Fixed(String);
-
-impl Fixed {
-    fn of(args: &ServerArgs) -> Self {
-        Self(format!(
-            "{:?}",
-            (
-                args.listen,
-                &args.advertise,
-                &args.permit,
-                &args.authorized,
-                &args.state,
-                &args.ticket_file,
-                args.common.memory,
-                args.common.idle_timeout,
-            )
-        ))
-    }
 }
 
 pub(super) fn options(common: &CommonArgs) -> Options {
@@ -394,7 +153,7 @@ pub(super) fn runtime() -> Outcome<Runtime> {
 }
 
 /// Each connection is a file: as many as the system allows.
-fn allow_files() {
+pub(super) fn allow_files() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let limit = Rlimit {
         current: maximum,
@@ -520,13 +279,13 @@ pub(super) fn session_failure(error: ClientError) -> Failure {
 }
 
 /// Events on their way to whoever reads them: written by a thread that may wait for its readers.
-struct Told {
-    events: Events,
+pub(super) struct Told {
+    pub(super) events: Events,
     thread: JoinHandle<()>,
 }
 
 impl Told {
-    fn start(reporter: &Reporter, verbose: u8) -> Outcome<Self> {
+    pub(super) fn start(reporter: &Reporter, verbose: u8) -> Outcome<Self> {
         let (sender, events) = sync_channel::<Event>(EVENTS_MAX);
         let reporter = reporter.clone();
         let body = move || {
@@ -542,7 +301,7 @@ impl Told {
     }
 
     /// Waits until everything is told.
-    fn finish(self) {
+    pub(super) fn finish(self) {
         drop(self.events);
         // A panic there has been printed.
         let _ = self.thread.join();

@@ -54,7 +54,7 @@ pub(super) fn check(args: &TunnelArgs) -> Outcome<()> {
 }
 
 /// Why there is no interface, and what would help.
-pub(super) fn failure(message: String, error: &io::Error) -> Failure {
+pub(in crate::commands) fn failure(message: String, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => {
             "it needs root or the capability CAP_NET_ADMIN; sphx tunnel --tun -- PROGRAM carries one program without either"
