@@ -3,12 +3,16 @@
 //! The real thing is [`sphinx_transport::Session`]; tests join two ends with pipes in memory.
 
 mod messages;
+#[cfg(feature = "tunnel")]
+mod metered;
 mod tasks;
 
 use std::time::Duration;
 
 use messages::{DatagramIn, DatagramOut, LiveOut};
 pub(crate) use messages::{MessageIn, MessageOut, Mode, OnStream};
+#[cfg(feature = "tunnel")]
+pub(crate) use metered::Metered;
 use sphinx_transport::{ErrorKind, RecvStream, SendStream, Session, Stats, asynchronous};
 use tasks::Blocking;
 pub(crate) use tasks::{TaskIn, TaskOut};

@@ -35,7 +35,7 @@ use crate::routing::IdMaker;
 use crate::ticket::{Identity, Ticket};
 use door::{Door, is_first_flight};
 use greeting::{GREETING_LEN, greeting, is_greeting};
-pub(crate) use params::{Params, Service};
+pub(crate) use params::{Params, Service, Services};
 use repeat::Copies;
 use session::{OTHER_VERSION, Session, Trust, is_other_version};
 pub(crate) use types::{ConnId, Event, Failure, Settings, Stats, Traffic, Transmit};
@@ -519,6 +519,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         datagram_max: MAX_DATAGRAM as u16,
         cid,
         service: settings.service,
+        services: settings.services,
         receive_window: window.bytes,
         receive_credit: window.credit,
         streams: window.streams,
@@ -528,7 +529,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         max_udp_payload: settings.max_udp_payload,
         // Whoever uses it may make this end keep four times as much of a block as the window counts: measurements are worth that.
         sc: Some(settings.sc),
-        paper: (settings.service == Service::PERF || settings.paper.is_some())
+        paper: (settings.serves(Service::PERF) || settings.paper.is_some())
             .then_some(settings.paper),
         credential: None,
     }

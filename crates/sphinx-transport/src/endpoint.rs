@@ -208,16 +208,20 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::LocalIo`] when the address cannot be used.
     pub fn bind(listen: SocketAddr, service: Service, options: &Options) -> Result<Self, Error> {
-        Self::bind_with(listen, service, ServerKey::generate(), options)
+        Self::bind_with(listen, &[service], ServerKey::generate(), options)
     }
 
-    /// The same with an identity that was kept.
+    /// The same with an identity that was kept, for several services: which of them a session is for, its client
+    /// [says](Session::service).
+    ///
+    /// # Panics
+    /// If there is no service.
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind).
     pub fn bind_with(
         listen: SocketAddr,
-        service: Service,
+        services: &[Service],
         ServerKey(identity): ServerKey,
         options: &Options,
     ) -> Result<Self, Error> {
@@ -225,7 +229,7 @@ impl Server {
             Io::Udp if options.shards > 1 => {
                 let (ios, shards) = open_shards(listen, options)?;
                 let engines = std::iter::zip(ios, shards.into_iter().map(Some));
-                Self::serve(engines.collect(), service, identity, options)
+                Self::serve(engines.collect(), services, identity, options)
             }
             _ if options.shards > 1 => {
                 let why =
@@ -234,16 +238,16 @@ impl Server {
             }
             Io::Udp => {
                 let io = open(listen)?;
-                Self::serve(vec![(io, None)], service, identity, options)
+                Self::serve(vec![(io, None)], services, identity, options)
             }
             Io::Xdp(config) => {
                 let io = open_xdp(config, open(listen)?)?;
-                Self::serve(vec![(io, None)], service, identity, options)
+                Self::serve(vec![(io, None)], services, identity, options)
             }
             #[cfg(feature = "dpdk")]
             Io::Dpdk(config) => {
                 let io = open_dpdk(config, listen)?;
-                Self::serve(vec![(io, None)], service, identity, options)
+                Self::serve(vec![(io, None)], services, identity, options)
             }
         }
     }
@@ -251,7 +255,7 @@ impl Server {
     /// Listens with these back ends, each of which has an engine.
     fn serve(
         ios: Vec<(impl PacketIo + 'static, Option<Shard>)>,
-        service: Service,
+        services: &[Service],
         identity: Identity,
         options: &Options,
     ) -> Result<Self, Error> {
@@ -265,7 +269,7 @@ impl Server {
             local_addr = local_addr.or(Some(io.local_addr()));
             let options = options_of(options, number, count);
             let ids = ids(&options, shard.as_ref().map(Shard::place));
-            let settings = settings(service, &options, PATHS_MAX, None);
+            let settings = settings(services, &options, PATHS_MAX, None);
             let control = Control::server(&identity, guests.clone(), settings, ids);
             let (purpose, lobby) = (Purpose::Listen, Arc::clone(&lobby));
             let waker = io.waker();

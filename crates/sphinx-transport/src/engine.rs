@@ -588,20 +588,22 @@ fn start_crew(
     Crew::start(workers, theirs, tools, move || waker.wake())
 }
 
-/// What an end says about itself in the handshake.
+/// What an end says about itself in the handshake; a server may have several services, there is one at least.
 pub(crate) fn settings(
-    service: Service,
+    services: &[Service],
     options: &Options,
     paths: usize,
     bond: Option<Bond>,
 ) -> Settings {
+    let (first, others) = services.split_first().expect("sessions are for something");
     Settings {
         sc: options.sc,
         recv_window: options.recv_window,
         paper: options.paper,
         paths_max: paths.clamp(1, PATHS_MAX) as u8,
         bond,
-        service: service.wire(),
+        service: first.wire(),
+        services: others.iter().map(|service| service.wire()).collect(),
         budget: Budget::new(options.memory),
         idle_timeout_ms: options.idle_timeout.as_millis().min(u128::from(u32::MAX)) as u64,
         max_udp_payload: u16::MAX - 8,

@@ -150,7 +150,7 @@ impl Icm {
     }
 }
 
-/// What the session is for; both ends must agree.
+/// What a session is for: the connecting end says so, and the server has to have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Service {
@@ -171,6 +171,16 @@ impl Service {
             Self::Files => crate::control::Service::FILES,
             Self::Perf => crate::control::Service::PERF,
             Self::Tunnel => crate::control::Service::TUNNEL,
+        }
+    }
+
+    /// Of those that an end of this version serves.
+    pub(crate) fn of_wire(service: crate::control::Service) -> Self {
+        match service {
+            crate::control::Service::FILES => Self::Files,
+            crate::control::Service::PERF => Self::Perf,
+            crate::control::Service::TUNNEL => Self::Tunnel,
+            _ => Self::Application,
         }
     }
 }

@@ -19,7 +19,7 @@ use sphinx_proto::{Nanos, PathMemory, Role, StreamId, Time};
 use crate::access::Peer;
 use crate::error::{Error, ErrorKind, close_code};
 use crate::memory::PathFile;
-use crate::options::{Cc, Profile};
+use crate::options::{Cc, Profile, Service};
 use crate::paths::PathWish;
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
@@ -150,6 +150,7 @@ pub(crate) struct Shared {
     remote: Mutex<SocketAddr>,
     /// Who the client is; at the server.
     who: Option<Peer>,
+    service: Service,
     /// Zero of the engine's clock.
     base: Instant,
     /// When the first handshake datagram left or came.
@@ -195,6 +196,7 @@ impl Shared {
             pool,
             remote: Mutex::new(remote),
             who: None,
+            service: Service::Application,
             base,
             started: base + Duration::from_nanos(since.as_nanos()),
             shape: AtomicU32::new(0),
@@ -208,8 +210,12 @@ impl Shared {
     }
 
     /// The same, of this client.
-    pub(crate) fn of(self, who: Option<Peer>) -> Self {
-        Self { who, ..self }
+    pub(crate) fn of(self, who: Option<Peer>, service: Service) -> Self {
+        Self {
+            who,
+            service,
+            ..self
+        }
     }
 
     pub(crate) fn set_shape(&self, (n, symbol_len): (u16, u16)) {
@@ -415,6 +421,11 @@ impl Session {
     pub(crate) fn accept(&self) {
         self.shared.lock().is_accepted = true;
         self.shared.wake();
+    }
+
+    /// What it is for.
+    pub fn service(&self) -> Service {
+        self.shared.service
     }
 
     /// How the client has shown who it is; `None` at its own end.

@@ -23,7 +23,7 @@ use crate::forward::{Carried, Forward, Listen};
 use crate::live::{Link, Live};
 use crate::proxy::{Credentials, Proxy};
 use crate::relay::{Broken, First, Local, relay};
-use crate::server::{ACCEPT_PAUSE, accept, bind};
+use crate::server::{ACCEPT_PAUSE, accept, bind, is_known_for_something_else};
 use crate::tun::{self, TunPlan};
 use crate::udp::Listener;
 use crate::wire::{Refusal, Request, Status, Target};
@@ -261,7 +261,8 @@ pub async fn is_known(ticket: &Ticket, options: &Options) -> bool {
         exchange::reply(&mut recv).await
     };
     let _ = asked.await;
-    let is_known = session.as_blocking().closed().is_none();
+    let closed = session.as_blocking().closed();
+    let is_known = closed.is_none_or(|error| is_known_for_something_else(&error));
     close(&session, "done").await;
     is_known
 }

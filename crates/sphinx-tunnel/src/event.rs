@@ -110,6 +110,12 @@ impl Events {
         (self.0.tell)(event);
     }
 
+    /// A client has come, or is gone, and why.
+    pub(crate) fn tell_of_client(&self, client: SocketAddr, name: &str, gone: Option<String>) {
+        let name = name.to_owned();
+        self.tell(Event::Client { client, name, gone });
+    }
+
     /// A flow begins: it is told of when the result is dropped.
     pub(crate) fn flow(&self, proto: &'static str, target: String, up: Direction) -> Flow {
         Flow {

@@ -88,7 +88,8 @@ impl Grant {
         &self.limits
     }
 
-    pub(crate) fn permit(&self) -> &Arc<Permit> {
+    /// What it may do.
+    pub fn permit(&self) -> &Arc<Permit> {
         &self.permit
     }
 
@@ -131,7 +132,8 @@ impl Granted {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(crate) fn now(&self) -> Arc<Grant> {
+    /// What holds now.
+    pub fn now(&self) -> Arc<Grant> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

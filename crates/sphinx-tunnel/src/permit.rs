@@ -1,8 +1,9 @@
-//! Who may reach what: rules for resolved addresses, and nothing without a rule.
+//! Who may do what: rules for resolved addresses, files and measurements, and nothing without a rule.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 /// How something is reached.
@@ -240,6 +241,10 @@ enum Rule {
     Unix(String),
     /// IP packets.
     Tun,
+    /// Files, into a directory below that of the server; empty: into that.
+    Files(PathBuf),
+    /// Measurements.
+    Perf,
     Listen {
         /// Loopback if it is [`Host::Localhost`], all of them if it is [`Host::Any`].
         host: Host,
@@ -265,6 +270,8 @@ pub struct PermitError {
 /// | `tunnel:unix:/PATH` | one Unix socket |
 /// | `listen:PORT`, `listen:HOST:PORT` | listening, on loopback, or on that address (`*`: any) |
 /// | `tun` | IP packets from an address of the client's own, wherever the server's kernel takes them, but to link-local, metadata and multicast addresses |
+/// | `files`, `files:DIR` | sending files, into the server's directory for them or DIR below it; one such rule at most |
+/// | `perf` | measuring |
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Permit(Vec<Rule>);
 
@@ -274,10 +281,15 @@ impl FromStr for Permit {
     fn from_str(text: &str) -> Result<Self, PermitError> {
         let mut rules = Vec::new();
         for text in text.split(',') {
-            parse_rule(text.trim(), &mut rules).map_err(|expected| PermitError {
+            let wrong = |expected| PermitError {
                 rule: text.trim().to_owned(),
                 expected,
-            })?;
+            };
+            parse_rule(text.trim(), &mut rules).map_err(wrong)?;
+            let mut places = rules.iter().filter(|rule| matches!(rule, Rule::Files(_)));
+            if places.nth(1).is_some() {
+                return Err(wrong("files go to one place".to_owned()));
+            }
         }
         Ok(Self(rules))
     }
@@ -333,8 +345,11 @@ fn parse_rule(text: &str, rules: &mut Vec<Rule>) -> Result<(), String> {
         }
         ("tun", "") if !text.contains(':') => rules.push(Rule::Tun),
         ("tun", _) => return Err("tun has nothing behind it".to_owned()),
-        ("files" | "perf" | "live", _) => return Err(format!("{kind} is not built yet")),
-        _ => return Err("expected tunnel, listen or tun".to_owned()),
+        ("files", "") if !text.contains(':') => rules.push(Rule::Files(PathBuf::new())),
+        ("files", below) => rules.push(Rule::Files(parse_directory(below)?)),
+        ("perf", "") if !text.contains(':') => rules.push(Rule::Perf),
+        ("perf", _) => return Err("perf has nothing behind it".to_owned()),
+        _ => return Err("expected tunnel, listen, tun, files or perf".to_owned()),
     }
     Ok(())
 }
@@ -348,6 +363,17 @@ fn parse_place(text: &str) -> Result<(Host, RangeInclusive<u16>), String> {
     }
     let host = Host::parse(host).ok_or_else(|| format!("'{host}' is no host"))?;
     Ok((host, parse_ports(ports)?))
+}
+
+/// A directory below another one, whatever it is called.
+fn parse_directory(text: &str) -> Result<PathBuf, String> {
+    let is_below = |part| matches!(part, Component::Normal(_));
+    match !text.is_empty() && Path::new(text).components().all(is_below) {
+        true => Ok(PathBuf::from(text)),
+        false => Err(format!(
+            "'{text}' is no directory below the server's: expected files:DIR, without .. and no / in front"
+        )),
+    }
 }
 
 fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
@@ -415,6 +441,25 @@ impl Permit {
     /// Whether a client may send and receive IP packets.
     pub fn lets_tun(&self) -> bool {
         self.0.contains(&Rule::Tun)
+    }
+
+    /// Whether a client may open sessions for any of what `sphx tunnel` does.
+    pub fn lets_tunnel(&self) -> bool {
+        let is_other = |rule: &Rule| matches!(rule, Rule::Files(_) | Rule::Perf);
+        !self.0.iter().all(is_other)
+    }
+
+    /// Where below the server's directory a client may send files to.
+    pub fn lets_send(&self) -> Option<&Path> {
+        self.0.iter().find_map(|rule| match rule {
+            Rule::Files(below) => Some(below.as_path()),
+            _ => None,
+        })
+    }
+
+    /// Whether a client may measure.
+    pub fn lets_measure(&self) -> bool {
+        self.0.contains(&Rule::Perf)
     }
 
     /// Whether a client may have the server listen there.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sphinx_transport::asynchronous::{SendStream, Session};
+use sphinx_transport::{Error, close_code};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -60,6 +61,9 @@ impl Server {
         let grant = granted.now();
         let Limits { rate, memory, .. } = *grant.limits();
         let name = grant.name().to_owned();
+        if !grant.permit().lets_tunnel() && grant.enrol().is_none() {
+            return self.refuse(&session, &granted, TUNNEL).await;
+        }
         session.as_blocking().set_limit(rate);
         session.as_blocking().set_memory(memory);
         let client = Arc::new(Client {
@@ -71,16 +75,45 @@ impl Server {
             throttle: Throttle::new(rate),
             server: self,
         });
-        let told = |gone| {
-            let (client, name) = (address, name.clone());
-            events.tell(Event::Client { client, name, gone });
-        };
+        let told = |gone| events.tell_of_client(address, &name, gone);
         told(None);
         let live = Live::new(session, false);
         let serve = move |live, asked| Arc::clone(&client).serve(live, asked);
         let why = live.serve(serve).await;
         told(Some(why.to_string()));
     }
+
+    /// Tells that a client has come which something else serves, and, when that is over, why it has gone.
+    pub async fn watch(&self, session: &Session, granted: &Granted) {
+        let address = session.as_blocking().remote_addr();
+        let name = granted.now().name().to_owned();
+        self.events.tell_of_client(address, &name, None);
+        let why = session.closed().await.to_string();
+        self.events.tell_of_client(address, &name, Some(why));
+    }
+
+    /// Ends the session of a client that no rule lets do `what`, and tells so.
+    pub async fn refuse(&self, session: &Session, granted: &Granted, what: &str) {
+        self.events.tell(Event::Denied {
+            client: granted.now().name().to_owned(),
+            target: what.to_owned(),
+            rule: dial::NO_RULE,
+        });
+        let why = refusal(what);
+        session.close(close_code::AUTHENTICATION, &why).await;
+    }
+}
+
+/// What a client wants that may do nothing of what is here.
+const TUNNEL: &str = "tunnel";
+
+fn refusal(what: &str) -> String {
+    format!("{what}: {}", dial::NO_RULE)
+}
+
+/// Whether this is why a client was refused that the server knows.
+pub(crate) fn is_known_for_something_else(error: &Error) -> bool {
+    error.to_string().contains(&refusal(TUNNEL))
 }
 
 impl Client {

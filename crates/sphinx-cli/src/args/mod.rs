@@ -105,6 +105,7 @@ Examples:
   sphx send - movie.mkv < t                      ticket from standard input
   SPHX_TICKET=$(cat t) sphx send movie.mkv       ticket from the environment
   tar c x | sphx send --ticket-file t --stdin x.tar   a stream, called x.tar at the other end
+  sphx send office: movie.mkv                    office is a server that was joined (sphx join)
 
 Exits 0 only after the receiver has verified every file and given it its name. What is left out
 (unreadable, changed while it was read, a link that leads out of what is sent, refused at the
@@ -208,7 +209,7 @@ cannot do what it was asked for.")
     #[cfg(feature = "tunnel")]
     #[command(name = crate::tunnel::inside::COMMAND, hide = true)]
     Inside(tunnel::InsideArgs),
-    /// Serve those who tunnel to here
+    /// Serve tunnels, files and measurements on one port, to those who may
     #[cfg_attr(
         not(feature = "tunnel"),
         command(hide = true, disable_help_flag = true)
@@ -221,6 +222,7 @@ Examples:
   sphx server --permit tunnel --ticket-file t
   sphx server --permit tunnel:tcp:*.corp:443,tunnel:udp:9.9.9.9:53,listen:2222 --ticket-file t
   sphx server --permit tun --tun-pool 10.9.0.0/24 --ticket-file t
+  sphx server --permit files,perf --output inbox --ticket-file t
   sphx server --state /var/lib/sphx              for many: keeps its key and its clients
   sphx server invite laptop --permit tunnel --state /var/lib/sphx --ticket-file t
   sphx server revoke laptop --state /var/lib/sphx
@@ -232,6 +234,8 @@ Rules, with commas between:
   tunnel:unix:/PATH       one Unix socket
   listen:[HOST:]PORT      -R, on loopback or on that address (*: all)
   tun                     IP packets, to wherever this machine's routes and packet filter let them
+  files, files:DIR        sphx send, into --output, or DIR below it
+  perf                    sphx perf client
 Rules see the addresses that names lead to: a name never leads to loopback, and to link-local, multicast
 and metadata addresses (169.254.169.254) leads nothing but a rule for them.")
     )]
@@ -247,7 +251,9 @@ and metadata addresses (169.254.169.254) leads nothing but a rule for them.")
         command(after_help = "\
 Examples:
   sphx join --ticket-file t --as office          with the invitation that sphx server invite wrote
-  sphx tunnel office -L 8080:db:5432             from then on
+  sphx tunnel office -L 8080:db:5432             from then on, as far as the server lets it,
+  sphx send office: movie.mkv
+  sphx perf client office
 
 This user gets a key of its own for that server, which the server keeps the other half of. An
 invitation works once.")
@@ -357,8 +363,12 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "DURATION", value_parser = units::duration_positive)]
     pub(crate) retry: Option<Duration>,
     /// The ticket unless it comes from --ticket-file or $SPHX_TICKET (- reads one line of standard
-    /// input), then files, directories and pipes (- is standard input, sent as "stdin")
-    #[arg(value_name = "TICKET | PATH", required_unless_present = "stdin")]
+    /// input), or the name of a server that was joined with a colon behind it (office:), then files,
+    /// directories and pipes (- is standard input, sent as "stdin")
+    #[arg(
+        value_name = "TICKET | NAME: | PATH",
+        required_unless_present = "stdin"
+    )]
     pub(crate) arguments: Vec<std::ffi::OsString>,
     #[command(flatten)]
     pub(crate) paths: PathArgs,
@@ -409,8 +419,9 @@ pub(crate) struct PerfClientArgs {
     /// Read the ticket from this file
     #[arg(long, value_name = "F")]
     pub(crate) ticket_file: Option<PathBuf>,
-    /// The ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line of standard input; with ssh:HOST, ssh starts the other end
-    #[arg(value_name = "TICKET | ssh:HOST")]
+    /// A server that was joined (sphx join), by its name; or the ticket, unless it comes from --ticket-file or $SPHX_TICKET; - reads one line
+    /// of standard input; with ssh:HOST, ssh starts the other end
+    #[arg(value_name = "NAME | TICKET | ssh:HOST")]
     pub(crate) ticket: Option<std::ffi::OsString>,
     /// Stop after this many bytes
     #[arg(long, value_name = "SIZE", value_parser = units::size_positive, conflicts_with = "time")]

@@ -1,4 +1,4 @@
-//! Where the ticket comes from: a file, standard input, the environment, or an argument.
+//! Where the ticket comes from: a file, standard input, the environment, an argument, or a server that was joined.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,6 +11,9 @@ use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome, fail_hint, local_io};
 use crate::report::Reporter;
+use crate::state::line;
+#[cfg(feature = "tunnel")]
+use crate::state::servers::Servers;
 use crate::text::{TICKET_PREFIX, printable};
 
 /// How much is shown of what is no ticket.
@@ -30,6 +33,29 @@ pub(crate) enum Source {
     Environment(Zeroizing<String>),
     File(PathBuf),
     Stdin,
+    /// The name of a server that was joined.
+    Server(String),
+}
+
+/// How the name of a server that was joined is told from what else may stand in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// Nothing else may: any name is one.
+    Bare,
+    /// A path may: behind the name there is a colon.
+    Colon,
+    /// A ticket is wanted.
+    None,
+}
+
+impl Names {
+    fn find(self, text: &str) -> Option<String> {
+        match self {
+            Self::Bare => line::name(text).ok(),
+            Self::Colon => line::name(text.strip_suffix(':')?).ok(),
+            Self::None => None,
+        }
+    }
 }
 
 /// A ticket file that is not there is most often one that has not been copied yet.
@@ -54,7 +80,7 @@ pub(crate) fn split_arguments(
     let mut paths: Vec<PathBuf> = arguments.into_iter().map(PathBuf::from).collect();
     let source = match find(
         ticket_file,
-        paths.first().map(|path| path.as_os_str()),
+        (paths.first().map(|path| path.as_os_str()), Names::Colon),
         environment,
     )? {
         (source, true) => {
@@ -69,7 +95,7 @@ pub(crate) fn split_arguments(
 /// The source of the ticket, and whether the argument was it.
 pub(crate) fn find(
     ticket_file: Option<&Path>,
-    argument: Option<&OsStr>,
+    (argument, names): (Option<&OsStr>, Names),
     environment: Option<OsString>,
 ) -> Outcome<(Source, bool)> {
     if let Some(path) = ticket_file {
@@ -80,7 +106,12 @@ pub(crate) fn find(
         Some(text) if is_ticket(bare(text)) => {
             return Ok((Source::Argument(text.to_owned().into()), true));
         }
-        _ => {}
+        Some(text) => {
+            if let Some(name) = names.find(text) {
+                return Ok((Source::Server(name), true));
+            }
+        }
+        None => {}
     }
     if let Some(text) = environment.filter(|text| !text.is_empty()) {
         let text = text
@@ -149,6 +180,7 @@ pub(crate) fn note_exposure(source: &Source, reporter: &Reporter) {
 /// Reads and parses the ticket.
 pub(crate) fn read(source: Source) -> Outcome<Ticket> {
     let text = match source {
+        Source::Server(name) => return of_server(&name),
         Source::Argument(text) | Source::Environment(text) => text,
         Source::File(path) => {
             let shown = printable(path.as_os_str().as_encoded_bytes());
@@ -176,6 +208,17 @@ pub(crate) fn read(source: Source) -> Outcome<Ticket> {
     };
     let token = token(&text).ok_or_else(|| malformed("there is no ticket in what was given"))?;
     Ok(token.parse::<Ticket>()?)
+}
+
+#[cfg(feature = "tunnel")]
+fn of_server(name: &str) -> Outcome<Ticket> {
+    Servers::ticket(&Servers::place()?, name)
+}
+
+#[cfg(not(feature = "tunnel"))]
+fn of_server(name: &str) -> Outcome<Ticket> {
+    let message = format!("there is no server called {name}: this build joins none");
+    Err(fail_hint(ErrorKind::Usage, message, HINT))
 }
 
 fn text_of(bytes: &[u8]) -> Zeroizing<String> {
@@ -245,6 +288,29 @@ mod tests {
         let (source, rest) = split_arguments(None, os(&["a", "b"]), Some("sphx1e".into())).unwrap();
         assert_eq!(source, Source::Environment(String::from("sphx1e").into()));
         assert_eq!(rest, paths(&["a", "b"]));
+    }
+
+    #[test]
+    fn a_server_is_called_by_its_name() {
+        let environment = || Some("sphx1e".into());
+        let (source, rest) = split_arguments(None, os(&["office:", "a"]), environment()).unwrap();
+        assert_eq!(source, Source::Server("office".to_owned()));
+        assert_eq!(rest, paths(&["a"]));
+        // Paths stay paths.
+        for path in ["office", "./office:", "in/office:", ":", "office:in", "-:"] {
+            let (source, rest) = split_arguments(None, os(&[path]), environment()).unwrap();
+            assert_eq!(source, Source::Environment(String::from("sphx1e").into()));
+            assert_eq!(rest, paths(&[path]));
+        }
+        let find = |text: &str, names| {
+            let argument = Some(OsStr::new(text));
+            find(None, (argument, names), None).map(|found| found.0)
+        };
+        let office = Source::Server("office".to_owned());
+        assert_eq!(find("office", Names::Bare).unwrap(), office);
+        assert_eq!(find("-", Names::Bare).unwrap(), Source::Stdin);
+        assert!(find("office:", Names::Bare).is_err());
+        assert!(find("office", Names::None).is_err());
     }
 
     #[test]

@@ -60,8 +60,8 @@ pub(crate) struct NewTicketArgs {
     /// Put what is sent with it into this directory below that of --output
     #[arg(long, value_name = "DIR", value_parser = tickets::directory)]
     pub(crate) directory: Option<PathBuf>,
-    /// What it may do at a server, rules as for sphx server --permit
-    #[arg(long, value_name = "RULES", value_parser = permit)]
+    /// What it may do at a server, rules as for sphx server --permit (files:DIR says where files go)
+    #[arg(long, value_name = "RULES", value_parser = permit, conflicts_with_all = ["quota", "directory"])]
     pub(crate) permit: Option<String>,
     /// Host or host:port to put into the ticket, once for each [default: where the receiver was last]
     #[arg(long, value_name = "HOST:PORT", num_args = 1..)]

@@ -108,6 +108,9 @@ pub(crate) struct ServerArgs {
     /// What those who have the ticket may do, rules with commas between; nothing without one
     #[arg(long, value_name = "RULES", value_parser = str::parse::<Permit>)]
     pub(crate) permit: Option<Permit>,
+    /// Directory that receives what clients with permit=files send; without one no files are received
+    #[arg(long, short, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
     /// Addresses for clients that send IP packets (permit=tun); the server has the first one. Once for each family
     #[arg(long, value_name = "CIDR", value_parser = str::parse::<Pool>)]
     pub(crate) tun_pool: Vec<Pool>,

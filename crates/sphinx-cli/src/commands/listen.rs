@@ -45,7 +45,7 @@ pub(super) fn bind(
     peer_command: &str,
 ) -> Outcome<Server> {
     let known = Known {
-        service,
+        services: &[service],
         key: &|| Ok(ServerKey::generate()),
         ticket: Given::First,
     };
@@ -54,7 +54,7 @@ pub(super) fn bind(
 
 /// What a listening end is for, what it is known by, and the ticket that it gives out.
 pub(super) struct Known<'a> {
-    pub(super) service: Service,
+    pub(super) services: &'a [Service],
     /// Asked once for each address that is tried.
     pub(super) key: &'a dyn Fn() -> Outcome<ServerKey>,
     pub(super) ticket: Given,
@@ -154,7 +154,7 @@ fn announce_place(ticket: &Ticket, listen: SocketAddr, context: &Context) {
 fn first_bound(candidates: &[SocketAddr], known: &Known<'_>, options: &Options) -> Outcome<Server> {
     let mut failed = None;
     for address in candidates {
-        match Server::bind_with(*address, known.service, (known.key)()?, options) {
+        match Server::bind_with(*address, known.services, (known.key)()?, options) {
             Ok(server) => return Ok(server),
             Err(failure) => failed = failed.or(Some((*address, failure))),
         }
@@ -273,6 +273,58 @@ fn is_replaceable(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Sessions that have a thread each.
+#[derive(Clone, Default)]
+pub(super) struct Crowd(Arc<AtomicUsize>);
+
+impl Crowd {
+    pub(super) fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= SESSIONS_MAX
+    }
+
+    /// Serves one more; its failure is reported.
+    pub(super) fn serve<T>(
+        &self,
+        session: Session,
+        context: &Context,
+        serve: impl FnOnce(&Session) -> Outcome<T> + Send + 'static,
+    ) -> Outcome<()> {
+        let (count, scope) = (Arc::clone(&self.0), context.clone());
+        count.fetch_add(1, Ordering::Relaxed);
+        let body = move || {
+            let peer = session.remote_addr().to_string();
+            let _registration = scope.close_on_stop(&session);
+            if let Err(failure) = serve(&session)
+                && !scope.stop.requested()
+            {
+                scope.reporter.error(&failure, None, Some(&peer));
+            }
+            count.fetch_sub(1, Ordering::Relaxed);
+        };
+        let started = thread::Builder::new()
+            .name("session".to_owned())
+            .spawn(body);
+        started.map(drop).map_err(|error| {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+            local_io("start", "a thread", error)
+        })
+    }
+
+    /// What has begun goes on, but not for long once it has been asked to stop.
+    pub(super) fn wait(&self, context: &Context) {
+        let mut deadline = None;
+        while self.0.load(Ordering::Relaxed) > 0 {
+            if context.stop.requested() {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + STOP_TIME_MAX);
+                if Instant::now() >= deadline {
+                    break;
+                }
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 /// How long a server accepts sessions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
@@ -299,10 +351,10 @@ pub(super) fn serve<T>(
     // A server that has only to stop listening can do so at once.
     let _waiting = context.stop.on_stop(|| {});
     let session = Arc::new(session);
-    let running = Arc::new(AtomicUsize::new(0));
+    let crowd = Crowd::default();
     let mut noted: Option<Instant> = None;
     while !context.stop.requested() && !expired() {
-        if running.load(Ordering::Relaxed) >= SESSIONS_MAX {
+        if crowd.is_full() {
             thread::sleep(ACCEPT_INTERVAL);
             continue;
         }
@@ -324,34 +376,10 @@ pub(super) fn serve<T>(
             let _registration = context.close_on_stop(&accepted);
             return session(&accepted).map(Some);
         }
-        running.fetch_add(1, Ordering::Relaxed);
-        let (session, counter, scope) = (session.clone(), running.clone(), context.clone());
-        let body = move || {
-            let peer = accepted.remote_addr().to_string();
-            let _registration = scope.close_on_stop(&accepted);
-            if let Err(failure) = session(&accepted)
-                && !scope.stop.requested()
-            {
-                scope.reporter.error(&failure, None, Some(&peer));
-            }
-            counter.fetch_sub(1, Ordering::Relaxed);
-        };
-        let started = thread::Builder::new()
-            .name("session".to_owned())
-            .spawn(body);
-        started.map_err(|error| local_io("start", "a thread", error))?;
+        let session = session.clone();
+        crowd.serve(accepted, context, move |accepted| session(accepted))?;
     }
-    // What has begun goes on, but not for long once it has been asked to stop.
-    let mut deadline = None;
-    while running.load(Ordering::Relaxed) > 0 {
-        if context.stop.requested() {
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + STOP_TIME_MAX);
-            if Instant::now() >= deadline {
-                break;
-            }
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
+    crowd.wait(context);
     match context.stop.requested() {
         true => Err(context.stop.failure()),
         false => Ok(None),

@@ -11,8 +11,9 @@ use super::reach::{Watch, Way};
 use super::uplinks::Following;
 use super::{Context, listen};
 use crate::args::engine::Profile as ProfileArg;
-use crate::args::{PathArgs, PerfClientArgs, PerfServerArgs, ticket};
-use crate::channel::Mode;
+use crate::args::ticket::{self, Names};
+use crate::args::{PathArgs, PerfClientArgs, PerfServerArgs};
+use crate::channel::{Channel, Mode};
 use crate::failure::{Outcome, fail_hint, usage};
 use crate::perf::client::Request;
 use crate::perf::{
@@ -52,7 +53,7 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
     )?;
     let scope = context.clone();
     let chosen = options.profile;
-    let session = move |session: &Session| serve_one(session, chosen, &scope);
+    let session = move |session: &Session| serve_one(session, session, chosen, &scope);
     let life = listen::Life {
         once: args.listen.once,
         expires: None,
@@ -60,7 +61,13 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
     listen::serve(&server, life, context, session).map(drop)
 }
 
-pub(super) fn serve_one(session: &Session, chosen: Profile, context: &Context) -> Outcome<()> {
+/// Serves one measurement over `channel`, which is the session's.
+pub(super) fn serve_one(
+    session: &Session,
+    channel: &impl Channel,
+    chosen: Profile,
+    context: &Context,
+) -> Outcome<()> {
     let peer = session.remote_addr().to_string();
     let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
@@ -80,7 +87,7 @@ pub(super) fn serve_one(session: &Session, chosen: Profile, context: &Context) -
             session.set_profile(profile_of(paced));
         }
     };
-    let measured = server::serve(session, &progress, planned);
+    let measured = server::serve(channel, &progress, planned);
     drop(ticker);
     report(&measured?, Some(&peer), &reporter);
     Ok(())
@@ -98,7 +105,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     }
     let (source, _) = ticket::find(
         args.ticket_file.as_deref(),
-        args.ticket.as_deref(),
+        (args.ticket.as_deref(), Names::Bare),
         std::env::var_os("SPHX_TICKET"),
     )?;
     ticket::note_exposure(&source, &context.reporter);

@@ -12,6 +12,7 @@ use super::running::Running;
 use super::standing::Standing;
 use super::{Context, listen};
 use crate::args::RecvArgs;
+use crate::channel::Channel;
 use crate::failure::{Outcome, code, fail_hint};
 use crate::files::{Destination, OutputDir, Rules, recv};
 use crate::report::{Done, Figures, Progress, Role, Ticker};
@@ -41,7 +42,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
         None => Ok(ServerKey::generate()),
     };
     let known = Known {
-        service: Service::Files,
+        services: &[Service::Files],
         key: &key,
         ticket: match &standing {
             None => Given::First,
@@ -67,7 +68,15 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
             .as_ref()
             .zip(session.peer().and_then(|it| it.ticket()))
         else {
-            return receive_one(session, &destination, None, &consent, &running, &scope);
+            return receive_one(
+                session,
+                session,
+                &destination,
+                None,
+                &consent,
+                &running,
+                &scope,
+            );
         };
         let ticket = standing.ticket(id);
         let own = ticket.and_then(|ticket| of_ticket(&ticket, limits, output.as_deref()));
@@ -79,7 +88,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
             _ => session.close(code::REMOTE_IO, "the receiver cannot use what it keeps"),
         })?;
         let using = Some((standing, id));
-        receive_one(session, &own, using, &consent, &running, &scope)
+        receive_one(session, session, &own, using, &consent, &running, &scope)
     };
     let life = listen::Life {
         once,
@@ -120,6 +129,15 @@ fn of_ticket(ticket: &Entry, rules: Rules, output: Option<&Path>) -> Outcome<Des
     })
 }
 
+/// What holds unless something else is asked for.
+#[cfg(feature = "tunnel")]
+pub(super) fn rules_usual() -> Rules {
+    Rules {
+        partial: true,
+        ..Rules::default()
+    }
+}
+
 fn rules(args: &RecvArgs) -> Rules {
     Rules {
         overwrite: args.overwrite,
@@ -141,9 +159,10 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
     })
 }
 
-/// Receives one transfer; its exit code.
-fn receive_one(
+/// Receives one transfer over `channel`, which is the session's; its exit code.
+pub(super) fn receive_one(
     session: &Session,
+    channel: &impl Channel,
     destination: &Destination,
     using: Option<(&Standing, TicketId)>,
     consent: &Consent,
@@ -175,7 +194,7 @@ fn receive_one(
         ticker.replace(Some(started));
         Ok(())
     };
-    let received = recv::receive(session, destination, &ask, &progress, &reporter);
+    let received = recv::receive(channel, destination, &ask, &progress, &reporter);
     drop(ticker);
     if let Some(mut counted) = counted.take() {
         match &received {

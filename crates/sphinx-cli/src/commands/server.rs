@@ -1,24 +1,29 @@
 //! `sphx server`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
-use sphinx_transport::asynchronous::Server as Endpoint;
-use sphinx_transport::{ServerKey, Service};
-use sphinx_tunnel::{Grant, Granted, Hub, Permit, Server};
+use sphinx_transport::asynchronous::{Server as Endpoint, Session};
+use sphinx_transport::{Profile, ServerKey, Service, close_code};
+use sphinx_tunnel::{Grant, Granted, Hub, Limits, Permit, Server};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::clients::{self, Place, Roster};
-use super::listen::{Given, Known};
+use super::consent::Consent;
+use super::listen::{Crowd, Given, Known};
+use super::running::Running;
 use super::tunnel::{Told, allow_files, interface, options, runtime};
-use super::{Context, listen};
+use super::{Context, listen, perf, recv};
 use crate::args::tunnel::{ServerArgs, ServerCommand};
 use crate::args::{Command, ListenArgs};
-use crate::failure::{Outcome, local_io, usage};
+use crate::channel::{Channel, Metered};
+use crate::failure::{Outcome, code, local_io, usage};
+use crate::files::{Destination, OutputDir};
 use crate::report::{self, Reporter};
 use crate::state::key;
 
@@ -40,6 +45,17 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
     if lets_tun && args.tun_pool.is_empty() {
         let failure = usage("--permit tun: clients need addresses");
         return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
+    }
+    if let Some(output) = &args.output {
+        // One that cannot be written to is found before anybody is invited to send.
+        OutputDir::open(output, recv::rules_usual())?;
+    } else if args
+        .permit
+        .as_ref()
+        .is_some_and(|it| it.lets_send().is_some())
+    {
+        let failure = usage("--permit files: there is no place for them");
+        return Err(failure.with_hint("--output DIR is one; files:inbox is inbox below it"));
     }
     let is_kept = args.state.is_some() || args.authorized.is_some() || args.permit.is_none();
     if !lets_tun && !is_kept && !args.tun_pool.is_empty() {
@@ -68,7 +84,12 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         once: false,
         serving: args.serving,
     };
-    let command = "tunnel TICKET -L 8080:localhost:80";
+    let command = match &args.permit {
+        Some(permit) if permit.lets_tunnel() => "tunnel TICKET -L 8080:localhost:80",
+        Some(permit) if permit.lets_send().is_some() => "send TICKET PATH…",
+        Some(_) => "perf client TICKET",
+        None => "",
+    };
     let given = match (&mut roster, &args.permit) {
         (None, _) => Given::First,
         (Some(roster), Some(permit)) => Given::Kept(roster.give_first(permit.clone())),
@@ -79,8 +100,11 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         (None, Some(path)) => key::server(path),
         (None, None) => Ok(ServerKey::generate()),
     };
+    // What there is no place for is not served.
+    let mut services = vec![Service::Tunnel, Service::Perf];
+    services.extend(args.output.as_ref().map(|_| Service::Files));
     let known = Known {
-        service: Service::Tunnel,
+        services: &services,
         key: &key,
         ticket: given,
     };
@@ -122,6 +146,13 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
     };
     // Under systemd (Type=notify); elsewhere nobody listens.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let others = Others {
+        output: args.output.clone(),
+        running: Running::default(),
+        crowd: Crowd::default(),
+        context: context.clone(),
+    };
+    let crowd = others.crowd.clone();
     let ended: Outcome<()> = runtime.block_on(async {
         let endpoint = Endpoint::from(server);
         let mut clients = JoinSet::new();
@@ -144,16 +175,23 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
                 ))),
             };
             let (serving, roster) = (Arc::clone(&serving), roster.clone());
+            let others = others.clone();
             clients.spawn(async move {
                 match grant {
                     Ok(granted) => {
-                        serving.serve(session, granted.clone()).await;
+                        let wanted = session.as_blocking().service();
+                        match wanted {
+                            Service::Files | Service::Perf => {
+                                others.serve(wanted, session, &granted, &serving).await;
+                            }
+                            _ => serving.serve(session, granted.clone()).await,
+                        }
                         if let Some(roster) = roster {
                             roster.forget(&granted);
                         }
                     }
                     Err(failure) => {
-                        let code = sphinx_transport::close_code::AUTHENTICATION;
+                        let code = close_code::AUTHENTICATION;
                         session.close(code, &failure.message).await;
                     }
                 }
@@ -162,6 +200,7 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         endpoint.shut_down().await;
         ended
     });
+    crowd.wait(context);
     drop(serving);
     drop(runtime);
     told.finish();
@@ -169,6 +208,101 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         true => Err(context.stop.failure()),
         false => ended,
     }
+}
+
+/// What is served besides tunnels: on a thread for each session, by what `sphx recv` and `sphx perf server` do it with.
+#[derive(Clone)]
+struct Others {
+    /// Where files go to.
+    output: Option<PathBuf>,
+    running: Running,
+    crowd: Crowd,
+    context: Context,
+}
+
+impl Others {
+    /// Does what the client wants, if a rule lets it, until its session ends.
+    async fn serve(&self, wanted: Service, session: Session, granted: &Granted, server: &Server) {
+        let grant = granted.now();
+        let Limits { rate, memory, .. } = *grant.limits();
+        let Some(work) = self.work(wanted, grant.permit()) else {
+            let what = match wanted {
+                Service::Files => "files",
+                _ => "perf",
+            };
+            return server.refuse(&session, granted, what).await;
+        };
+        if self.crowd.is_full() {
+            let why = "it has too many sessions";
+            return session.close(close_code::CANCELLED, why).await;
+        }
+        session.as_blocking().set_limit(rate);
+        session.as_blocking().set_memory(memory);
+        let others = self.clone();
+        let serve = move |session: &sphinx_transport::Session| match rate {
+            Some(rate) => others.run(work, session, &Metered::new(session, rate)),
+            None => others.run(work, session, session),
+        };
+        let begun = session.as_blocking().clone();
+        if let Err(failure) = self.crowd.serve(begun, &self.context, serve) {
+            self.context.reporter.error(&failure, None, None);
+            let why = "it cannot start a thread";
+            return session.close(close_code::CANCELLED, why).await;
+        }
+        server.watch(&session, granted).await;
+    }
+
+    /// What a client may have done, if it may.
+    fn work(&self, wanted: Service, permit: &Permit) -> Option<Work> {
+        match wanted {
+            Service::Files => {
+                let output = self.output.as_ref()?;
+                Some(Work::Receive(output.join(permit.lets_send()?)))
+            }
+            Service::Perf => permit.lets_measure().then_some(Work::Measure),
+            _ => None,
+        }
+    }
+
+    fn run(
+        &self,
+        work: Work,
+        session: &sphinx_transport::Session,
+        channel: &impl Channel,
+    ) -> Outcome<()> {
+        let place = match work {
+            Work::Measure => {
+                return perf::serve_one(session, channel, Profile::Auto, &self.context);
+            }
+            Work::Receive(place) => place,
+        };
+        let opened = OutputDir::open(&place, recv::rules_usual());
+        let opened = opened.inspect_err(|_| {
+            // What it is, is told here.
+            session.close(code::REMOTE_IO, "the server cannot use its directory");
+        });
+        let destination = Destination::Directory(opened?);
+        // Its rule is the consent.
+        let consent = Consent::new(true, &self.context.reporter);
+        let (running, context) = (&self.running, &self.context);
+        recv::receive_one(
+            session,
+            channel,
+            &destination,
+            None,
+            &consent,
+            running,
+            context,
+        )
+        .map(drop)
+    }
+}
+
+/// What a thread does for a client.
+enum Work {
+    /// Into this directory.
+    Receive(PathBuf),
+    Measure,
 }
 
 /// Reads the configuration again whenever SIGHUP comes, until it is dropped.
@@ -247,6 +381,7 @@ impl Fixed {
                 args.listen,
                 &args.advertise,
                 &args.permit,
+                &args.output,
                 &args.authorized,
                 &args.state,
                 &args.ticket_file,

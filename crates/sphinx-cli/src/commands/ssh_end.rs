@@ -99,7 +99,9 @@ fn serve(pipe: &Pipe, context: &Context) -> Result<u8, Failed> {
             let _registration = context.close_on_stop(session);
             end_with(pipe, Some(session))?;
             match job {
-                Job::Measure => perf::serve_one(session, options.profile, context).map(|()| 0),
+                Job::Measure => {
+                    perf::serve_one(session, session, options.profile, context).map(|()| 0)
+                }
                 job => work(session, &job, context),
             }
         }

@@ -3,7 +3,6 @@
 pub(crate) mod inside;
 pub(super) mod interface;
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -21,12 +20,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use super::Context;
+use crate::args::CommonArgs;
+use crate::args::ticket::{self, Names};
 use crate::args::tunnel::{JoinArgs, ServerArgs, TunnelArgs};
-use crate::args::{CommonArgs, ticket};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, usage};
 use crate::report::{self, Reporter};
-use crate::state::line;
-use crate::state::servers::Servers;
 use crate::text::printable;
 use crate::units::{show_duration, show_size};
 
@@ -115,13 +113,7 @@ impl Program {
 
 /// How to reach the server: by the name that it was joined under, or with a ticket.
 fn ticket_of(args: &TunnelArgs, context: &Context) -> Outcome<Ticket> {
-    let argument = args.ticket.as_deref();
-    let name = argument
-        .and_then(OsStr::to_str)
-        .and_then(|it| line::name(it).ok());
-    if let (None, Some(name)) = (&args.ticket_file, name) {
-        return Servers::ticket(&Servers::place()?, &name);
-    }
+    let argument = (args.ticket.as_deref(), Names::Bare);
     let environment = std::env::var_os("SPHX_TICKET");
     let (source, _) = ticket::find(args.ticket_file.as_deref(), argument, environment)?;
     ticket::note_exposure(&source, &context.reporter);

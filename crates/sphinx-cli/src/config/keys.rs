@@ -30,10 +30,11 @@ const fn path(name: &'static str, flag: &'static str, id: &'static str) -> Key {
 }
 
 /// What `sphx server --config` reads.
-pub(super) const SERVER: [Key; 14] = [
+pub(super) const SERVER: [Key; 15] = [
     key("", "listen", "--listen", "listen"),
     key("", "advertise", "--advertise", "advertise"),
     key("", "permit", "--permit", "permit"),
+    path("output", "--output", "output"),
     path("authorized", "--authorized", "authorized"),
     path("state", "--state", "state"),
     path("ticket-file", "--ticket-file", "ticket_file"),

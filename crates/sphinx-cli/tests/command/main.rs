@@ -21,6 +21,7 @@ mod lab_link;
 mod lab_path;
 mod many_streams;
 mod memory;
+mod one_port;
 mod partial;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod past_the_kernel;

@@ -21,6 +21,7 @@ const ID_PAPER: u64 = 10;
 const ID_BOND: u64 = 11;
 const ID_SC: u64 = 12;
 const ID_CREDENTIAL: u64 = 14;
+const ID_SERVICES: u64 = 30;
 
 const BY_TICKET: u8 = 1;
 const BY_KEY: u8 = 2;
@@ -31,7 +32,7 @@ const MAX_UDP_PAYLOAD: u16 = 65_527;
 /// Streams of a peer that does not say how many it allows.
 const STREAMS_UNTOLD: u64 = 256;
 
-/// What a session is for; both ends must name the same.
+/// What a session is for: the client names it, and the server has to have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Service(pub(crate) u8);
 
@@ -57,6 +58,25 @@ impl Service {
             (Self::TUNNEL, false) => "`sphx server`",
             _ => "a program that this version does not know",
         }
+    }
+}
+
+/// Services by their numbers: those that a server has besides the one that it names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Services(u64);
+
+impl Services {
+    /// Whether it is one of them.
+    pub(super) fn has(self, Service(number): Service) -> bool {
+        let bit = 1_u64.checked_shl(u32::from(number)).unwrap_or(0);
+        self.0 & bit != 0
+    }
+}
+
+impl FromIterator<Service> for Services {
+    fn from_iter<T: IntoIterator<Item = Service>>(services: T) -> Self {
+        let bits = services.into_iter().map(|Service(number)| 1_u64 << number);
+        Self(bits.fold(0, |all, bit| all | bit))
     }
 }
 
@@ -109,6 +129,8 @@ pub(crate) struct Params {
     pub(crate) cid: ConnectionId,
     /// What the session is for.
     pub(crate) service: Service,
+    /// Of a server: what else its sessions may be for.
+    pub(crate) services: Services,
     /// Initial receive window in bytes (§7).
     pub(crate) receive_window: u64,
     /// How much of it the other end may fill before it is granted more, bytes; at most the window.
@@ -134,6 +156,11 @@ pub(crate) struct Params {
 }
 
 impl Params {
+    /// Whether sessions with this end may be for this.
+    pub(crate) fn serves(&self, service: Service) -> bool {
+        self.service == service || self.services.has(service)
+    }
+
     /// The message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         fn put(out: &mut Vec<u8>, id: u64, value: u64) {
@@ -146,6 +173,9 @@ impl Params {
         put_varint(&mut out, 8);
         out.extend_from_slice(&self.cid.bytes());
         out.extend_from_slice(&[ID_SERVICE as u8, 1, self.service.0]);
+        if self.services != Services::default() {
+            put(&mut out, ID_SERVICES, self.services.0);
+        }
         put(&mut out, ID_RECEIVE_WINDOW, self.receive_window);
         if let Some(ms) = self.idle_timeout_ms {
             put(&mut out, ID_IDLE_TIMEOUT, ms);
@@ -204,6 +234,7 @@ impl Params {
         let mut datagram_max = 0;
         let mut paths_max = 1;
         let mut service = Service::APPLICATION;
+        let mut services = Services::default();
         let mut idle_timeout_ms = None;
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
         let mut paper = None;
@@ -226,6 +257,7 @@ impl Params {
                     cid = Some(id.ok_or(WireError::Invalid("connection id"))?);
                 }
                 ID_SERVICE => service = Service(value.u8()?),
+                ID_SERVICES => services = Services(value.varint()?),
                 ID_RECEIVE_WINDOW => receive_window = Some(value.varint()?),
                 ID_IDLE_TIMEOUT => idle_timeout_ms = Some(value.varint()?),
                 ID_MAX_UDP_PAYLOAD => {
@@ -265,6 +297,7 @@ impl Params {
         Ok(Self {
             cid: cid.ok_or(WireError::Invalid("parameters: no connection id"))?,
             service,
+            services,
             receive_window,
             receive_credit: receive_credit.min(receive_window),
             streams,
@@ -290,6 +323,7 @@ mod tests {
         Params {
             cid: ConnectionId::new([1, 2, 3, 4, 5, 6, 7, 8]).expect("not zero"),
             service: Service::PERF,
+            services: Services::default(),
             receive_window: 1 << 24,
             receive_credit: 1 << 20,
             streams: 10_240,
@@ -347,6 +381,24 @@ mod tests {
     }
 
     #[test]
+    fn vector_of_services() {
+        let several = Params {
+            service: Service::TUNNEL,
+            services: [Service::FILES, Service::PERF].into_iter().collect(),
+            ..params()
+        };
+        let bytes = several.encode();
+        assert_eq!(bytes[10..16], [2, 1, 3, 30, 1, 6]);
+        assert_eq!(Params::decode(&bytes), Ok(several));
+        for served in [Service::TUNNEL, Service::FILES, Service::PERF] {
+            assert!(several.serves(served));
+        }
+        for other in [Service::APPLICATION, Service(61), Service(64), Service(255)] {
+            assert!(!several.serves(other));
+        }
+    }
+
+    #[test]
     fn defaults_and_unknown_parameters() {
         let bytes = [60, 2, 0, 0, 3, 1, 7, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8];
         let expected = Params {
@@ -400,6 +452,7 @@ mod tests {
         fn round_trip(
             cid in any::<[u8; 8]>(),
             service in any::<u8>(),
+            services in 0..=VARINT_MAX,
             receive_window in 0..=VARINT_MAX,
             receive_credit in 0..=VARINT_MAX,
             streams in 0..=VARINT_MAX,
@@ -412,10 +465,10 @@ mod tests {
             sc in prop::option::of(prop::option::of(Just(Sc::Ecf))),
         ) {
             if let Some(cid) = ConnectionId::new(cid) {
-                let service = Service(service);
+                let (service, services) = (Service(service), Services(services));
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, bond, paper, sc, credential: None };
+                    Params { cid, service, services, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, bond, paper, sc, credential: None };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

@@ -425,7 +425,11 @@ impl Session {
             }
         };
         let (ours, theirs) = (self.local.service, peer.service);
-        if ours != theirs {
+        let served = match self.connects {
+            true => peer.serves(ours),
+            false => self.local.serves(theirs),
+        };
+        if !served {
             // Each end is told in its own terms.
             let message = |ours: Service, theirs: Service, connects: bool| {
                 format!(

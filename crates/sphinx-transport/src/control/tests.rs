@@ -30,6 +30,7 @@ fn settings(service: Service) -> Settings {
         paths_max: 1,
         bond: None,
         service,
+        services: Services::default(),
         budget: Budget::new(8 << 20),
         idle_timeout_ms: 15_000,
         max_udp_payload: 65_527,
@@ -395,6 +396,35 @@ fn services_must_agree() {
     );
     assert_eq!(net.server().established_at(), None);
     assert!(net.server().failure().is_some());
+}
+
+/// A server may have several: the client says which it is to be.
+#[test]
+fn one_of_several_services() {
+    let identity = Identity::generate();
+    let several = Settings {
+        services: [Service::FILES, Service::PERF].into_iter().collect(),
+        ..settings(Service::TUNNEL)
+    };
+    for service in [
+        Service::FILES,
+        Service::PERF,
+        Service::TUNNEL,
+        Service::APPLICATION,
+    ] {
+        let mut net = Net::pair(&identity);
+        net.server().control = Control::server(&identity, guests(&identity), several, ids());
+        net.connect(&ticket_of(&identity), service);
+        net.run(ms(2000));
+        let is_served = service != Service::APPLICATION;
+        assert_eq!(net.client().established_at().is_some(), is_served);
+        assert_eq!(net.server().established_at().is_some(), is_served);
+        if !is_served {
+            let why = "the other end is `sphx server`, not another application";
+            let expected = Failure::Protocol(why.into());
+            assert_eq!(net.client().failure(), Some(&expected));
+        }
+    }
 }
 
 /// A pair of which the server speaks these versions.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sphinx_proto::wire::ConnectionId;
 
-use super::{Params, Service};
+use super::{Params, Service, Services};
 use crate::access::Peer;
 use crate::budget::{Budget, Window};
 use sphinx_driver::keys::{Direction, SessionSecret};
@@ -20,8 +20,10 @@ pub(crate) struct ConnId {
 /// What this end says about itself in every session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// What sessions are for; the peer must say the same.
+    /// What sessions are for.
     pub(crate) service: Service,
+    /// Of a server: what else they may be for.
+    pub(crate) services: Services,
     /// What sessions may hold together.
     pub(crate) budget: Budget,
     /// Paths of a session that may be open at a time, at least 1.
@@ -41,6 +43,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Whether sessions may be for this.
+    pub(super) fn serves(&self, service: Service) -> bool {
+        self.service == service || self.services.has(service)
+    }
+
     /// The window of one more session where there are `others`.
     pub(crate) fn window(&self, others: usize) -> Window {
         let window = self.budget.window(others);

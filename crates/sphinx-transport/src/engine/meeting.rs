@@ -20,6 +20,7 @@ use crate::control::{ConnId, Event, Failure, Params};
 use crate::endpoint::attempt_delay;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::memory::PathFile;
+use crate::options::Service;
 use crate::shared::{Session, Shared};
 
 /// An attempt to connect is over after so many refusals …
@@ -125,6 +126,11 @@ impl<Io: PacketIo> Engine<Io> {
             Purpose::Connect { further, .. } => (further.clone(), self.own_paths_max()),
             Purpose::Listen => (Vec::new(), PATHS_MAX),
         };
+        let service = match &self.purpose {
+            Purpose::Connect { service, .. } => *service,
+            // The client says which of those that are served it is to be.
+            Purpose::Listen => Service::of_wire(peer.service),
+        };
         let bond = match is_client {
             true => self.own_bond(),
             false => peer.bond,
@@ -195,7 +201,11 @@ impl<Io: PacketIo> Engine<Io> {
         );
         let datagrams = usize::try_from(window.datagrams()).unwrap_or(usize::MAX);
         shared.lock().queues.limit_datagrams(datagrams);
-        let shared = Arc::new(shared.remembering(paths.map(PathFile::new)).of(who));
+        let shared = Arc::new(
+            shared
+                .remembering(paths.map(PathFile::new))
+                .of(who, service),
+        );
         shared.set_shape(core.block_shape(1));
         let session = Session::new(Arc::clone(&shared));
         let keyed = (keys, self.coding(local_cid));
@@ -304,7 +314,7 @@ impl<Io: PacketIo> Engine<Io> {
             }
             self.next_attempt += 1;
             let (paths, bond) = (self.own_paths_max(), self.own_bond());
-            let settings = settings(*service, &self.options, paths, bond);
+            let settings = settings(&[*service], &self.options, paths, bond);
             match self.control.connect(clock, *address, ticket, &settings) {
                 Ok(id) => {
                     if let Some(memory) = memory {

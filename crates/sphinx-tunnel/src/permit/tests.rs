@@ -293,9 +293,52 @@ fn what_is_no_rule_is_told() {
         ("tunnel:tcp:10.0.0.0/33:9", "no host"),
         ("tunnel:unix:relative", "tunnel:unix"),
         ("listen:a.example:9", "not a name"),
-        ("tunnel,files:inbox", "not built yet"),
+        ("tunnel,files:../inbox", "below the server's"),
+        ("files:/srv", "below the server's"),
+        ("files:", "below the server's"),
+        ("files:a/../b", "below the server's"),
+        ("files:.", "below the server's"),
+        ("files:./a", "below the server's"),
+        ("files:a,files:b", "one place"),
+        ("files,files", "one place"),
+        ("perf:", "nothing behind"),
+        ("perf:10mbit", "nothing behind"),
+        ("live", "expected tunnel"),
+        ("File:a", "expected tunnel"),
     ] {
         let error = text.parse::<Permit>().expect_err(text).to_string();
         assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+#[test]
+fn services_are_let_through_by_a_rule_of_their_own() {
+    for (rules, tunnel, files, perf) in [
+        ("tunnel", true, None, false),
+        ("tunnel:tcp:*:443", true, None, false),
+        ("tunnel:unix:/run/db.sock", true, None, false),
+        ("listen:2222", true, None, false),
+        ("tun", true, None, false),
+        ("files", false, Some(""), false),
+        ("files:inbox", false, Some("inbox"), false),
+        ("files:a/b/", false, Some("a/b"), false),
+        ("files:tunnel", false, Some("tunnel"), false),
+        ("perf", false, None, true),
+        ("tunnel, files:perf ,listen:1", true, Some("perf"), false),
+        ("perf,files,tun", true, Some(""), true),
+    ] {
+        let permit = permit(rules);
+        assert_eq!(permit.lets_tunnel(), tunnel, "{rules}");
+        assert_eq!(permit.lets_send(), files.map(Path::new), "{rules}");
+        assert_eq!(permit.lets_measure(), perf, "{rules}");
+    }
+    let none = Permit::default();
+    assert!(!none.lets_tunnel() && none.lets_send().is_none() && !none.lets_measure());
+    // Neither lets anybody reach anything else.
+    let address = ([127, 0, 0, 1], 7749).into();
+    for rules in ["files", "perf"] {
+        let permit = permit(rules);
+        assert!(!permit.lets_reach(Tcp, None, address) && !permit.lets_listen(address));
+        assert!(!permit.lets_resolve(Tcp, "a.example", 80) && !permit.lets_tun());
     }
 }
