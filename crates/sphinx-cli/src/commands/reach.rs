@@ -142,8 +142,8 @@ impl Way<'_> {
 
     fn ask(&self, rsh: &Rsh, request: &Request, context: &Context) -> Outcome<Ssh> {
         let sphx = self.args.remote_sphx.as_deref();
-        let Self { args, .. } = self;
-        let line = SshEndArgs::line(args.udp_port, request.task.service(), &args.written);
+        let (ports, written) = (self.args.udp_port, &self.args.written);
+        let line = SshEndArgs::line(ports, request.task.service(), written);
         let ssh = Ssh::start(rsh, sphx, &line, &context.reporter, &context.stop)?;
         // What fails here is told better by what comes back.
         let _ = ssh.pipe.request(request.clone());

@@ -296,7 +296,7 @@ impl<O: Outgoing> Sender<'_, O> {
         let Some(replies) = self.replies else {
             return Ok(false);
         };
-        if self.lookahead.is_full() {
+        if !self.lookahead.has_room() {
             return Ok(false);
         }
         // The receiver remembers no more offers than may be ahead.

@@ -16,7 +16,7 @@ use crate::files::wire::{Attributes, Entry, put_entry};
 const OFFERS_MAX: usize = 4096;
 /// The same, in bytes of their paths.
 const PATHS_BYTES_MAX: usize = 512 << 10;
-/// The same where everything is offered, as nearly nothing else is sent of most files.
+/// The same where everything is offered ([`SYNC_OFFERS_MAX`]).
 const SYNC_PATHS_BYTES_MAX: usize = 4 << 20;
 /// Of all that may be offered ahead, what is asked about at once: answers to the first offers come while the others are on
 /// their way.
@@ -96,13 +96,14 @@ impl<'a> Lookahead<'a> {
         self.number
     }
 
-    /// Whether there is no room for a batch of offers.
-    pub(super) fn is_full(&self) -> bool {
+    /// Whether there may be more to offer, and room for a batch of it beside the file whose turn it is.
+    pub(super) fn has_room(&self) -> bool {
         let Limits {
             offers, path_bytes, ..
         } = self.limits;
-        self.ahead.len() + offers / BATCHES > offers
-            || self.path_bytes + path_bytes / BATCHES > path_bytes
+        !self.ended
+            && self.ahead.len() + 1 + offers / BATCHES <= offers
+            && self.path_bytes + path_bytes / BATCHES <= path_bytes
     }
 
     /// Writes a batch of offers, for which there is room, and the question about them; true if there were any left.
@@ -177,4 +178,32 @@ pub(super) fn source(key: &SourceKey, stat: &Stat) -> Option<SourceId> {
     let changed = UNIX_EPOCH.checked_add(Duration::new(changed, nanoseconds))?;
     let settled = SystemTime::now() >= changed.checked_add(SETTLED_AFTER)?;
     (size >= SOURCE_SIZE_MIN && settled).then(|| key.file(stat))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_whose_turn_it_is_has_its_place() {
+        let mut lookahead = Lookahead::new(&[]);
+        let most = lookahead.limits.offers;
+        let ahead = |number| Ahead {
+            path: Vec::new(),
+            number,
+            size: 0,
+            attributes: Attributes {
+                mode: 0,
+                mtime_s: 0,
+                mtime_ns: 0,
+            },
+        };
+        let batch = most / BATCHES;
+        lookahead.ahead = (0..(most - batch) as u64).map(ahead).collect();
+        assert!(!lookahead.has_room());
+        lookahead.ahead.pop_front();
+        assert!(lookahead.has_room());
+        lookahead.ended = true;
+        assert!(!lookahead.has_room());
+    }
 }

@@ -301,6 +301,13 @@ fn only_who_synchronizes_is_told_of_owners_attributes_and_other_names() {
     }
 }
 
+/// A file with the time of `ATTRIBUTES`.
+fn write_with_time(path: PathBuf, contents: &[u8]) {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = fs::File::options().write(true).open(write(path, contents));
+    file.unwrap().set_modified(time).unwrap();
+}
+
 /// Offers of these files, of eight bytes and the time of `ATTRIBUTES`, and the question about them.
 fn offers(paths: &[&str]) -> Vec<Entry> {
     let mut series = Series::default();
@@ -329,14 +336,7 @@ fn a_file_is_kept_only_where_it_was_said_to_be() {
         let Dirs { to, .. } = &dirs();
         fs::create_dir(to.join("d")).unwrap();
         for name in ["f", "g", "d/f"] {
-            let path = write(to.join(name), b"12345678");
-            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-            fs::File::options()
-                .write(true)
-                .open(path)
-                .unwrap()
-                .set_modified(time)
-                .unwrap();
+            write_with_time(to.join(name), b"12345678");
         }
         write(to.join("other"), b"12345678");
         let inside = [offers(&["f", "g", "d/f", "other"]), inside].concat();
@@ -378,14 +378,7 @@ fn a_file_is_kept_only_where_it_was_said_to_be() {
 #[test]
 fn of_what_may_be_kept_only_the_last_are_remembered() {
     let Dirs { to, .. } = &dirs();
-    let path = write(to.join("f"), b"12345678");
-    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    fs::File::options()
-        .write(true)
-        .open(path)
-        .unwrap()
-        .set_modified(time)
-        .unwrap();
+    write_with_time(to.join("f"), b"12345678");
     for (first, is_known) in [(1, false), (2, true)] {
         let mut inside = offers(&vec!["f"; 1 + SYNC_OFFERS_MAX]);
         inside.push(Entry::Kept { first, count: 1 });
@@ -396,23 +389,14 @@ fn of_what_may_be_kept_only_the_last_are_remembered() {
 
 #[test]
 fn a_file_that_changes_after_it_was_offered_is_sent() {
-    let Dirs { from, to, .. } = dirs();
-    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    for path in [&from, &to]
-        .map(|directory| ["a", "b"].map(|name| directory.join(name)))
-        .concat()
-    {
-        let path = write(path, b"before");
-        fs::File::options()
-            .write(true)
-            .open(path)
-            .unwrap()
-            .set_modified(time)
-            .unwrap();
+    let Dirs { from, to, .. } = &dirs();
+    for directory in [from, to] {
+        write_with_time(directory.join("a"), b"before");
+        write_with_time(directory.join("b"), b"before");
     }
     let (near, far) = pair();
     let sync = Arc::new(Sync::new(DELETE()).unwrap());
-    let output = OutputDir::synchronized(&to, true, sync.clone()).unwrap();
+    let output = OutputDir::synchronized(to, true, sync.clone()).unwrap();
     let receiver = thread::spawn(move || {
         let progress = Progress::default();
         let destination = Destination::Directory(output);
