@@ -193,7 +193,7 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
         Command::Send(args) => return commands::send::run(args, context),
         Command::Cp(args) => return commands::cp::run(args, context),
         Command::Sync(args) => return commands::cp::sync(args, context),
-        Command::SshEnd(_) => return commands::ssh_end::run(context),
+        Command::SshEnd(args) => return commands::ssh_end::run(&args, context),
         Command::Perf {
             command: PerfCommand::Server(args),
         } => commands::perf::serve(*args, context)?,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::error::Error;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches, Parser};
-use serde::{Deserialize, Serialize};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use sphinx_transport::Service;
 
 use super::CommonArgs;
 
@@ -32,12 +32,35 @@ pub(crate) struct SshArgs {
     pub(crate) written: Written,
 }
 
-/// What ssh starts at the other end; everything else comes through its pipe.
+/// What ssh starts at the other end: what it has to know to listen at once. Everything else comes through its pipe.
 #[derive(Args, Debug)]
-pub(crate) struct SshEndArgs {}
+pub(crate) struct SshEndArgs {
+    /// UDP ports to listen on
+    #[arg(long, value_name = "PORT[-PORT]")]
+    pub(crate) udp_port: Ports,
+    /// Serve a measurement, not files
+    #[arg(long)]
+    pub(crate) measure: bool,
+    #[command(flatten)]
+    pub(crate) written: Written,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+impl SshEndArgs {
+    /// What makes the other end know it.
+    pub(crate) fn line(ports: Ports, service: Service, written: &Written) -> Vec<String> {
+        let measure = (service == Service::Perf).then(|| "--measure".to_owned());
+        [format!("--udp-port={ports}")]
+            .into_iter()
+            .chain(measure)
+            .chain(written.0.iter().cloned())
+            .collect()
+    }
+}
 
 /// Ports to try in turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) first: u16,
     pub(crate) last: u16,
@@ -127,14 +150,6 @@ impl Args for Written {
     }
 }
 
-/// The engine's options, as [`Written`] has them.
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true)]
-struct EngineLine {
-    #[command(flatten)]
-    common: CommonArgs,
-}
-
 /// How long to try UDP before doing without, at either end.
 pub(crate) fn udp_patience(written: &[String], common: &CommonArgs) -> Duration {
     const USUAL: Duration = Duration::from_secs(2);
@@ -146,15 +161,22 @@ pub(crate) fn udp_patience(written: &[String], common: &CommonArgs) -> Duration 
     }
 }
 
-/// Reads what the other end has written.
-pub(crate) fn engine(written: &[String]) -> Result<CommonArgs, Error> {
-    EngineLine::try_parse_from(written).map(|line| line.common)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    /// What the other end understands.
+    fn end(line: &[String]) -> Option<SshEndArgs> {
+        let words = ["sphx", "ssh-end"]
+            .into_iter()
+            .chain(line.iter().map(String::as_str));
+        match Cli::try_parse_from(words).ok()?.command {
+            Command::SshEnd(args) => Some(args),
+            _ => None,
+        }
+    }
 
     #[test]
     fn ports() {
@@ -178,13 +200,19 @@ mod tests {
             args.ssh.written.0,
             ["--cc=fixed:1mbit", "--limit=2mbit", "-4"]
         );
-        let common = engine(&args.ssh.written.0).expect("what was written");
-        assert_eq!(common.limit, args.common.limit);
-        assert!(common.ipv4 && !common.json);
-        assert!(engine(&["--bogus".to_owned()]).is_err());
-        assert_eq!(udp_patience(&[], &common), Duration::from_secs(2));
-        let written = ["--connect-timeout=7s".to_owned()];
-        let common = engine(&written).expect("an option");
-        assert_eq!(udp_patience(&written, &common), Duration::from_secs(7));
+        let line = SshEndArgs::line(args.ssh.udp_port, Service::Perf, &args.ssh.written);
+        let end = end(&line).expect("what was written");
+        assert!(end.measure && end.common.ipv4 && !end.common.json);
+        assert_eq!(end.udp_port, args.ssh.udp_port);
+        assert_eq!(end.common.limit, args.common.limit);
+        assert_eq!(end.written.0, args.ssh.written.0);
+        assert!(Cli::try_parse_from(["sphx", "ssh-end"]).is_err());
+        assert_eq!(udp_patience(&[], &end.common), Duration::from_secs(2));
+        let written = Written(vec!["--connect-timeout=7s".to_owned()]);
+        let line = SshEndArgs::line(Ports::DEFAULT, Service::Files, &written);
+        let end = self::end(&line).expect("an option");
+        assert!(!end.measure);
+        let patience = udp_patience(&end.written.0, &end.common);
+        assert_eq!(patience, Duration::from_secs(7));
     }
 }

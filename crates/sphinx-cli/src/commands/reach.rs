@@ -9,13 +9,13 @@ use sphinx_transport::{ErrorKind, Io, Options, Session};
 
 use super::Context;
 use crate::args::CommonArgs;
-use crate::args::ssh::{SshArgs, udp_patience};
-use crate::failure::{Failure, Outcome, code, fail, local_io, protocol, usage};
+use crate::args::ssh::{SshArgs, SshEndArgs, udp_patience};
+use crate::failure::{Failure, Outcome, code, fail, local_io, usage};
 use crate::files::SyncRequest;
 use crate::report::{Event, Reporter};
 use crate::ssh::Host;
-use crate::ssh::meeting::{Endpoint, Met, meet, ticket_at};
-use crate::ssh::messages::{CopyRules, Offer, Request, Task};
+use crate::ssh::meeting::{Endpoint, Meeting, Met, meet, ticket_at, unexpected};
+use crate::ssh::messages::{CopyRules, Listening, Offer, Request, Task};
 use crate::ssh::pipe::{Message, Pipe};
 use crate::ssh::push::push;
 use crate::ssh::start::{NoEnd, Rsh, Ssh};
@@ -109,27 +109,28 @@ impl Way<'_> {
             task,
             rules,
             sync,
-            ports: self.args.udp_port,
             ticket: endpoint.as_ref().map(Endpoint::ticket),
-            engine: self.args.written.0.clone(),
         };
         let ssh = self.ask(&rsh, &request, context)?;
         let meanwhile = meanwhile()?;
-        let (ssh, offer) = match answer(ssh, &context.reporter) {
+        let (ssh, listening) = match listening(ssh, &context.reporter) {
             Err(NoEnd::Missing(_)) if self.args.push => {
                 push(&rsh, &context.reporter)?;
                 let again = self.ask(&rsh, &request, context)?;
-                answer(again, &context.reporter).map_err(NoEnd::into_failure)?
+                listening(again, &context.reporter).map_err(NoEnd::into_failure)?
             }
-            answer => answer.map_err(NoEnd::into_failure)?,
+            listening => listening.map_err(NoEnd::into_failure)?,
         };
         // A name service that is slower than ssh has nothing to say that ssh did not know.
         let addresses = match addresses.is_finished() {
             true => addresses.join().unwrap_or_default(),
             false => Vec::new(),
         };
-        let ticket = (offer.ticket.as_deref()).map(|text| ticket_at(text, &addresses, false));
-        let met = meet(&ssh.pipe, endpoint, ticket.transpose()?, service, &options)?;
+        let ticket = (listening.ticket.as_deref()).map(|text| ticket_at(text, &addresses, false));
+        // While it looks whether it can do what it is asked for.
+        let meeting = Meeting::begin(ticket.transpose()?, service, &options)?;
+        let offer = offer(&ssh, &context.reporter).map_err(NoEnd::into_failure)?;
+        let met = meet(&ssh.pipe, endpoint, meeting, options.connect_timeout)?;
         self.announce(&met, &context.reporter);
         Ok(Reached {
             ssh,
@@ -141,7 +142,9 @@ impl Way<'_> {
 
     fn ask(&self, rsh: &Rsh, request: &Request, context: &Context) -> Outcome<Ssh> {
         let sphx = self.args.remote_sphx.as_deref();
-        let ssh = Ssh::start(rsh, sphx, &context.reporter, &context.stop)?;
+        let (ports, written) = (self.args.udp_port, &self.args.written);
+        let line = SshEndArgs::line(ports, request.task.service(), written);
+        let ssh = Ssh::start(rsh, sphx, &line, &context.reporter, &context.stop)?;
         // What fails here is told better by what comes back.
         let _ = ssh.pipe.request(request.clone());
         Ok(ssh)
@@ -162,11 +165,18 @@ impl Way<'_> {
     }
 }
 
+/// Where the other end listens.
+fn listening(ssh: Ssh, reporter: &Reporter) -> Result<(Ssh, Listening), NoEnd> {
+    match ssh.next(reporter)? {
+        Message::Listening(listening) => Ok((ssh, listening)),
+        message => Err(NoEnd::Failed(unexpected(message))),
+    }
+}
+
 /// What the other end is ready for.
-fn answer(ssh: Ssh, reporter: &Reporter) -> Result<(Ssh, Offer), NoEnd> {
-    match ssh.first(reporter)? {
-        Message::Offer(offer) => Ok((ssh, offer)),
-        Message::Failed(failed) => Err(NoEnd::Failed(failed.into())),
-        _ => Err(NoEnd::Failed(protocol("a message out of turn"))),
+fn offer(ssh: &Ssh, reporter: &Reporter) -> Result<Offer, NoEnd> {
+    match ssh.next(reporter)? {
+        Message::Offer(offer) => Ok(offer),
+        message => Err(NoEnd::Failed(unexpected(message))),
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use sphinx_transport::{ErrorKind, Options, Profile, Service, Session};
 
 use super::{Context, perf};
-use crate::args::ssh::{engine, udp_patience};
+use crate::args::ssh::{SshEndArgs, udp_patience};
 use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, code, fail, fail_hint, local_io, protocol};
 use crate::files::roots::Root;
@@ -24,13 +24,13 @@ use crate::files::{
 use crate::report::Progress;
 use crate::ssh::address::Ends;
 use crate::ssh::meeting::{Endpoint, Met, meet_started, ticket_at};
-use crate::ssh::messages::{Failed, Named, Offer, Request, Task, Why};
+use crate::ssh::messages::{Failed, Listening, Named, Offer, Request, Task, Why};
 use crate::ssh::pipe::{Message, Pipe};
 
 /// How long files get to be let go of once ssh has gone.
 const GRACE: Duration = Duration::from_secs(3);
 
-pub(crate) fn run(context: &Context) -> Outcome<u8> {
+pub(crate) fn run(args: &SshEndArgs, context: &Context) -> Outcome<u8> {
     if io::stdin().is_terminal() {
         return Err(fail_hint(
             ErrorKind::Usage,
@@ -48,7 +48,7 @@ pub(crate) fn run(context: &Context) -> Outcome<u8> {
         .map_err(refused)?;
     rustix::stdio::dup2_stderr(&nowhere).map_err(|error| refused(error.into()))?;
     let pipe = Pipe::start(File::from(input), File::from(output))?;
-    let served = serve(&pipe, context);
+    let served = serve(&pipe, args, context);
     if let Err(failed) = &served {
         // Whoever has gone does not ask why.
         let _ = pipe.failed(failed.clone());
@@ -63,31 +63,30 @@ enum Job {
     Measure,
 }
 
-fn serve(pipe: &Pipe, context: &Context) -> Result<u8, Failed> {
-    let request = match pipe.message(None)? {
-        Some(Message::Request(request)) => request,
-        _ => return Err(protocol("a message out of turn").into()),
+fn serve(pipe: &Pipe, args: &SshEndArgs, context: &Context) -> Result<u8, Failed> {
+    let common = &args.common;
+    let (service, profile) = match args.measure {
+        false => (Service::Files, Profile::Bulk),
+        // What is measured decides.
+        true => (Service::Perf, Profile::Auto),
     };
-    let common = engine(&request.engine).map_err(|error| {
-        protocol(format!("an option is not understood: {error}"))
-            .with_hint("use the same version of sphx at both ends")
-    })?;
-    let service = request.task.service();
     let options = Options {
-        connect_timeout: udp_patience(&request.engine, &common),
-        ..common.options(match service {
-            Service::Files => Profile::Bulk,
-            // What is measured decides.
-            _ => Profile::Auto,
-        })
+        connect_timeout: udp_patience(&args.written.0, common),
+        ..common.options(profile)
     };
-    let (job, name) = prepare(&request)?;
     let ends = Ends::of_this_process();
     let family = (common.ipv4, common.ipv6);
     let reached = ends.map(|ends| ends.server);
-    let endpoint = Endpoint::open(request.ports.iter(), reached, service, &options, family);
+    let endpoint = Endpoint::open(args.udp_port.iter(), reached, service, &options, family);
     let ticket = endpoint.as_ref().map(Endpoint::ticket);
-    pipe.offer(Offer { ticket, name })?;
+    // Before anything is asked for: ssh has passed nothing on yet, and the other end can be on its way.
+    pipe.listening(Listening { ticket })?;
+    let request = match pipe.message(None)? {
+        Some(Message::Request(request)) if request.task.service() == service => request,
+        _ => return Err(protocol("a message out of turn").into()),
+    };
+    let (job, name) = prepare(&request)?;
+    pipe.offer(Offer { name })?;
     let client: Vec<_> = ends.map(|ends| ends.client).into_iter().collect();
     let asking = request.ticket.as_deref();
     let asking = asking

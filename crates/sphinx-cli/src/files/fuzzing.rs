@@ -14,13 +14,14 @@ use sphinx_fuzz::Input;
 
 use super::digest::ContentDigest;
 use super::leftovers::{is_reserved, partial_names};
+use super::offers::{Offered, Series};
 use super::owners::Owner;
 use super::paths::{Name, Walker, link_target};
 use super::reader::Reader;
 use super::recv::receive_tree;
 use super::source::{Seal, SourceId};
 use super::wire::{
-    Announced, Attributes, Entry, Offer, Piece, Reply, Totals, put_entry, put_piece, put_preamble,
+    Announced, Attributes, Entry, Piece, Reply, Totals, put_entry, put_piece, put_preamble,
     put_reply,
 };
 use super::xattrs::Xattrs;
@@ -81,9 +82,21 @@ pub fn records(data: &[u8]) {
     // Messages are made printable; everything else comes back as it was.
     let mut entries = reader();
     let mut written = Vec::new();
+    let (mut there, mut here) = (Series::default(), Series::default());
     while let Ok(entry) = entries.entry() {
         if matches!(entry, Entry::Skipped { .. }) {
             break;
+        }
+        // What is offered can be offered again; a sender shares as much as it can.
+        if let Entry::Offer(offer) = &entry
+            && let Ok(offered) = there.next(offer)
+        {
+            let offer = here.offer(&offered);
+            assert_eq!(
+                Series::default().next(&Series::default().offer(&offered)),
+                Ok(offered.clone())
+            );
+            assert!(offer.shared as usize + offer.rest.len() == offered.path.len());
         }
         put_entry(&mut written, &entry);
         assert!(bytes.starts_with(&written));
@@ -209,6 +222,10 @@ fn prepare(inside: &Path, outside: &Path) -> std::io::Result<()> {
     fs::create_dir(outside)?;
     fs::write(outside.join("kept"), "kept")?;
     fs::write(inside.join("file"), "mine")?;
+    fs::File::options()
+        .write(true)
+        .open(inside.join("file"))?
+        .set_modified(std::time::UNIX_EPOCH)?;
     fs::create_dir(inside.join("dir"))?;
     symlink("../out", inside.join("link"))
 }
@@ -262,6 +279,7 @@ fn check_tree(directory: &Path, root: &Path, links_stay_in: Option<&Path>, parti
 struct Stream {
     bytes: Vec<u8>,
     totals: Totals,
+    series: Series,
     /// It has named the source of what is there in part.
     knows: bool,
 }
@@ -271,6 +289,7 @@ impl Stream {
         let mut stream = Self {
             bytes: Vec::new(),
             totals: Totals::default(),
+            series: Series::default(),
             knows: false,
         };
         put_preamble(&mut stream.bytes, Announced::default());
@@ -349,6 +368,14 @@ impl Stream {
                 xattrs.add(b"user.a".to_vec(), value).expect("it is short");
                 put_entry(&mut self.bytes, &Entry::Xattrs(xattrs));
             }
+            // Files that may be there.
+            5 if kind & 0x30 == 0x30 => {
+                let (first, count) = (input.byte(), input.byte());
+                let (first, count) = (u64::from(first & 7), 1 + u32::from(count >> 6));
+                put_entry(&mut self.bytes, &Entry::Kept { first, count });
+                self.totals.entries += u64::from(count);
+                self.totals.bytes += 4 * u64::from(count);
+            }
             5 => {
                 let Totals { entries, bytes } = self.totals;
                 put_entry(&mut self.bytes, &Entry::End { entries, bytes });
@@ -376,14 +403,13 @@ impl Stream {
             false => name,
         };
         let (size, source) = self.source(input);
-        let offer = Offer {
+        let offered = Offered {
             path,
             size,
-            mtime_s: 0,
-            mtime_ns: 0,
+            attributes: attributes(input),
             source,
         };
-        put_entry(&mut self.bytes, &Entry::Offer(offer));
+        put_entry(&mut self.bytes, &Entry::Offer(self.series.offer(&offered)));
         if input.rarely(2) {
             put_entry(&mut self.bytes, &Entry::Ask);
         }

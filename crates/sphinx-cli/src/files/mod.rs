@@ -14,6 +14,7 @@ mod holes;
 mod journal;
 mod landing;
 mod leftovers;
+mod offers;
 mod output;
 mod owners;
 mod paths;

@@ -3,15 +3,16 @@
 
 use super::chunks::{CHUNKS_MAX, Chunk, Chunks, MEAN_LOG2};
 use super::digest::{CHECKPOINT_BYTES_MAX, Checkpoint};
+use super::offers::{OFFER_MODE, OFFER_NANOSECONDS, OFFER_SOURCE, Offer, unzigzag};
 use super::owners::{NAME_BYTES_MAX, Owner};
 use super::paths::{COMPONENT_BYTES_MAX, Name, PATH_BYTES_MAX};
 use super::source::{Seal, Sealed, SourceId};
 use super::wire::{
     ASK, Announced, Attributes, BYTES_UNKNOWN, CHECKPOINT, COPY, Change, Counts, DATA, DELETE,
-    DIRECTORY, DIRECTORY_END, END, Entry, FILE, FILE_ABORT, FILE_END, HARD_LINK, HOLE, MAGIC,
-    MESSAGE_BYTES_MAX, NANOSECONDS_MAX, OFFER, OWNER, Offer, Piece, REPLY_ANSWERED, REPLY_CHANGED,
+    DIRECTORY, DIRECTORY_END, END, Entry, FILE, FILE_ABORT, FILE_END, HARD_LINK, HOLE, KEPT, MAGIC,
+    MESSAGE_BYTES_MAX, NANOSECONDS_MAX, OFFER, OWNER, Piece, REPLY_ANSWERED, REPLY_CHANGED,
     REPLY_CHUNKS, REPLY_DIGEST, REPLY_FAILED, REPLY_OK, REPLY_PART, REPLY_PRESENT, REPLY_READY,
-    REPLY_SKIPPED, REUSE, Reply, SAME, SKIPPED, STREAM, SYMLINK, TRIAL, Totals, UNCHANGED, XATTRS,
+    REPLY_SKIPPED, REUSE, Reply, SAME, SKIPPED, STREAM, SYMLINK, TRIAL, Totals, XATTRS,
 };
 use super::xattrs::Xattrs;
 use crate::channel::{Incoming, Sink};
@@ -126,14 +127,12 @@ impl<I: Incoming> Reader<I> {
                 name: self.name()?,
                 reason: self.message()?,
             }),
-            OFFER => Ok(Entry::Offer(Offer {
-                path: self.bytes(PATH_BYTES_MAX)?,
-                size: self.u64()?,
-                mtime_s: i64::from_be_bytes(self.array()?),
-                mtime_ns: self.nanoseconds()?,
-                source: self.source()?,
-            })),
+            OFFER => self.offer().map(Entry::Offer),
             ASK => Ok(Entry::Ask),
+            KEPT => Ok(Entry::Kept {
+                first: self.u64()?,
+                count: self.count()?,
+            }),
             DELETE => Ok(Entry::Delete),
             END => Ok(Entry::End {
                 entries: self.u64()?,
@@ -161,7 +160,6 @@ impl<I: Incoming> Reader<I> {
             CHECKPOINT => Ok(Piece::Checkpoint { seal: self.seal()? }),
             REUSE => Ok(Piece::Reuse { until: self.u64()? }),
             SAME => Ok(Piece::Same),
-            UNCHANGED => Ok(Piece::Unchanged),
             TRIAL => Ok(Piece::Trial),
             COPY => match (self.u64()?, self.u64()?) {
                 (_, 0) => Err(protocol("an empty piece of a file")),
@@ -192,7 +190,10 @@ impl<I: Incoming> Reader<I> {
                     seal: self.seal()?,
                 },
             }),
-            REPLY_PRESENT => Ok(Reply::Present { offer: self.u64()? }),
+            REPLY_PRESENT => Ok(Reply::Present {
+                first: self.u64()?,
+                count: self.count()?,
+            }),
             REPLY_CHUNKS => Ok(Reply::Chunks {
                 offer: self.u64()?,
                 chunks: self.chunks()?,
@@ -237,6 +238,48 @@ impl<I: Incoming> Reader<I> {
             true => Err(protocol("bytes after the end of the transfer")),
             false => Ok(()),
         }
+    }
+
+    fn offer(&mut self) -> Outcome<Offer> {
+        let flags = self.u8()?;
+        if flags & !(OFFER_MODE | OFFER_NANOSECONDS | OFFER_SOURCE) != 0 {
+            return Err(protocol("an offer tells what is not known"));
+        }
+        let shared = self.number()?;
+        let length = self.number()?;
+        let rest = self.sized(
+            usize::try_from(length).unwrap_or(usize::MAX),
+            PATH_BYTES_MAX,
+        )?;
+        let size = self.number()?;
+        let later_s = unzigzag(self.number()?);
+        let mtime_ns = match flags & OFFER_NANOSECONDS {
+            0 => 0,
+            _ => self.nanoseconds()?,
+        };
+        let mode = match flags & OFFER_MODE {
+            0 => None,
+            _ => Some(self.mode()?),
+        };
+        let source = match flags & OFFER_SOURCE {
+            0 => None,
+            _ => self.source()?,
+        };
+        // Each offer is written in one way only.
+        if flags & OFFER_NANOSECONDS != 0 && mtime_ns == 0
+            || flags & OFFER_SOURCE != 0 && source.is_none()
+        {
+            return Err(protocol("an offer tells nothing"));
+        }
+        Ok(Offer {
+            shared,
+            rest,
+            size,
+            later_s,
+            mtime_ns,
+            mode,
+            source,
+        })
     }
 
     fn name(&mut self) -> Outcome<Name> {
@@ -316,6 +359,11 @@ impl<I: Incoming> Reader<I> {
     /// A length of two bytes, then as many bytes.
     fn bytes(&mut self, max: usize) -> Outcome<Vec<u8>> {
         let length = usize::from(u16::from_be_bytes(self.array()?));
+        self.sized(length, max)
+    }
+
+    /// So many bytes, if they may be that many.
+    fn sized(&mut self, length: usize, max: usize) -> Outcome<Vec<u8>> {
         if length > max {
             return Err(protocol("a name or a message is too long"));
         }
@@ -333,6 +381,34 @@ impl<I: Incoming> Reader<I> {
 
     fn u8(&mut self) -> Outcome<u8> {
         self.array().map(|[byte]| byte)
+    }
+
+    /// How many there are of something, of which there is one at least.
+    fn count(&mut self) -> Outcome<u32> {
+        match u32::from_be_bytes(self.array()?) {
+            0 => Err(protocol("a list of nothing")),
+            count => Ok(count),
+        }
+    }
+
+    /// A number of as many bytes as it needs, and no more.
+    fn number(&mut self) -> Outcome<u64> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            // The tenth byte has one bit left.
+            let fits = bits << shift >> shift == bits;
+            let is_shortest = byte > 0 || shift == 0;
+            if !fits || !is_shortest {
+                break;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(protocol("an impossible number"))
     }
 
     fn u64(&mut self) -> Outcome<u64> {

@@ -163,18 +163,24 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
     fn run(mut self) -> Outcome<()> {
         loop {
             let ended = self.entry()?;
-            for (change, path) in self.target.take_changes() {
-                self.ledger.changed(change, path)?;
-            }
-            for (path, failure) in self.target.take_complaints() {
-                self.ledger.skip(&path, failure)?;
-            }
+            self.tell_changes()?;
             if ended {
                 break;
             }
         }
         self.reader.expect_end()?;
         self.target.finish()
+    }
+
+    /// Tells what the last entry has changed besides what it was about, and what it did not get.
+    fn tell_changes(&mut self) -> Outcome<()> {
+        for (change, path) in self.target.take_changes() {
+            self.ledger.changed(change, path)?;
+        }
+        for (path, failure) in self.target.take_complaints() {
+            self.ledger.skip(&path, failure)?;
+        }
+        Ok(())
     }
 
     /// Handles one entry; true after the last.
@@ -219,6 +225,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             Entry::Stream { name, attributes } => self.file(&name, attributes, None, None)?,
             Entry::Offer(offer) => self.answers.offer(&offer, self.ledger)?,
             Entry::Ask => self.answers.ask(self.ledger)?,
+            Entry::Kept { first, count } => self.kept(first, count)?,
             Entry::Delete => {
                 if self.target.depth() > 0 || inside {
                     return Err(protocol("something is deleted before everything has come"));
@@ -259,6 +266,23 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             }
         }
         Ok(false)
+    }
+
+    /// Files that are as this end has said.
+    fn kept(&mut self, first: u64, count: u32) -> Outcome<()> {
+        for step in 0..u64::from(count) {
+            let there = (first.checked_add(step)).and_then(|offer| self.answers.take(offer));
+            let there = there.ok_or_else(|| protocol("a file is kept that is not there"))?;
+            self.ledger.add_entry()?;
+            self.ledger.expect_bytes(there.size)?;
+            if self.left_out == 0 {
+                self.target.note(&there.name);
+            }
+            self.keep(&there)?;
+            self.target.forget_xattrs();
+            self.tell_changes()?;
+        }
+        Ok(())
     }
 
     fn end_directory(&mut self, attributes: Attributes) -> Outcome<()> {

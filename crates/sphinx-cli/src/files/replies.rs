@@ -63,6 +63,15 @@ pub(super) enum Answer {
 }
 
 impl State {
+    fn present(&mut self, first: u64, count: u32) -> Outcome<()> {
+        // No more than was offered.
+        let last = first.checked_add(u64::from(count) - 1);
+        if last.is_none_or(|last| last > self.offered) {
+            return Err(protocol("an answer to what was not offered"));
+        }
+        (first..first + u64::from(count)).try_for_each(|offer| self.answer(offer, Answer::Present))
+    }
+
     fn answer(&mut self, offer: u64, answer: Answer) -> Outcome<()> {
         let last = (self.answers.last_key_value()).map_or(self.answered, |(last, _)| *last);
         if offer <= last || offer > self.offered {
@@ -218,7 +227,7 @@ fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<
                 state.first_skip.get_or_insert(failure);
             }
             Reply::Part { offer, sealed } => heard.lock().answer(offer, Answer::Part(sealed))?,
-            Reply::Present { offer } => heard.lock().answer(offer, Answer::Present)?,
+            Reply::Present { first, count } => heard.lock().present(first, count)?,
             Reply::Chunks { offer, chunks } => {
                 heard.lock().answer(offer, Answer::Chunks(chunks))?;
             }

@@ -145,6 +145,7 @@ pub(super) fn send_tree(
         first_skip: None,
         directories: Vec::new(),
         unwanted: false,
+        kept: None,
         work: Work::default(),
         progress,
         reporter,
@@ -158,10 +159,10 @@ pub(super) fn send_tree(
         sender.hear()?;
     }
     if sender.sync.is_some() && !sender.unread {
-        put_entry(&mut sender.gathered, &Entry::Delete);
+        sender.record(&Entry::Delete)?;
     }
     let Totals { entries, bytes } = sender.totals;
-    put_entry(&mut sender.gathered, &Entry::End { entries, bytes });
+    sender.record(&Entry::End { entries, bytes })?;
     sender.pass_on()?;
     sender.out.finish()?;
     Ok(Sent {
@@ -196,6 +197,8 @@ struct Sender<'a, O> {
     directories: Vec<u64>,
     /// The receiver has refused the entry sent last.
     unwanted: bool,
+    /// The first offer and the number of files that the receiver has, and has not been told of yet.
+    kept: Option<(u64, u32)>,
     work: Work,
     progress: &'a Progress,
     reporter: &'a Reporter,
@@ -260,6 +263,7 @@ impl<O: Outgoing> Sender<'_, O> {
     }
 
     fn record(&mut self, entry: &Entry) -> Outcome<()> {
+        self.tell_kept();
         put_entry(&mut self.gathered, entry);
         self.pass_on_if_full()
     }
@@ -292,6 +296,11 @@ impl<O: Outgoing> Sender<'_, O> {
         let Some(replies) = self.replies else {
             return Ok(false);
         };
+        if !self.lookahead.has_room() {
+            return Ok(false);
+        }
+        // The receiver remembers no more offers than may be ahead.
+        self.tell_kept();
         let offered = self.lookahead.top_up(self.key, &mut self.gathered);
         if offered {
             replies.expect_answers(self.lookahead.number());
@@ -361,6 +370,7 @@ impl<O: Outgoing> Sender<'_, O> {
     }
 
     fn pass_on(&mut self) -> Outcome<()> {
+        self.tell_kept();
         self.wait_ready()?;
         self.out.write_all(&self.gathered)?;
         self.passed_on += self.gathered.len() as u64;

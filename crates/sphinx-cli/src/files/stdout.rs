@@ -51,6 +51,7 @@ pub(super) fn receive_to_stdout(
             // There is nothing here that could be used again.
             Entry::Offer(_) => offers += 1,
             Entry::Ask => ledger.tell(&[Reply::Answered { offer: offers }])?,
+            Entry::Kept { .. } => return Err(protocol("a file is kept that is not there")),
             // Nothing is deleted where nothing was asked to be.
             Entry::Delete => {}
             Entry::Skipped { name, reason } => ledger.skipped_by_sender(name.as_bytes(), &reason),
@@ -114,11 +115,7 @@ fn contents(
                 }
             }
             Piece::Checkpoint { .. } => {}
-            Piece::Reuse { .. }
-            | Piece::Same
-            | Piece::Unchanged
-            | Piece::Trial
-            | Piece::Copy { .. } => {
+            Piece::Reuse { .. } | Piece::Same | Piece::Trial | Piece::Copy { .. } => {
                 return Err(protocol("something is reused that was not there"));
             }
             Piece::End { digest: expected } => {

@@ -32,6 +32,7 @@ mod links;
 mod version;
 
 use attributes::Likeness;
+pub(super) use attributes::has_time_of;
 
 /// Directories that links may ask for before their records come.
 const MADE_AHEAD_MAX: usize = 1024;
@@ -117,6 +118,11 @@ impl Target {
             true => name.as_bytes().to_vec(),
             false => [&self.path, &b"/"[..], name.as_bytes()].concat(),
         }
+    }
+
+    /// Whether the innermost directory is at this path.
+    pub(super) fn is_in(&self, path: &[u8]) -> bool {
+        self.path == path
     }
 
     /// Something in the innermost directory is left out.

@@ -5,13 +5,14 @@
 //! [`Reader`]: super::reader::Reader
 
 use super::chunks::Chunks;
+use super::offers::Offer;
 use super::owners::Owner;
 use super::paths::Name;
 use super::source::{Seal, Sealed, SourceId};
 use super::xattrs::Xattrs;
 
 /// Opens the forward stream: name and version of the protocol.
-pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x05";
+pub(super) const MAGIC: &[u8; 8] = b"SPHXFIL\x06";
 
 pub(super) const DIRECTORY: u8 = 0x01;
 pub(super) const FILE: u8 = 0x02;
@@ -26,6 +27,7 @@ pub(super) const DELETE: u8 = 0x0a;
 pub(super) const OWNER: u8 = 0x0b;
 pub(super) const XATTRS: u8 = 0x0c;
 pub(super) const HARD_LINK: u8 = 0x0d;
+pub(super) const KEPT: u8 = 0x0e;
 pub(super) const DATA: u8 = 0x10;
 pub(super) const HOLE: u8 = 0x11;
 pub(super) const FILE_END: u8 = 0x12;
@@ -33,7 +35,6 @@ pub(super) const FILE_ABORT: u8 = 0x13;
 pub(super) const CHECKPOINT: u8 = 0x14;
 pub(super) const REUSE: u8 = 0x15;
 pub(super) const SAME: u8 = 0x16;
-pub(super) const UNCHANGED: u8 = 0x17;
 pub(super) const TRIAL: u8 = 0x18;
 pub(super) const COPY: u8 = 0x19;
 
@@ -110,6 +111,12 @@ pub(super) enum Entry {
     Offer(Offer),
     /// The receiver says what it has of what was offered up to here.
     Ask,
+    /// Files in the directory that is open, offered one after the other, which are as the receiver has said.
+    Kept {
+        /// The number of the first one's offer.
+        first: u64,
+        count: u32,
+    },
     /// Everything has been read: what did not come may go, where that was asked for.
     Delete,
     End {
@@ -133,12 +140,13 @@ impl Entry {
             | Self::Xattrs(_)
             | Self::Offer(_)
             | Self::Ask
+            | Self::Kept { .. }
             | Self::Delete
             | Self::End { .. } => None,
         }
     }
 
-    /// Whether it is one of the entries that both ends number.
+    /// Whether it is one of the entries that both ends number; those of [`Kept`](Self::Kept) are several.
     pub(super) fn counts(&self) -> bool {
         !matches!(
             self,
@@ -147,21 +155,11 @@ impl Entry {
                 | Self::Xattrs(_)
                 | Self::Offer(_)
                 | Self::Ask
+                | Self::Kept { .. }
                 | Self::Delete
                 | Self::End { .. }
         )
     }
-}
-
-/// What a file will be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
-    /// Below the output directory.
-    pub(super) path: Vec<u8>,
-    pub(super) size: u64,
-    pub(super) mtime_s: i64,
-    pub(super) mtime_ns: u32,
-    pub(super) source: Option<SourceId>,
 }
 
 /// What comes inside a file.
@@ -186,8 +184,6 @@ pub(super) enum Piece {
     },
     /// The rest does not come: the receiver has said to have the whole file.
     Same,
-    /// The file is not sent: the receiver has it. The last piece.
-    Unchanged,
     /// The file would be sent, if this were no trial. The last piece.
     Trial,
     /// These bytes are in what the receiver has under the file's name.
@@ -255,8 +251,8 @@ pub(super) enum Reply {
     },
     /// There is a part of the offer of this number (the first is 1).
     Part { offer: u64, sealed: Sealed },
-    /// There is a file like the offer of this number, by its size and time.
-    Present { offer: u64 },
+    /// There are files like these offers, one after the other, by their sizes and times.
+    Present { first: u64, count: u32 },
     /// The chunks of another version of the offer of this number.
     Chunks { offer: u64, chunks: Chunks },
     /// BLAKE3 of a file of the size of the offer of this number.
@@ -343,13 +339,14 @@ pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
         }
         Entry::Offer(offer) => {
             out.push(OFFER);
-            put_bytes(out, &offer.path);
-            put_u64(out, offer.size);
-            out.extend_from_slice(&offer.mtime_s.to_be_bytes());
-            out.extend_from_slice(&offer.mtime_ns.to_be_bytes());
-            out.extend_from_slice(&SourceId::bytes(offer.source));
+            offer.put(out);
         }
         Entry::Ask => out.push(ASK),
+        Entry::Kept { first, count } => {
+            out.push(KEPT);
+            put_u64(out, *first);
+            out.extend_from_slice(&count.to_be_bytes());
+        }
         Entry::Delete => out.push(DELETE),
         Entry::End { entries, bytes } => {
             out.push(END);
@@ -383,7 +380,6 @@ pub(super) fn put_piece(out: &mut Vec<u8>, piece: &Piece) {
             put_u64(out, *until);
         }
         Piece::Same => out.push(SAME),
-        Piece::Unchanged => out.push(UNCHANGED),
         Piece::Trial => out.push(TRIAL),
         Piece::Copy { from, bytes } => {
             out.push(COPY);
@@ -416,9 +412,10 @@ pub(super) fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             put_bytes(out, &sealed.checkpoint.encode());
             out.extend_from_slice(&sealed.seal.0);
         }
-        Reply::Present { offer } => {
+        Reply::Present { first, count } => {
             out.push(REPLY_PRESENT);
-            put_u64(out, *offer);
+            put_u64(out, *first);
+            out.extend_from_slice(&count.to_be_bytes());
         }
         Reply::Chunks { offer, chunks } => {
             out.push(REPLY_CHUNKS);

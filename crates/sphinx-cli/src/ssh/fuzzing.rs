@@ -7,7 +7,7 @@ use sphinx_fuzz::Input;
 
 use super::{Place, messages, start};
 
-/// A greeting behind noise, frames behind a greeting, a place, and the path of a program.
+/// A greeting behind noise, frames behind a greeting, a place, and the path of a program with an option.
 pub fn ssh(data: &[u8]) {
     let input = &mut Input::new(data);
     let kind = input.byte() % 4;
@@ -42,10 +42,12 @@ pub fn ssh(data: &[u8]) {
         }
         _ if rest.contains(&0) => {}
         _ => {
-            let line = start::remote_line(Some(OsStr::from_bytes(rest))).expect("no NUL");
+            let option = String::from_utf8_lossy(rest).into_owned();
+            let option = std::slice::from_ref(&option);
+            let line = start::remote_line(Some(OsStr::from_bytes(rest)), option).expect("no NUL");
             let words = shlex::bytes::split(line.as_bytes()).expect("a line");
-            assert_eq!(words.len(), 3);
-            assert_eq!(words[1], rest);
+            assert_eq!(words.len(), 4);
+            assert_eq!((&words[1][..], &words[3][..]), (rest, option[0].as_bytes()));
         }
     }
 }

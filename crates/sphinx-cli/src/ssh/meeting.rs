@@ -91,25 +91,40 @@ pub(crate) fn ticket_at(text: &str, addresses: &[IpAddr], first: bool) -> Outcom
     Ok(ticket.at(&all)?)
 }
 
-/// The end that asks, which tries for `options.connect_timeout`: decides what the first is that works, and says so.
+/// The end that asks, on its way to the other one, which may not have said yet whether it can do what it is asked for.
+pub(crate) struct Meeting {
+    sender: mpsc::Sender<Found>,
+    met: mpsc::Receiver<Found>,
+}
+
+impl Meeting {
+    /// Tries to reach the other end, if it has a ticket, for `options.connect_timeout`.
+    pub(crate) fn begin(
+        ticket: Option<Ticket>,
+        service: Service,
+        options: &Options,
+    ) -> Outcome<Self> {
+        let (sender, met) = mpsc::channel();
+        if let Some(ticket) = ticket {
+            let (sender, options) = (sender.clone(), options.clone());
+            spawn(move || {
+                if let Ok(session) = connect(&ticket, service, &options) {
+                    offer(&sender, session, None);
+                }
+            })?;
+        }
+        Ok(Self { sender, met })
+    }
+}
+
+/// The end that asks, which tries for `patience` from now on: decides what the first is that works, and says so.
 pub(crate) fn meet(
     pipe: &Pipe,
     endpoint: Option<Endpoint>,
-    ticket: Option<Ticket>,
-    service: Service,
-    options: &Options,
+    Meeting { sender, met }: Meeting,
+    patience: Duration,
 ) -> Outcome<Met> {
-    let (sender, met) = mpsc::channel();
-    let patience = options.connect_timeout;
     let until = Instant::now() + patience;
-    if let Some(ticket) = ticket {
-        let (sender, options) = (sender.clone(), options.clone());
-        spawn(move || {
-            if let Ok(session) = connect(&ticket, service, &options) {
-                offer(&sender, session, None);
-            }
-        })?;
-    }
     if let Some(endpoint) = endpoint {
         spawn(move || {
             if let Ok(Some(session)) = endpoint.server.accept(Some(patience)) {
@@ -206,7 +221,7 @@ fn offer(sender: &mpsc::Sender<Found>, session: Session, endpoint: Option<Box<En
 }
 
 /// What comes out of turn: a failure of the other end, or of its program.
-fn unexpected(message: Message) -> Failure {
+pub(crate) fn unexpected(message: Message) -> Failure {
     match message {
         Message::Failed(failed) => failed.into(),
         _ => protocol("a message out of turn"),

@@ -5,7 +5,6 @@ use std::io::{self, Read};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::args::ssh::Ports;
 use crate::failure::{Outcome, fail, protocol};
 use crate::files::{Rules, SyncRequest};
 use sphinx_transport::{ErrorKind, Service};
@@ -13,7 +12,7 @@ use sphinx_transport::{ErrorKind, Service};
 /// How each end begins. No login shell says so.
 const MAGIC: [u8; 16] = *b"\x00\xffsphx over ssh\n";
 /// Version of what follows.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// What a login shell may say before.
 const NOISE_BYTES_MAX: usize = 64 << 10;
 /// Of files; a message may be longer.
@@ -25,6 +24,7 @@ const REQUEST: u8 = 0x01;
 const OFFER: u8 = 0x02;
 const FAILED: u8 = 0x03;
 const CARRIER: u8 = 0x04;
+const LISTENING: u8 = 0x05;
 const DATA: u8 = 0x10;
 const FINISH: u8 = 0x11;
 const CLOSE: u8 = 0x12;
@@ -37,12 +37,8 @@ pub(crate) struct Request {
     /// It is a synchronization.
     #[serde(default)]
     pub(crate) sync: Option<SyncRequest>,
-    /// UDP ports to listen on.
-    pub(crate) ports: Ports,
     /// Of an endpoint at the end that asks, if it could make one.
     pub(crate) ticket: Option<String>,
-    /// Options of the engine, as on a command line.
-    pub(crate) engine: Vec<String>,
 }
 
 /// What is asked for with a copy.
@@ -100,11 +96,16 @@ pub(crate) struct Named {
     pub(crate) name: Vec<u8>,
 }
 
-/// The end that was started is ready.
+/// The end that was started may be reached, whatever it will be asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Offer {
+pub(crate) struct Listening {
     /// Of an endpoint there, if it could make one.
     pub(crate) ticket: Option<String>,
+}
+
+/// The end that was started can do it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Offer {
     /// The name that the only thing sent to it is to have there; its own, if none.
     pub(crate) name: Option<Vec<u8>>,
 }
@@ -149,6 +150,7 @@ pub(super) struct Close {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
+    Listening(Listening),
     Request(Request),
     Offer(Offer),
     Failed(Failed),
@@ -215,7 +217,7 @@ pub(super) fn read(input: &mut impl Read) -> Outcome<Option<Frame>> {
     (input.read_exact(&mut length)).map_err(|error| lost(&error))?;
     let length = u32::from_be_bytes(length) as usize;
     let most = match kind {
-        REQUEST | OFFER | FAILED | CARRIER | CLOSE => MESSAGE_BYTES_MAX,
+        REQUEST | OFFER | FAILED | CARRIER | LISTENING | CLOSE => MESSAGE_BYTES_MAX,
         DATA => DATA_BYTES_MAX,
         FINISH => 0,
         _ => return Err(protocol("a frame that is not known")),
@@ -234,6 +236,7 @@ pub(super) fn read(input: &mut impl Read) -> Outcome<Option<Frame>> {
         OFFER => Frame::Offer(parse(&body)?),
         FAILED => Frame::Failed(parse(&body)?),
         CARRIER => Frame::Carrier(parse(&body)?),
+        LISTENING => Frame::Listening(parse(&body)?),
         CLOSE => Frame::Close(parse(&body)?),
         DATA => Frame::Data(body),
         _ => Frame::Finish,
@@ -248,6 +251,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Outcome<T> {
 /// A frame as it is written.
 pub(super) fn put(frame: &Frame) -> Outcome<Vec<u8>> {
     Ok(match frame {
+        Frame::Listening(listening) => framed(LISTENING, &json(listening)?),
         Frame::Request(request) => framed(REQUEST, &json(request)?),
         Frame::Offer(offer) => framed(OFFER, &json(offer)?),
         Frame::Failed(failed) => framed(FAILED, &json(failed)?),
@@ -338,11 +342,12 @@ mod tests {
                 ..CopyRules::default()
             },
             sync: Some(SyncRequest::default()),
-            ports: "7-9".parse().expect("ports"),
             ticket: None,
-            engine: vec!["-4".to_owned()],
         };
         let frames = [
+            Frame::Listening(Listening {
+                ticket: Some("t".to_owned()),
+            }),
             Frame::Request(request),
             Frame::Offer(Offer::default()),
             Frame::Failed(Failed {

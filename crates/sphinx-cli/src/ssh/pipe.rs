@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use sphinx_transport::{ErrorKind, Stats};
 
-use super::messages::{self, Carrier, Close, DATA_BYTES_MAX, Failed, Frame, Offer, Request};
+use super::messages::{
+    self, Carrier, Close, DATA_BYTES_MAX, Failed, Frame, Listening, Offer, Request,
+};
 use crate::channel::{Channel, Incoming, Outgoing};
 use crate::failure::{Failure, Outcome, fail, kind_of_peer_code, local_io, protocol};
 
@@ -24,6 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// A message of the other end.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Message {
+    Listening(Listening),
     Request(Request),
     Offer(Offer),
     Failed(Failed),
@@ -144,6 +147,7 @@ impl Pipe {
                     format!("the other end has closed: {reason}"),
                 ));
             }
+            Frame::Listening(listening) => Message::Listening(listening),
             Frame::Request(request) => Message::Request(request),
             Frame::Offer(offer) => Message::Offer(offer),
             Frame::Failed(failed) => Message::Failed(failed),
@@ -215,6 +219,10 @@ impl Pipe {
 
     pub(crate) fn request(&self, request: Request) -> Outcome<()> {
         self.put(&Frame::Request(request))
+    }
+
+    pub(crate) fn listening(&self, listening: Listening) -> Outcome<()> {
+        self.put(&Frame::Listening(listening))
     }
 
     pub(crate) fn offer(&self, offer: Offer) -> Outcome<()> {

@@ -111,16 +111,23 @@ impl Rsh {
 /// The command line that starts the other end: one word of a shell for everything that is not ours.
 ///
 /// # Errors
-/// A path with a NUL.
-pub(super) fn remote_line(sphx: Option<&OsStr>) -> Outcome<OsString> {
+/// A path, or an option, with a NUL.
+pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<OsString> {
+    let mut arguments = format!(" {END_COMMAND}").into_bytes();
+    for option in options {
+        let quoted = try_quote(option.as_bytes());
+        let quoted = quoted.map_err(|_| usage("an option has a NUL in it"))?;
+        arguments.push(b' ');
+        arguments.extend_from_slice(&quoted);
+    }
     let Some(sphx) = sphx else {
         let version = VERSION;
         // Login shells differ, sh does not.
         let line = format!(
-            "exec sh -c 'c=\"{CACHE}/sphx-{version}\"; [ -x \"$c\" ] && exec \"$c\" {END_COMMAND}; \
-             command -v sphx >/dev/null 2>&1 && exec sphx {END_COMMAND}; exit 127'"
+            "exec sh -c 'c=\"{CACHE}/sphx-{version}\"; [ -x \"$c\" ] && exec \"$c\" \"$@\"; \
+             command -v sphx >/dev/null 2>&1 && exec sphx \"$@\"; exit 127' sh"
         );
-        return Ok(line.into());
+        return Ok(OsString::from_vec([line.into_bytes(), arguments].concat()));
     };
     let bytes = sphx.as_bytes();
     // The home directory is the shell's to know.
@@ -129,7 +136,7 @@ pub(super) fn remote_line(sphx: Option<&OsStr>) -> Outcome<OsString> {
         None => (&b""[..], bytes),
     };
     let quoted = try_quote(path).map_err(|_| usage("--remote-sphx has a NUL in it"))?;
-    let line = [b"exec ", home, &*quoted, b" ", END_COMMAND.as_bytes()].concat();
+    let line = [b"exec ", home, &*quoted, &arguments].concat();
     Ok(OsString::from_vec(line))
 }
 
@@ -146,14 +153,15 @@ pub(crate) struct Ssh {
 }
 
 impl Ssh {
-    /// Starts it. What it says goes to standard error, line by line and made safe to print.
+    /// Starts it; `options` are for the end that it starts. What it says goes to standard error, line by line and made safe to print.
     pub(crate) fn start(
         rsh: &Rsh,
         sphx: Option<&OsStr>,
+        options: &[String],
         reporter: &Reporter,
         stop: &Stop,
     ) -> Outcome<Self> {
-        let line = remote_line(sphx)?;
+        let line = remote_line(sphx, options)?;
         let mut command = rsh.command(Some(&line));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::piped());
@@ -184,11 +192,11 @@ impl Ssh {
         })
     }
 
-    /// The first message of the other end, however long somebody needs to type a password.
+    /// A message that the other end owes, however long somebody needs to type a password.
     ///
     /// # Errors
     /// There is no end of ours: what to do about it.
-    pub(crate) fn first(&self, reporter: &Reporter) -> Result<Message, NoEnd> {
+    pub(crate) fn next(&self, reporter: &Reporter) -> Result<Message, NoEnd> {
         let mut told = false;
         loop {
             match self.pipe.message(Some(PATIENCE)) {
@@ -341,7 +349,8 @@ mod tests {
     use super::*;
 
     fn line(sphx: &str) -> String {
-        let line = remote_line(Some(OsStr::new(sphx))).expect("no NUL");
+        let options = ["--udp-port=1-2".to_owned(), "--cc=a b'c".to_owned()];
+        let line = remote_line(Some(OsStr::new(sphx)), &options).expect("no NUL");
         line.into_string().expect("text")
     }
 
@@ -354,12 +363,16 @@ mod tests {
             ("x; rm -rf /", "'x; rm -rf /'"),
             ("$(x)", "'$(x)'"),
         ] {
-            assert_eq!(line(path), format!("exec {quoted} ssh-end"));
+            let line = line(path);
+            let (start, end) = line.split_once(" ssh-end ").expect("the command");
+            assert_eq!(start, format!("exec {quoted}"));
+            let words = split(end.as_bytes()).expect("words");
+            assert_eq!(words, [&b"--udp-port=1-2"[..], b"--cc=a b'c"]);
         }
         for path in ["it's", "~/it's; x", "a\nb", "`x`", "!!", "~root/x"] {
             let line = line(path);
             let words = split(line.as_bytes()).expect("a line");
-            assert_eq!(words.len(), 3, "{line}");
+            assert_eq!(words.len(), 5, "{line}");
             assert_eq!(words[1], path.as_bytes(), "{line}");
         }
         assert!(line("~root/x").starts_with("exec '"));

@@ -581,11 +581,11 @@ fn whatever_ssh_says_is_bounded_and_shown_safely() {
             "protocol",
         ),
         (
-            "printf '\\000\\377sphx over ssh\\n\\002\\177aaaaaaa'; sleep 1",
+            "printf '\\000\\377sphx over ssh\\n\\003\\177aaaaaaa'; sleep 1",
             5,
             "protocol",
         ),
-        ("printf '\\000\\377sphx over ssh\\n\\002'", 6, "peer_lost"),
+        ("printf '\\000\\377sphx over ssh\\n\\003'", 6, "peer_lost"),
     ] {
         let ended = fake(&scratch, script).expect(code);
         let error = ended.error(kind);
@@ -594,7 +594,7 @@ fn whatever_ssh_says_is_bounded_and_shown_safely() {
     }
     let failed = br#"{"why":"io","message":"boo\u001b[2J","hint":""}"#;
     let length = u32::try_from(failed.len()).unwrap().to_be_bytes();
-    let said = [b"\x00\xffsphx over ssh\n\x02\x03", &length[..], failed].concat();
+    let said = [b"\x00\xffsphx over ssh\n\x03\x03", &length[..], failed].concat();
     fs::write(scratch.path("said"), said).unwrap();
     let ended = fake(&scratch, "cat said; sleep 1").expect(9);
     let message = ended.error("remote_io")["message"].to_string();

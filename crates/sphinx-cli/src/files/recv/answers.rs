@@ -1,5 +1,6 @@
 //! What a receiver says to have of what it is offered.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,11 +13,13 @@ use crate::files::chunks::{Chunks, SIZE_MIN};
 use crate::files::descent::open_directory;
 use crate::files::holes::has_holes;
 use crate::files::leftovers::is_reserved;
+use crate::files::offers::{Offer, Offered, SYNC_OFFERS_MAX, Series};
 use crate::files::output::OutputDir;
 use crate::files::paths::Name;
 use crate::files::sync::Sync;
+use crate::files::target::has_time_of;
 use crate::files::temporary::look_for_part;
-use crate::files::wire::{Offer, Reply};
+use crate::files::wire::{Attributes, Reply};
 
 /// Answers told at once.
 const ANSWERS_MAX: usize = 256;
@@ -27,10 +30,24 @@ pub(super) struct Answers {
     output: OutputDir,
     /// How many offers have come.
     offers: u64,
+    series: Series,
     /// The directory of the last one, which is that of the next one as a rule.
-    directory: Option<(Vec<u8>, Arc<OwnedFd>)>,
+    directory: Option<(Arc<[u8]>, Arc<OwnedFd>)>,
     /// What has not been told yet.
     answers: Vec<Reply>,
+    /// What may stay as it is, where a tree is synchronized: of so many offers as there may be ahead.
+    there: VecDeque<There>,
+}
+
+/// A file like one that was offered.
+pub(super) struct There {
+    offer: u64,
+    /// The path of its directory.
+    pub(super) directory: Arc<[u8]>,
+    pub(super) name: Name,
+    pub(super) size: u64,
+    /// What it is to have.
+    pub(super) attributes: Attributes,
 }
 
 impl Answers {
@@ -38,18 +55,29 @@ impl Answers {
         Self {
             output,
             offers: 0,
+            series: Series::default(),
             directory: None,
             answers: Vec::new(),
+            there: VecDeque::new(),
         }
     }
 
     /// Looks for what is offered.
     pub(super) fn offer(&mut self, offer: &Offer, ledger: &mut Ledger<'_>) -> Outcome<()> {
         self.offers += 1;
-        let answer = self.look(offer)?;
+        let offered = self.series.next(offer)?;
+        let answer = self.look(&offered)?;
         // Lists of chunks are long.
         let is_long = matches!(answer, Some(Reply::Chunks { .. }));
-        self.answers.extend(answer);
+        match (self.answers.last_mut(), answer) {
+            // One more like the last one.
+            (Some(Reply::Present { first, count }), Some(Reply::Present { first: next, .. }))
+                if *count < u32::MAX && *first + u64::from(*count) == next =>
+            {
+                *count += 1;
+            }
+            (_, answer) => self.answers.extend(answer),
+        }
         match is_long || self.answers.len() >= ANSWERS_MAX {
             true => self.tell(ledger),
             false => Ok(()),
@@ -63,12 +91,23 @@ impl Answers {
         self.tell(ledger)
     }
 
+    /// What was there of an offer, if it may stay as it is. Those before it are over.
+    pub(super) fn take(&mut self, offer: u64) -> Option<There> {
+        while self.there.front()?.offer < offer {
+            self.there.pop_front();
+        }
+        match self.there.front()?.offer == offer {
+            true => self.there.pop_front(),
+            false => None,
+        }
+    }
+
     fn tell(&mut self, ledger: &mut Ledger<'_>) -> Outcome<()> {
         let answers = std::mem::take(&mut self.answers);
         ledger.tell(&answers)
     }
 
-    fn look(&mut self, wanted: &Offer) -> Outcome<Option<Reply>> {
+    fn look(&mut self, wanted: &Offered) -> Outcome<Option<Reply>> {
         let mut names = Vec::new();
         for component in wanted.path.split(|byte| *byte == b'/') {
             let name = Name::new(component)
@@ -86,11 +125,25 @@ impl Answers {
             return Ok(None);
         }
         let end = wanted.path.len() - name.as_bytes().len();
-        let Some(directory) = self.open(&names, &wanted.path[..end]) else {
+        let Some((path, directory)) = self.open(&names, &wanted.path[..end.saturating_sub(1)])
+        else {
             return Ok(None);
         };
         if let Some(sync) = self.output.sync.clone() {
-            return Ok(self.look_at_version(wanted, &sync, &directory, &name));
+            let answer = self.look_at_version(wanted, &sync, &directory, &name);
+            if let Some(Reply::Present { .. } | Reply::Digest { .. }) = answer {
+                if self.there.len() == SYNC_OFFERS_MAX {
+                    self.there.pop_front();
+                }
+                self.there.push_back(There {
+                    offer: self.offers,
+                    directory: path,
+                    name,
+                    size: wanted.size,
+                    attributes: wanted.attributes,
+                });
+            }
+            return Ok(answer);
         }
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         if let Ok(there) = fs::statat(&directory, name.as_bytes(), flags) {
@@ -98,11 +151,9 @@ impl Answers {
                 && u64::try_from(there.st_size) == Ok(wanted.size)
                 && u64::try_from(there.st_blocks)
                     .is_ok_and(|n| n.saturating_mul(512) >= wanted.size)
-                && there.st_mtime == wanted.mtime_s
-                && u32::try_from(there.st_mtime_nsec) == Ok(wanted.mtime_ns);
-            let offer = self.offers;
+                && has_time_of(&there, wanted.attributes);
             if like_it && !is_sparse(&directory, &name) {
-                return Ok(Some(Reply::Present { offer }));
+                return Ok(Some(present(self.offers)));
             }
             if !rules.overwrite {
                 return Ok(None);
@@ -121,7 +172,7 @@ impl Answers {
     /// What there is of a file that is to be synchronized.
     fn look_at_version(
         &self,
-        wanted: &Offer,
+        wanted: &Offered,
         sync: &Sync,
         directory: &OwnedFd,
         name: &Name,
@@ -139,10 +190,8 @@ impl Answers {
                 let digest = hasher.finalize().into();
                 return Some(Reply::Digest { offer, digest });
             }
-            if stat.st_mtime == wanted.mtime_s
-                && u32::try_from(stat.st_mtime_nsec) == Ok(wanted.mtime_ns)
-            {
-                return Some(Reply::Present { offer });
+            if has_time_of(stat, wanted.attributes) {
+                return Some(present(offer));
             }
         }
         if sync.asked.dry_run {
@@ -162,19 +211,27 @@ impl Answers {
         Some(Reply::Chunks { offer, chunks })
     }
 
-    /// A directory below the output directory, if it is one and no link leads there.
-    fn open(&mut self, names: &[Name], path: &[u8]) -> Option<Arc<OwnedFd>> {
+    /// A directory below the output directory and its path, if it is one and no link leads there.
+    fn open(&mut self, names: &[Name], path: &[u8]) -> Option<(Arc<[u8]>, Arc<OwnedFd>)> {
         if let Some((last, directory)) = &self.directory
-            && last == path
+            && **last == *path
         {
-            return Some(directory.clone());
+            return Some((last.clone(), directory.clone()));
         }
         let mut directory = self.output.root.clone();
         for name in names {
             directory = Arc::new(open_directory(&directory, name.as_bytes()).ok()?);
         }
-        self.directory = Some((path.to_vec(), directory.clone()));
-        Some(directory)
+        let opened = (Arc::from(path), directory);
+        self.directory = Some(opened.clone());
+        Some(opened)
+    }
+}
+
+fn present(offer: u64) -> Reply {
+    Reply::Present {
+        first: offer,
+        count: 1,
     }
 }
 

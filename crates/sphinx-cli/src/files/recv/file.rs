@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::answers::There;
 use super::version::Version;
 use super::{COMPARE_BYTES, Tree};
 use crate::channel::Incoming;
@@ -10,7 +11,7 @@ use crate::files::contents::{Contents, Finished};
 use crate::files::output::Refused;
 use crate::files::paths::Name;
 use crate::files::source::SourceId;
-use crate::files::target::Place;
+use crate::files::target::{Place, Target};
 use crate::files::wire::{Attributes, Piece};
 use crate::text::printable;
 use sphinx_transport::ErrorKind;
@@ -30,10 +31,9 @@ impl<I: Incoming> Tree<'_, '_, I> {
         if self.target.is_synchronized()
             && let Some(size) = size
         {
-            // For most files nothing has to be made.
             let piece = self.reader.piece()?;
-            if let Piece::Unchanged | Piece::Trial = piece {
-                return self.unsent(name, &path, attributes, size, piece == Piece::Unchanged);
+            if piece == Piece::Trial {
+                return self.trial(name, &path, size);
             }
             first = Some(piece);
         }
@@ -97,27 +97,47 @@ impl<I: Incoming> Tree<'_, '_, I> {
         Ok(())
     }
 
-    /// A file that is there already, or that would be sent.
+    /// A file that is as it was said to be.
+    pub(super) fn keep(&mut self, there: &There) -> Outcome<()> {
+        let There {
+            directory,
+            name,
+            size,
+            attributes,
+            ..
+        } = there;
+        if self.left_out == 0 && !self.target.is_in(directory) {
+            return Err(protocol("a file is kept that is somewhere else"));
+        }
+        let path = self.target.path_of(name);
+        self.unsent(name, &path, *size, true, |target| {
+            target.keep(name, *size, *attributes)
+        })
+    }
+
+    /// A file that would be sent.
+    fn trial(&mut self, name: &Name, path: &[u8], size: u64) -> Outcome<()> {
+        if !self.target.is_trial() {
+            return Err(protocol("a trial that was not asked for"));
+        }
+        self.unsent(name, path, size, false, |target| target.would_come(name))
+    }
+
+    /// A file of which nothing comes: it is there already, or would be sent.
     fn unsent(
         &mut self,
         name: &Name,
         path: &[u8],
-        attributes: Attributes,
         size: u64,
         present: bool,
+        settle: impl FnOnce(&mut Target) -> Result<(), Refused>,
     ) -> Outcome<()> {
-        if !present && !self.target.is_trial() {
-            return Err(protocol("a trial that was not asked for"));
-        }
         if self.left_out > 0 {
             self.ledger.skip_inside();
             self.ledger.add_bytes(size);
             return Ok(());
         }
-        let done = match present {
-            true => self.target.keep(name, attributes),
-            false => self.target.would_come(name),
-        };
+        let done = settle(&mut self.target);
         match self.settle(name, done)? {
             Some(()) => self.ledger.add_unsent(path, size, present),
             None => {
@@ -187,7 +207,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
                         self.gone(name, settled)?;
                     }
                 }
-                Piece::Unchanged | Piece::Trial => {
+                Piece::Trial => {
                     return Err(protocol("a piece that cannot be in a file that is sent"));
                 }
                 Piece::Checkpoint { seal } => contents.checkpoint(seal).map_err(refused)?,
@@ -271,7 +291,6 @@ impl<I: Incoming> Tree<'_, '_, I> {
                 | Piece::Checkpoint { .. }
                 | Piece::Reuse { .. }
                 | Piece::Same
-                | Piece::Unchanged
                 | Piece::Trial
                 | Piece::Copy { .. } => return Err(protocol("a piece that a stream cannot have")),
                 Piece::End { digest } => {

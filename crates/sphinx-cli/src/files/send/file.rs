@@ -23,10 +23,9 @@ pub(super) enum Ended {
         size: u64,
         digest: [u8; 32],
     },
-    /// The receiver has them, or only would get them: the file has come to its end.
-    Unsent {
+    /// They would be sent, if this were no trial.
+    Trial {
         size: u64,
-        present: bool,
     },
     /// The receiver does not want them.
     Unwanted,
@@ -39,31 +38,44 @@ impl<O: Outgoing> Sender<'_, O> {
         let path = self.walk.path_of(&name);
         self.progress.set_name(printable(&path));
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let mut offer = self.lookahead.take(&path, size);
+        let ahead = self.lookahead.take(&path, size);
         self.offer()?;
         if self.hard_link(&name, stat)? {
             return Ok(());
         }
-        let mut answer = None;
+        let (mut offer, mut answer) = (ahead.as_ref().map(|ahead| ahead.number), None);
         if self.sync.is_some()
             && let Some(offer) = offer.take()
         {
             answer = self.answer(offer)?;
         }
         let mut stat = *stat;
-        let mut file = file;
-        if file.is_none() && !matches!(answer, Some(Answer::Present)) {
-            match self.walk.open(&name) {
-                Ok((now, opened)) => (stat, file) = (now, Some(opened)),
-                Err(error) => {
-                    let failure = local_io("read", &self.walk.source_of(&name), error);
-                    return self.cannot_read(name, failure);
+        // What the receiver has it has of what was offered.
+        let offered = |stat: &Stat| ahead.as_ref().filter(|ahead| ahead.is_like(stat));
+        if let (Some(Answer::Present), Some(offered)) = (&answer, offered(&stat)) {
+            return self.keep(name, &path, offered.number, None, &stat);
+        }
+        let mut file = match file {
+            Some(file) => file,
+            None => match self.walk.open(&name) {
+                Ok((now, opened)) => {
+                    stat = now;
+                    opened
                 }
+                Err(error) => return self.cannot_read(name, error),
+            },
+        };
+        if let (Some(Answer::Digest(digest)), Some(offered)) = (&answer, offered(&stat)) {
+            match self.has_digest(&mut file, digest) {
+                Ok(true) => return self.keep(name, &path, offered.number, Some(&file), &stat),
+                Ok(false) => {}
+                Err(error) => return self.cannot_read(name, error),
             }
         }
+        let answer = answer.filter(|answer| !matches!(answer, Answer::Present | Answer::Digest(_)));
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        if let Err(failure) = self.tell_attributes(&name, file.as_ref(), &stat)? {
-            return self.cannot_read(name, failure);
+        if let Err(error) = self.tell_attributes(&name, Some(&file), &stat)? {
+            return self.cannot_read(name, error);
         }
         let source = source(self.key, &stat);
         self.entry(&Entry::File {
@@ -73,32 +85,28 @@ impl<O: Outgoing> Sender<'_, O> {
             source,
         })?;
         let before = self.work.reused;
-        let ended = match &mut file {
-            None => self.unsent(size, true)?,
-            Some(file) => {
-                let opened = OpenFile {
-                    answer,
-                    file,
-                    name: &name,
-                    stat: &stat,
-                    size,
-                    source,
-                    offer,
-                };
-                match self.sync.clone() {
-                    Some(sync) => self.version(&sync, opened)?,
-                    None => self.contents(opened)?,
-                }
-            }
+        let opened = OpenFile {
+            answer,
+            file: &mut file,
+            name: &name,
+            stat: &stat,
+            size,
+            source,
+            offer,
         };
-        if let Ended::Whole { .. } | Ended::Unsent { .. } = ended {
+        let ended = match self.sync.clone() {
+            Some(sync) => self.version(&sync, opened)?,
+            None => self.contents(opened)?,
+        };
+        if let Ended::Whole { .. } | Ended::Trial { .. } = ended {
             self.likeness.has_come(&stat, &path);
         }
         self.end(&name, &path, self.work.reused - before, ended)
     }
 
     /// A file is left out before anything is said of it.
-    fn cannot_read(&mut self, name: Name, failure: Failure) -> Outcome<()> {
+    pub(super) fn cannot_read(&mut self, name: Name, error: io::Error) -> Outcome<()> {
+        let failure = local_io("read", &self.walk.source_of(&name), error);
         self.unread = true;
         let reason = failure.message.clone();
         self.skip(&name, failure);
@@ -156,16 +164,12 @@ impl<O: Outgoing> Sender<'_, O> {
                 (self.reporter).file("sent", path, size, reused, &digest_shown)?;
                 Piece::End { digest }
             }
-            Ended::Unsent { size, present } => {
+            Ended::Trial { size } => {
+                self.progress.add_bytes(size);
                 self.totals.bytes = self.totals.bytes.saturating_add(size);
                 self.progress.add_file();
-                self.progress.add_bytes(size);
-                let (status, reused) = match present {
-                    true => ("present", size),
-                    false => ("sent", 0),
-                };
-                self.work.reused += reused;
-                return self.reporter.file(status, path, size, reused, "");
+                self.reporter.file("sent", path, size, 0, "")?;
+                Piece::Trial
             }
             Ended::Unwanted => Piece::Abort {
                 reason: "the receiver does not want it".to_owned(),

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 
 use rustix::fs::Stat;
 
 use super::Sender;
 use crate::channel::Outgoing;
-use crate::failure::{Failure, Outcome, local_io};
+use crate::failure::Outcome;
 use crate::files::descent::Identity;
 use crate::files::owners::{Ids, Owner};
 use crate::files::paths::Name;
@@ -54,7 +55,7 @@ impl<O: Outgoing> Sender<'_, O> {
         name: &Name,
         file: Option<&File>,
         stat: &Stat,
-    ) -> Outcome<Result<(), Failure>> {
+    ) -> Outcome<io::Result<()>> {
         if self.sync.is_none() {
             return Ok(Ok(()));
         }
@@ -67,7 +68,7 @@ impl<O: Outgoing> Sender<'_, O> {
                 self.tell_owner(ids(stat))?;
                 self.tell_xattrs(xattrs).map(Ok)
             }
-            Err(error) => Ok(Err(local_io("read", &self.walk.source_of(name), error))),
+            Err(error) => Ok(Err(error)),
         }
     }
 

@@ -6,17 +6,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::Stat;
 
 use crate::files::descent::Identity;
+use crate::files::offers::{Offered, SYNC_OFFERS_MAX, Series};
 use crate::files::roots::Root;
 use crate::files::source::{SourceId, SourceKey};
-use crate::files::walk::{Step, Walk};
-use crate::files::wire::{Entry, Offer, put_entry};
+use crate::files::walk::{Step, Walk, attributes};
+use crate::files::wire::{Attributes, Entry, put_entry};
 
 /// Files offered and not sent yet: as many small ones as a long and fast path carries in a round trip.
 const OFFERS_MAX: usize = 4096;
 /// The same, in bytes of their paths.
 const PATHS_BYTES_MAX: usize = 512 << 10;
-/// The same where everything is offered, as nearly nothing else is sent of most files.
-const SYNC_OFFERS_MAX: usize = 32_768;
+/// The same where everything is offered ([`SYNC_OFFERS_MAX`]).
 const SYNC_PATHS_BYTES_MAX: usize = 4 << 20;
 /// Of all that may be offered ahead, what is asked about at once: answers to the first offers come while the others are on
 /// their way.
@@ -31,7 +31,8 @@ const SETTLED_AFTER: Duration = Duration::from_millis(20);
 pub(super) struct Lookahead<'a> {
     walk: Walk<'a>,
     /// In the order of sending.
-    ahead: VecDeque<Offered>,
+    ahead: VecDeque<Ahead>,
+    series: Series,
     path_bytes: usize,
     /// How many offers there were.
     number: u64,
@@ -50,9 +51,18 @@ struct Limits {
 }
 
 /// A file that was offered.
-struct Offered {
+pub(super) struct Ahead {
     path: Vec<u8>,
-    number: u64,
+    pub(super) number: u64,
+    size: u64,
+    attributes: Attributes,
+}
+
+impl Ahead {
+    /// Whether the file is still what was offered.
+    pub(super) fn is_like(&self, stat: &Stat) -> bool {
+        u64::try_from(stat.st_size) == Ok(self.size) && attributes(stat) == self.attributes
+    }
 }
 
 impl<'a> Lookahead<'a> {
@@ -62,6 +72,7 @@ impl<'a> Lookahead<'a> {
             linked: is_sync.then(BTreeSet::new),
             walk: Walk::to_count(roots),
             ahead: VecDeque::new(),
+            series: Series::default(),
             path_bytes: 0,
             number: 0,
             ended: false,
@@ -85,16 +96,21 @@ impl<'a> Lookahead<'a> {
         self.number
     }
 
-    /// Writes a batch of offers and the question about them, if there is room for one; true if it did.
+    /// Whether there may be more to offer, and room for a batch of it beside the file whose turn it is.
+    pub(super) fn has_room(&self) -> bool {
+        let Limits {
+            offers, path_bytes, ..
+        } = self.limits;
+        !self.ended
+            && self.ahead.len() + 1 + offers / BATCHES <= offers
+            && self.path_bytes + path_bytes / BATCHES <= path_bytes
+    }
+
+    /// Writes a batch of offers, for which there is room, and the question about them; true if there were any left.
     pub(super) fn top_up(&mut self, key: &SourceKey, out: &mut Vec<u8>) -> bool {
         let Limits {
             offers, path_bytes, ..
         } = self.limits;
-        let fits = self.ahead.len() + offers / BATCHES <= offers
-            && self.path_bytes + path_bytes / BATCHES <= path_bytes;
-        if !fits {
-            return false;
-        }
         let before = self.number;
         let last = before + (offers / BATCHES) as u64;
         while !self.ended && self.number < last && self.path_bytes < path_bytes {
@@ -118,16 +134,19 @@ impl<'a> Lookahead<'a> {
                 let path = self.walk.path_of(&name);
                 self.number += 1;
                 self.path_bytes += path.len();
-                let offer = Offer {
-                    path: path.clone(),
+                let offered = Offered {
+                    path,
                     size,
-                    mtime_s: stat.st_mtime,
-                    mtime_ns: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+                    attributes: attributes(&stat),
                     source: source(key, &stat),
                 };
-                put_entry(out, &Entry::Offer(offer));
-                let number = self.number;
-                self.ahead.push_back(Offered { path, number });
+                put_entry(out, &Entry::Offer(self.series.offer(&offered)));
+                self.ahead.push_back(Ahead {
+                    path: offered.path,
+                    number: self.number,
+                    size,
+                    attributes: offered.attributes,
+                });
             }
             // What cannot be walked is told when its turn comes.
             Ok(None | Some(Step::Failed(_))) | Err(_) => self.ended = true,
@@ -135,8 +154,8 @@ impl<'a> Lookahead<'a> {
         }
     }
 
-    /// The number of the offer of a file whose turn has come. Those before it are over: what they offered has gone meanwhile.
-    pub(super) fn take(&mut self, path: &[u8], size: u64) -> Option<u64> {
+    /// The offer of a file whose turn has come. Those before it are over: what they offered has gone meanwhile.
+    pub(super) fn take(&mut self, path: &[u8], size: u64) -> Option<Ahead> {
         if size < self.limits.size_min {
             return None;
         }
@@ -146,7 +165,7 @@ impl<'a> Lookahead<'a> {
         }
         let offered = self.ahead.pop_front()?;
         self.path_bytes -= offered.path.len();
-        Some(offered.number)
+        Some(offered)
     }
 }
 
@@ -159,4 +178,32 @@ pub(super) fn source(key: &SourceKey, stat: &Stat) -> Option<SourceId> {
     let changed = UNIX_EPOCH.checked_add(Duration::new(changed, nanoseconds))?;
     let settled = SystemTime::now() >= changed.checked_add(SETTLED_AFTER)?;
     (size >= SOURCE_SIZE_MIN && settled).then(|| key.file(stat))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_whose_turn_it_is_has_its_place() {
+        let mut lookahead = Lookahead::new(&[]);
+        let most = lookahead.limits.offers;
+        let ahead = |number| Ahead {
+            path: Vec::new(),
+            number,
+            size: 0,
+            attributes: Attributes {
+                mode: 0,
+                mtime_s: 0,
+                mtime_ns: 0,
+            },
+        };
+        let batch = most / BATCHES;
+        lookahead.ahead = (0..(most - batch) as u64).map(ahead).collect();
+        assert!(!lookahead.has_room());
+        lookahead.ahead.pop_front();
+        assert!(lookahead.has_room());
+        lookahead.ended = true;
+        assert!(!lookahead.has_room());
+    }
 }

@@ -1,6 +1,9 @@
 //! Of a file that is to be synchronized, what has changed.
 
+use std::fs::File;
 use std::io::{self, Read, Seek};
+
+use rustix::fs::Stat;
 
 use super::Sender;
 use super::file::Ended;
@@ -9,9 +12,10 @@ use crate::channel::Outgoing;
 use crate::failure::Outcome;
 use crate::files::chunks::{Chunks, chunk_of, cut};
 use crate::files::digest::ContentDigest;
+use crate::files::paths::Name;
 use crate::files::replies::Answer;
 use crate::files::sync::Sync;
-use crate::files::wire::{Piece, put_piece};
+use crate::files::wire::{Entry, Piece, put_entry, put_piece};
 
 impl<O: Outgoing> Sender<'_, O> {
     /// A file of which the receiver does not have all, by size and time at least.
@@ -20,19 +24,10 @@ impl<O: Outgoing> Sender<'_, O> {
         if self.unwanted {
             return Ok(Ended::Unwanted);
         }
-        let size = opened.size;
-        let answer = opened.answer.take();
-        if let Some(Answer::Digest(digest)) = &answer {
-            match self.has_digest(&mut opened, digest) {
-                Ok(true) => return self.unsent(size, true),
-                Ok(false) => {}
-                Err(error) => return Ok(self.unreadable(opened.name, error)),
-            }
-        }
         if sync.asked.dry_run {
-            return self.unsent(size, false);
+            return Ok(Ended::Trial { size: opened.size });
         }
-        match answer {
+        match opened.answer.take() {
             // What has holes keeps them.
             Some(Answer::Chunks(chunks)) if !opened.is_sparse() => {
                 self.changes(&mut opened, &chunks)
@@ -44,34 +39,56 @@ impl<O: Outgoing> Sender<'_, O> {
         }
     }
 
-    /// A file of which nothing is sent: it is there, or this is a trial.
-    pub(super) fn unsent(&mut self, size: u64, present: bool) -> Outcome<Ended> {
-        self.hear()?;
-        if self.unwanted {
-            return Ok(Ended::Unwanted);
+    /// A file that the receiver has as it was offered.
+    pub(super) fn keep(
+        &mut self,
+        name: Name,
+        path: &[u8],
+        offer: u64,
+        file: Option<&File>,
+        stat: &Stat,
+    ) -> Outcome<()> {
+        if let Err(error) = self.tell_attributes(&name, file, stat)? {
+            return self.cannot_read(name, error);
         }
-        let piece = match present {
-            true => Piece::Unchanged,
-            false => Piece::Trial,
-        };
-        put_piece(&mut self.gathered, &piece);
-        self.pass_on_if_full()?;
-        Ok(Ended::Unsent { size, present })
+        match &mut self.kept {
+            Some((first, count)) if *first + u64::from(*count) == offer => *count += 1,
+            _ => {
+                self.tell_kept();
+                self.kept = Some((offer, 1));
+            }
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        self.totals.entries += 1;
+        self.totals.bytes = self.totals.bytes.saturating_add(size);
+        self.unwanted = false;
+        self.work.reused += size;
+        self.likeness.has_come(stat, path);
+        self.progress.add_file();
+        self.progress.add_bytes(size);
+        self.reporter.file("present", path, size, size, "")
+    }
+
+    /// Tells the receiver of the files that it has, before anything else is told.
+    pub(super) fn tell_kept(&mut self) {
+        if let Some((first, count)) = self.kept.take() {
+            put_entry(&mut self.gathered, &Entry::Kept { first, count });
+        }
     }
 
     /// Reads all of a file, and looks whether that is what the receiver has read.
-    fn has_digest(&mut self, opened: &mut OpenFile<'_>, digest: &[u8; 32]) -> io::Result<bool> {
+    pub(super) fn has_digest(&mut self, file: &mut File, digest: &[u8; 32]) -> io::Result<bool> {
         let mut hasher = blake3::Hasher::new();
         loop {
             let progress = self.progress;
-            let read = progress.at_disk(|| opened.file.read(&mut self.buffer))?;
+            let read = progress.at_disk(|| file.read(&mut self.buffer))?;
             if read == 0 {
                 break;
             }
             hasher.update(&self.buffer[..read]);
             self.work.read += read as u64;
         }
-        opened.file.seek(io::SeekFrom::Start(0))?;
+        file.seek(io::SeekFrom::Start(0))?;
         Ok(hasher.finalize() == blake3::Hash::from(*digest))
     }
 

@@ -125,8 +125,7 @@ impl Target {
     /// Whether a file has the permissions, the time and the owner that it is to have.
     pub(super) fn is_like(&self, stat: &Stat, attributes: Attributes) -> bool {
         stat.st_mode & 0o7777 == self.output.mode(attributes.mode).as_raw_mode()
-            && stat.st_mtime == attributes.mtime_s
-            && u32::try_from(stat.st_mtime_nsec) == Ok(attributes.mtime_ns)
+            && has_time_of(stat, attributes)
             && (self.likeness.ids)
                 .is_none_or(|ids| (ids.uid, ids.gid) == (stat.st_uid, stat.st_gid))
     }
@@ -148,6 +147,12 @@ impl Target {
         let _ = fs::utimensat(parent, name.as_bytes(), &times(attributes), flags);
         Ok(())
     }
+}
+
+/// Whether what is there has the time of modification that it is to have.
+pub(in crate::files) fn has_time_of(stat: &Stat, attributes: Attributes) -> bool {
+    stat.st_mtime == attributes.mtime_s
+        && u32::try_from(stat.st_mtime_nsec) == Ok(attributes.mtime_ns)
 }
 
 /// A time that the kernel knows, or lets be.

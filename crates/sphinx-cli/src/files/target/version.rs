@@ -6,6 +6,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Target;
+use super::attributes::has_time_of;
 use super::links::is_link_to;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::files::descent::open_directory;
@@ -247,6 +248,7 @@ impl Target {
     pub(in crate::files) fn keep(
         &mut self,
         name: &Name,
+        size: u64,
         attributes: Attributes,
     ) -> Result<(), Refused> {
         self.check_name(name)?;
@@ -258,9 +260,15 @@ impl Target {
         let parent = self.here();
         let stat = fs::statat(&parent, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(|error| self.refused("use", name, error))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        let by_time = (self.output.sync.as_ref()).is_some_and(|sync| !sync.asked.checksum);
+        let is_same = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && u64::try_from(stat.st_size) == Ok(size)
+            && (!by_time || has_time_of(&stat, attributes));
+        if !is_same {
+            // Somebody else's contents must not get the time of what was there.
             let message = format!("{} has changed meanwhile", self.shown(name));
-            return Err(Refused::Entry(fail(ErrorKind::LocalIo, message)));
+            let hint = "the same command again sends it";
+            return Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)));
         }
         let like_it = self.is_like(&stat, attributes);
         if like_it && self.likeness.has_xattrs_of(&parent, name) {

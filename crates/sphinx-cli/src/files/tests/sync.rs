@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::files::chunks::{Chunk, Chunks};
+use crate::files::offers::{Offered, SYNC_OFFERS_MAX, Series};
 use crate::files::owners::Owner;
 use crate::files::reader::Reader;
+use crate::files::replies::Replies;
 use crate::files::wire::{Reply, put_reply};
 use crate::files::xattrs::Xattrs;
 use crate::files::{Sync, SyncRequest};
@@ -296,5 +298,160 @@ fn only_who_synchronizes_is_told_of_owners_attributes_and_other_names() {
             &reporter,
         );
         assert_eq!(received.unwrap_err().kind, ErrorKind::Protocol);
+    }
+}
+
+/// A file with the time of `ATTRIBUTES`.
+fn write_with_time(path: PathBuf, contents: &[u8]) {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = fs::File::options().write(true).open(write(path, contents));
+    file.unwrap().set_modified(time).unwrap();
+}
+
+/// Offers of these files, of eight bytes and the time of `ATTRIBUTES`, and the question about them.
+fn offers(paths: &[&str]) -> Vec<Entry> {
+    let mut series = Series::default();
+    let offer = |path: &&str| {
+        Entry::Offer(series.offer(&Offered {
+            path: path.as_bytes().to_vec(),
+            size: 8,
+            attributes: ATTRIBUTES,
+            source: None,
+        }))
+    };
+    paths.iter().map(offer).chain([Entry::Ask]).collect()
+}
+
+#[test]
+fn a_file_is_kept_only_where_it_was_said_to_be() {
+    let directory = |name: &str| Entry::Directory {
+        name: Name::new(name.as_bytes()).unwrap(),
+        mode: 0o700,
+    };
+    let back = || Entry::DirectoryEnd {
+        attributes: ATTRIBUTES,
+    };
+    let kept = |first, count| Entry::Kept { first, count };
+    let receive = |asked: SyncRequest, inside: Vec<Entry>, files: u64| {
+        let Dirs { to, .. } = &dirs();
+        fs::create_dir(to.join("d")).unwrap();
+        for name in ["f", "g", "d/f"] {
+            write_with_time(to.join(name), b"12345678");
+        }
+        write(to.join("other"), b"12345678");
+        let inside = [offers(&["f", "g", "d/f", "other"]), inside].concat();
+        let directories = inside
+            .iter()
+            .filter(|entry| matches!(entry, Entry::Directory { .. }));
+        let entries = 1 + files + directories.count() as u64;
+        let bytes = records(&inside, &[], &[end(entries, 8 * files)]);
+        let received = receive_into(to, asked, &bytes);
+        let mode = |name: &str| fs::metadata(to.join(name)).unwrap().permissions().mode() & 0o777;
+        assert!(received.is_ok() || mode("d/f") != 0o700);
+        assert!(received.is_err() || mode("f") == 0o700);
+        received.map(|received| received.counts)
+    };
+    // Each once, in its place; those that are passed over are over.
+    let good = vec![kept(1, 2), directory("d"), kept(3, 1), back()];
+    let counts = receive(DELETE(), good.clone(), 3).unwrap();
+    assert_eq!(
+        (counts.files, counts.files_present, counts.skipped),
+        (3, 3, 0)
+    );
+    assert_eq!(receive(DELETE(), vec![kept(1, 1)], 1).unwrap().files, 1);
+    for wrong in [
+        vec![kept(0, 1)],
+        vec![kept(1, 3)],
+        vec![kept(3, 1)],
+        vec![kept(4, 1)],
+        vec![kept(5, 1)],
+        vec![kept(u64::MAX, 2)],
+        vec![kept(2, 1), kept(1, 1)],
+        vec![kept(1, 1), kept(1, 1)],
+        vec![directory("d"), kept(1, 1), back()],
+    ] {
+        let failure = receive(DELETE(), wrong.clone(), 1).unwrap_err();
+        assert_eq!(failure.kind, ErrorKind::Protocol, "{wrong:?}: {failure}");
+    }
+}
+
+#[test]
+fn of_what_may_be_kept_only_the_last_are_remembered() {
+    let Dirs { to, .. } = &dirs();
+    write_with_time(to.join("f"), b"12345678");
+    for (first, is_known) in [(1, false), (2, true)] {
+        let mut inside = offers(&vec!["f"; 1 + SYNC_OFFERS_MAX]);
+        inside.push(Entry::Kept { first, count: 1 });
+        let bytes = records(&inside, &[], &[end(2, 8)]);
+        assert_eq!(receive_into(to, DELETE(), &bytes).is_ok(), is_known);
+    }
+}
+
+#[test]
+fn a_file_that_changes_after_it_was_offered_is_sent() {
+    let Dirs { from, to, .. } = &dirs();
+    for directory in [from, to] {
+        write_with_time(directory.join("a"), b"before");
+        write_with_time(directory.join("b"), b"before");
+    }
+    let (near, far) = pair();
+    let sync = Arc::new(Sync::new(DELETE()).unwrap());
+    let output = OutputDir::synchronized(to, true, sync.clone()).unwrap();
+    let receiver = thread::spawn(move || {
+        let progress = Progress::default();
+        let destination = Destination::Directory(output);
+        receive(&far, &destination, &|_| Ok(()), &progress, &quiet())
+    });
+    let roots = roots::synchronized(from.clone(), b"contents".to_vec(), sync).unwrap();
+    let mut out = Changing {
+        out: near.open_uni().unwrap(),
+        path: from.join("b"),
+        writes: 0,
+    };
+    let replies = Replies::listen(near.clone(), quiet()).unwrap();
+    let (key, progress) = (SourceKey::of(1), Progress::default());
+    send_tree(
+        &mut out,
+        &roots,
+        Announced::default(),
+        &key,
+        Some(&replies),
+        &progress,
+        &quiet(),
+    )
+    .unwrap();
+    let (counts, _) = replies.wait().unwrap();
+    near.close(0, "done");
+    receiver.join().unwrap().unwrap();
+    assert_eq!((counts.files, counts.files_present), (2, 1));
+    assert_eq!(fs::read(to.join("b")).unwrap(), b"later!");
+    let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    assert_eq!(modified(&to.join("b")), modified(&from.join("b")));
+}
+
+/// Changes a file when it has been offered and its turn has not come: with the second thing that is written, as the
+/// preamble is the first.
+struct Changing<O> {
+    out: O,
+    path: PathBuf,
+    writes: usize,
+}
+
+impl<O: Outgoing> Outgoing for Changing<O> {
+    fn write_all(&mut self, data: &[u8]) -> Outcome<()> {
+        self.writes += 1;
+        if self.writes == 2 {
+            write(self.path.clone(), b"later!");
+        }
+        self.out.write_all(data)
+    }
+    fn flush(&mut self) -> Outcome<()> {
+        self.out.flush()
+    }
+    fn finish(&mut self) -> Outcome<()> {
+        self.out.finish()
+    }
+    fn wait_delivered(&mut self) -> Outcome<()> {
+        self.out.wait_delivered()
     }
 }

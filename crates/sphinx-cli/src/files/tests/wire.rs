@@ -3,13 +3,14 @@
 use super::*;
 use crate::files::chunks::{Chunk, Chunks};
 use crate::files::digest::{Checkpoint, ContentDigest, LEAF_BYTES};
+use crate::files::offers::{OFFER_NANOSECONDS, Offer, Offered, Series};
 use crate::files::owners::Owner;
 use crate::files::paths::Name;
 use crate::files::reader::Reader;
 use crate::files::source::{Seal, Sealed, SourceId};
 use crate::files::wire::{
-    Announced, Attributes, Change, Counts, DATA, DIRECTORY, END, Entry, FILE, HOLE, Offer, Piece,
-    Reply, Totals, put_entry, put_piece, put_preamble, put_reply,
+    Announced, Attributes, Change, Counts, DATA, DIRECTORY, END, Entry, FILE, HOLE, KEPT, OFFER,
+    Piece, Reply, Totals, put_entry, put_piece, put_preamble, put_reply,
 };
 use crate::files::xattrs::{XattrError, Xattrs};
 
@@ -55,13 +56,28 @@ fn records() {
             source: SourceId::from_bytes([7; 16]),
         },
         Entry::Offer(Offer {
-            path: b"a/b".to_vec(),
-            size: 1 << 40,
-            mtime_s: -1,
+            shared: 300,
+            rest: b"a/b".to_vec(),
+            size: u64::MAX,
+            later_s: i64::MIN,
             mtime_ns: 5,
+            mode: Some(0o7777),
+            source: SourceId::from_bytes([7; 16]),
+        }),
+        Entry::Offer(Offer {
+            shared: 0,
+            rest: Vec::new(),
+            size: 127,
+            later_s: -64,
+            mtime_ns: 0,
+            mode: None,
             source: None,
         }),
         Entry::Ask,
+        Entry::Kept {
+            first: 1 << 40,
+            count: 7,
+        },
         Entry::Stream {
             name: name(b"s"),
             attributes,
@@ -202,7 +218,7 @@ fn replies() {
                 seal: Seal([4; 32]),
             },
         },
-        Reply::Present { offer: 2 },
+        Reply::Present { first: 2, count: 1 },
         Reply::Answered { offer: 3 },
         Reply::Chunks {
             offer: 4,
@@ -266,6 +282,15 @@ fn refused() {
         &[DIRECTORY, 0xff, 0xff],
         &[DIRECTORY, 0, 1, b'a', 0xff, 0xff],
         &[END, 0],
+        // What means nothing, numbers longer than they need to be and too large, paths that are too long.
+        &[OFFER, 8, 0, 1, b'a', 0, 0],
+        &[OFFER, OFFER_NANOSECONDS, 0, 1, b'a', 0, 0, 0, 0, 0, 0],
+        &[OFFER, 0, 0x80, 0, 1, b'a', 0, 0],
+        &[
+            OFFER, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2, 0, 0, 0,
+        ],
+        &[OFFER, 0, 0, 0xff, 0xff, 1],
+        &[KEPT, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0],
         &[],
     ] {
         assert_eq!(
@@ -296,4 +321,74 @@ proptest! {
         let _ = reader(&bytes, piece).piece();
         let _ = reader(&bytes, piece).reply();
     }
+}
+
+/// A path of few letters, so that neighbours have something in common.
+fn paths() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'/'), any::<u8>()], 1..40)
+}
+
+proptest! {
+    #[test]
+    fn what_is_offered_comes_out(
+        files in proptest::collection::vec((paths(), any::<u64>(), any::<i64>(), 0..1_000_000_000_u32, 0..0o10000_u16, any::<bool>()), 1..9),
+    ) {
+        let (mut near, mut far) = (Series::default(), Series::default());
+        for (path, size, mtime_s, mtime_ns, mode, has_source) in files {
+            let attributes = Attributes { mode, mtime_s, mtime_ns };
+            let source = SourceId::from_bytes([u8::from(has_source); 16]);
+            let offered = Offered { path, size, attributes, source };
+            let mut bytes = Vec::new();
+            put_entry(&mut bytes, &Entry::Offer(near.offer(&offered)));
+            let Ok(Entry::Offer(offer)) = reader(&bytes, 7).entry() else { panic!("no offer") };
+            prop_assert_eq!(far.next(&offer), Ok(offered));
+        }
+    }
+}
+
+#[test]
+fn an_offer_is_as_long_as_what_is_new() {
+    let mut series = Series::default();
+    let mut lengths = Vec::new();
+    for (path, mode) in [
+        ("directory/file1", 0o644),
+        ("directory/file2", 0o644),
+        ("directory/file3", 0o600),
+    ] {
+        let offered = Offered {
+            path: path.into(),
+            size: 100,
+            attributes: Attributes {
+                mode,
+                mtime_s: 1_700_000_000,
+                mtime_ns: 0,
+            },
+            source: None,
+        };
+        let mut bytes = Vec::new();
+        put_entry(&mut bytes, &Entry::Offer(series.offer(&offered)));
+        lengths.push(bytes.len());
+    }
+    assert_eq!(lengths, [27, 7, 9]);
+}
+
+#[test]
+fn an_offer_shares_no_more_than_there_is() {
+    let offer = |shared, rest: &[u8]| Offer {
+        shared,
+        rest: rest.to_vec(),
+        size: 0,
+        later_s: 0,
+        mtime_ns: 0,
+        mode: None,
+        source: None,
+    };
+    let mut series = Series::default();
+    assert!(series.next(&offer(1, b"")).is_err());
+    assert_eq!(series.next(&offer(0, b"abc")).unwrap().path, b"abc");
+    assert_eq!(series.next(&offer(2, b"d")).unwrap().path, b"abd");
+    for shared in [4, u64::MAX] {
+        assert!(series.next(&offer(shared, b"")).is_err());
+    }
+    assert!(series.next(&offer(3, &[b'x'; 4094])).is_err());
 }
