@@ -212,7 +212,7 @@ fn execute(command: Command, ground: Option<Ground>, context: &Context) -> failu
         Command::Tunnel(args) => return tunnel::run(args, context),
         #[cfg(feature = "tunnel")]
         Command::Inside(args) => return Ok(tunnel::inside::run(&args)),
-        Command::Server(args) => tunnel::serve(args, context)?,
+        Command::Server(args) => tunnel::serve(*args, context)?,
         Command::Join(args) => tunnel::join(&args, context)?,
         Command::Ticket(args) => commands::tickets::run(args, context)?,
         Command::Config(args) => commands::config::run(&args, context)?,

@@ -239,7 +239,7 @@ Rules, with commas between:
 Rules see the addresses that names lead to: a name never leads to loopback, and to link-local, multicast
 and metadata addresses (169.254.169.254) leads nothing but a rule for them.")
     )]
-    Server(ServerArgs),
+    Server(Box<ServerArgs>),
     /// Join a server that has invited you: from then on it is known by a name
     #[cfg_attr(feature = "tunnel", command(arg_required_else_help = true))]
     #[cfg_attr(
