@@ -38,6 +38,14 @@ const LISTED: [(&str, &str); 33] = [
     ),
     ("sphx join ", "needs a server; tests/joining.rs has one"),
     (
+        "sphx send office: ",
+        "needs a server that was joined; tests/one_port.rs has one",
+    ),
+    (
+        "sphx perf client office",
+        "needs a server that was joined; tests/one_port.rs has one",
+    ),
+    (
         "sphx config ",
         "reads its user's files; tests/joining.rs has others",
     ),
