@@ -44,8 +44,6 @@ pub(crate) enum Names {
     Bare,
     /// A path may: behind the name there is a colon.
     Colon,
-    /// A ticket is wanted.
-    None,
 }
 
 impl Names {
@@ -53,7 +51,6 @@ impl Names {
         match self {
             Self::Bare => line::name(text).ok(),
             Self::Colon => line::name(text.strip_suffix(':')?).ok(),
-            Self::None => None,
         }
     }
 }
@@ -80,7 +77,10 @@ pub(crate) fn split_arguments(
     let mut paths: Vec<PathBuf> = arguments.into_iter().map(PathBuf::from).collect();
     let source = match find(
         ticket_file,
-        (paths.first().map(|path| path.as_os_str()), Names::Colon),
+        (
+            paths.first().map(|path| path.as_os_str()),
+            Some(Names::Colon),
+        ),
         environment,
     )? {
         (source, true) => {
@@ -92,10 +92,10 @@ pub(crate) fn split_arguments(
     Ok((source, paths))
 }
 
-/// The source of the ticket, and whether the argument was it.
+/// The source of the ticket, and whether the argument was it. `names`: how the name of a server may stand in its place, if it may.
 pub(crate) fn find(
     ticket_file: Option<&Path>,
-    (argument, names): (Option<&OsStr>, Names),
+    (argument, names): (Option<&OsStr>, Option<Names>),
     environment: Option<OsString>,
 ) -> Outcome<(Source, bool)> {
     if let Some(path) = ticket_file {
@@ -107,7 +107,7 @@ pub(crate) fn find(
             return Ok((Source::Argument(text.to_owned().into()), true));
         }
         Some(text) => {
-            if let Some(name) = names.find(text) {
+            if let Some(name) = names.and_then(|names| names.find(text)) {
                 return Ok((Source::Server(name), true));
             }
         }
@@ -307,10 +307,10 @@ mod tests {
             find(None, (argument, names), None).map(|found| found.0)
         };
         let office = Source::Server("office".to_owned());
-        assert_eq!(find("office", Names::Bare).unwrap(), office);
-        assert_eq!(find("-", Names::Bare).unwrap(), Source::Stdin);
-        assert!(find("office:", Names::Bare).is_err());
-        assert!(find("office", Names::None).is_err());
+        assert_eq!(find("office", Some(Names::Bare)).unwrap(), office);
+        assert_eq!(find("-", Some(Names::Bare)).unwrap(), Source::Stdin);
+        assert!(find("office:", Some(Names::Bare)).is_err());
+        assert!(find("office", None).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use sphinx_transport::{ErrorKind, Ticket};
 
 use super::Context;
 use super::tunnel::{options, runtime, session_failure};
-use crate::args::ticket::{self, Names};
+use crate::args::ticket;
 use crate::args::tunnel::JoinArgs;
 use crate::failure::{Outcome, usage};
 use crate::report::Event;
@@ -15,7 +15,7 @@ use crate::state::servers::{Servers, key_file};
 pub(crate) fn run(args: &JoinArgs, context: &Context) -> Outcome<()> {
     let (source, _) = ticket::find(
         args.ticket_file.as_deref(),
-        (args.ticket.as_deref(), Names::None),
+        (args.ticket.as_deref(), None),
         std::env::var_os("SPHX_TICKET"),
     )?;
     ticket::note_exposure(&source, &context.reporter);

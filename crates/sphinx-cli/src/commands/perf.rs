@@ -105,7 +105,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     }
     let (source, _) = ticket::find(
         args.ticket_file.as_deref(),
-        (args.ticket.as_deref(), Names::Bare),
+        (args.ticket.as_deref(), Some(Names::Bare)),
         std::env::var_os("SPHX_TICKET"),
     )?;
     ticket::note_exposure(&source, &context.reporter);

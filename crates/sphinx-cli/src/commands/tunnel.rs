@@ -113,7 +113,7 @@ impl Program {
 
 /// How to reach the server: by the name that it was joined under, or with a ticket.
 fn ticket_of(args: &TunnelArgs, context: &Context) -> Outcome<Ticket> {
-    let argument = (args.ticket.as_deref(), Names::Bare);
+    let argument = (args.ticket.as_deref(), Some(Names::Bare));
     let environment = std::env::var_os("SPHX_TICKET");
     let (source, _) = ticket::find(args.ticket_file.as_deref(), argument, environment)?;
     ticket::note_exposure(&source, &context.reporter);
