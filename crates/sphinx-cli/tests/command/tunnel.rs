@@ -785,7 +785,7 @@ fn mistakes_are_told_before_anything_happens() {
             &["server", "--permit", "tun", "--tun-pool", "10.9.0.0/31"],
             "no network for clients",
         ),
-        (&["server", "--permit", "tunnel,files"], "not built yet"),
+        (&["server", "--permit", "tunnel,files"], "--output DIR"),
         (&["server", "--key", "k"], "rules"),
         (&["server", "invite", "laptop"], "--permit"),
         (&["join"], "Usage"),

@@ -4,23 +4,6 @@ use std::process::Stdio;
 
 use crate::common::{Running, Scratch, command};
 
-#[test]
-fn what_is_not_built_says_so() {
-    let scratch = Scratch::new();
-    let words = [
-        "send",
-        "--json",
-        "--ticket-file",
-        "t",
-        "--path",
-        "auto",
-        "a",
-    ];
-    let ended = Running::start(&scratch, &words, &[]).end().expect(2);
-    let message = ended.error("usage")["message"].to_string();
-    assert!(message.contains("is not built yet"), "{message}");
-}
-
 /// Whether this build is without a command.
 fn is_omitted(name: &str) -> bool {
     cfg!(not(feature = "lab")) && ["codes", "demo", "lab"].contains(&name)
