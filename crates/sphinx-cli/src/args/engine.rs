@@ -1,5 +1,4 @@
-//! The engine's flags, and what they make of its options. Values that are not built yet are understood, so that
-//! the answer is "not built yet", but named nowhere.
+//! The engine's flags, and what they make of its options.
 
 use std::iter;
 use std::time::Duration;
