@@ -13,10 +13,10 @@ use sphinx_transport::{LocalPath, Session};
 use crate::failure::{Outcome, local_io};
 use crate::report::{Names, Reporter};
 
-/// After so long a path that could not be given up yet, as it was the last one, is tried again.
+/// After so long what could not be done is tried again: to begin a path, or to give one up that was the last one.
 const AGAIN: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
+    tv_sec: 0,
+    tv_nsec: 500_000_000,
 };
 
 /// Follows the uplinks while it lives.
@@ -38,6 +38,7 @@ impl Following {
             reporter: reporter.clone(),
             known: Vec::new(),
             leaving: Vec::new(),
+            is_behind: false,
             told: String::new(),
         };
         follower.update();
@@ -47,7 +48,7 @@ impl Following {
                     PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN),
                     PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
                 ];
-                let patience = (!follower.leaving.is_empty()).then_some(&AGAIN);
+                let patience = follower.is_behind.then_some(&AGAIN);
                 // A signal is as good as a change.
                 let _ = poll(&mut ready, patience);
                 if !ready[1].revents().is_empty() {
@@ -91,6 +92,8 @@ struct Follower {
     known: Vec<Place>,
     /// No uplinks any more, but with a path that could not be given up.
     leaving: Vec<Place>,
+    /// Something could not be done yet.
+    is_behind: bool,
     /// The last reason why a path could not begin.
     told: String,
 }
@@ -105,9 +108,14 @@ impl Follower {
         self.leaving
             .extend(self.known.extract_if(.., |place| gone(place)));
         self.leaving.retain(gone);
+        self.is_behind = false;
         for place in places {
-            if !self.known.contains(&place) && self.begin(&place) {
-                self.known.push(place);
+            if self.known.contains(&place) {
+                continue;
+            }
+            match self.begin(&place) {
+                true => self.known.push(place),
+                false => self.is_behind = true,
             }
         }
         let leaving = std::mem::take(&mut self.leaving);
@@ -115,6 +123,7 @@ impl Follower {
             .into_iter()
             .filter(|place| !self.leave(place))
             .collect();
+        self.is_behind |= !self.leaving.is_empty();
     }
 
     /// Where paths to the other end may begin.
@@ -133,6 +142,10 @@ impl Follower {
 
     /// Whether there is a path now that begins there.
     fn begin(&mut self, place: &Place) -> bool {
+        // At first nothing is known of the session's own path, which may begin there.
+        if self.session.stats().paths.iter().flatten().next().is_none() {
+            return false;
+        }
         if let Some((_, option)) = self.path_at(place) {
             if let Some(option) = option {
                 self.names.put(option, place.interface.clone());
