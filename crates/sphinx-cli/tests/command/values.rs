@@ -41,7 +41,7 @@ const FREE: [&str; 9] = [
     "F",
     "FILE",
     "HOST[:PORT]",
-    "[NAME=]IFACE | ADDR[,KEY=VALUE]...",
+    "auto | [NAME=]IFACE | ADDR[,KEY=VALUE]...",
     "NAME",
     "PATH",
     "SCENARIO.toml",
