@@ -143,7 +143,7 @@ fn dispatch(cli: Cli) -> u8 {
         Command::Tools(tool) => Some(tool.prepare()),
         _ => None,
     };
-    let outcome = args::refuse_not_built(&cli)
+    let outcome = args::refuse_deadlines(&cli)
         .and_then(|()| match &cli.command {
             Command::Pep(args) => args.prepare(),
             _ => Ok(()),

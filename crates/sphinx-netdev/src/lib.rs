@@ -15,7 +15,8 @@
 //! - [`qdisc`]: queues in front of interfaces;
 //! - [`route`]: rules and routes that divert traffic to a device;
 //! - [`split`]: routes that lead some destinations into a tunnel, and leave others out;
-//! - [`tcp`]: what the kernel knows of a connection.
+//! - [`tcp`]: what the kernel knows of a connection;
+//! - [`uplinks`]: interfaces with a default route, and when they change.
 //!
 //! The crate is for Linux.
 
@@ -35,3 +36,4 @@ pub mod route;
 pub mod split;
 pub mod tcp;
 pub mod tun;
+pub mod uplinks;

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use rustix::net::{AddressFamily, SocketType, netdevice::index_to_name};
+
 use crate::netlink::Message;
 use crate::netns::context;
 use crate::nfnetlink::Values;
@@ -11,7 +13,7 @@ use crate::tun::index_and_mtu;
 /// Bytes in front of the attributes of an interface (`struct ifinfomsg`), a route (`struct rtmsg`), and a neighbour
 /// (`struct ndmsg`).
 const LINK: usize = 16;
-const ROUTE: usize = 12;
+pub(crate) const ROUTE: usize = 12;
 const NEIGHBOUR: usize = 12;
 /// States of a neighbour whose address can be used: reachable, stale, delay, probe, no ARP, permanent.
 const USABLE: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
@@ -67,6 +69,16 @@ pub fn interface(name: &str) -> io::Result<Interface> {
         queues_max: queues.map_or(1, |it| u32::from_ne_bytes(*it)).max(1),
         kind: kind.map(|it| String::from_utf8_lossy(it).into_owned()),
     })
+}
+
+/// The name of the interface with this number in the calling thread's namespace.
+///
+/// # Errors
+///
+/// `ENODEV` if there is none.
+pub fn name(index: u32) -> io::Result<String> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    Ok(index_to_name(&socket, index)?)
 }
 
 /// How packets for an address leave.
@@ -185,6 +197,7 @@ mod tests {
     fn loopback_is_an_interface_and_leads_nowhere() {
         let lo = interface("lo").unwrap();
         assert!(lo.index > 0 && lo.address.is_none());
+        assert_eq!(name(lo.index).unwrap(), "lo");
         assert_eq!(way(Ipv4Addr::LOCALHOST.into(), None, None).unwrap(), None);
         assert_eq!(
             neighbour(lo.index, Ipv4Addr::new(127, 9, 9, 9).into()).unwrap(),

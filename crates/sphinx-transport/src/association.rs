@@ -61,6 +61,8 @@ pub(crate) struct Association {
     /// Whether its options have paths, and where those but the first begin, those that came later among them.
     has_options: bool,
     begins: Vec<IpAddr>,
+    /// Where the first one begins, if its socket is bound to an address.
+    first: Option<IpAddr>,
     path_wishes: Vec<PathWish>,
     shared: Arc<Shared>,
     /// What the control plane has sent and received for this session.
@@ -146,6 +148,7 @@ impl Association {
             further: Vec::new(),
             has_options: is_client && !options.paths.is_empty(),
             begins: Vec::new(),
+            first: None,
             path_wishes: Vec::new(),
             shared,
             control: Traffic::default(),
@@ -278,7 +281,10 @@ impl Association {
         attach: impl FnOnce() -> io::Result<()>,
     ) -> Result<usize, Error> {
         let open = self.driver.core().path_stats();
-        let is_open = |local| open.iter().any(|open| open.tuple.local_ip == Some(local));
+        let is_open = |local| {
+            open.iter()
+                .any(|open| self.local_of(open.id, open.tuple.local_ip) == Some(local))
+        };
         let is_awaited = self.further.iter().any(|known| known.local == path.local);
         if is_open(path.local) || is_awaited {
             return Err(begins_there_too(path.local));
@@ -300,8 +306,9 @@ impl Association {
         Ok(self.begins.len())
     }
 
-    /// Further paths are to be opened, in this order.
-    pub(crate) fn will_open(&mut self, mut further: Vec<Further>) {
+    /// The first path begins at this address, if it is known; further ones are to be opened, in this order.
+    pub(crate) fn will_open(&mut self, first: Option<IpAddr>, mut further: Vec<Further>) {
+        self.first = first;
         self.begins = further.iter().map(|path| path.local).collect();
         further.reverse();
         self.further = further;
@@ -315,7 +322,7 @@ impl Association {
             let now = self.driver.core().path_stats().into_iter();
             let local = now
                 .filter(|stats| stats.id == path.get())
-                .map(|stats| stats.tuple.local_ip);
+                .map(|stats| self.local_of(stats.id, stats.tuple.local_ip));
             let local = local.chain(known.map(|known| known.local)).flatten().next();
             let event = PathEvent {
                 elapsed: self.shared.elapsed(),
@@ -609,10 +616,11 @@ impl Association {
         let mut figures = [None; PATHS_MAX];
         for (place, path) in figures.iter_mut().zip(self.driver.core().path_stats()) {
             let (state, reason) = state_of(path.state);
+            let local = self.local_of(path.id, path.tuple.local_ip);
             *place = Some(PathFigures {
                 id: path.id,
-                option: self.option_of(path.id, path.tuple.local_ip),
-                local: path.tuple.local_ip,
+                option: self.option_of(path.id, local),
+                local,
                 remote: path.tuple.remote,
                 state,
                 reason,
@@ -627,6 +635,12 @@ impl Association {
             });
         }
         figures
+    }
+
+    /// Where a path begins: as its packets say, or before one has come, as its socket does.
+    fn local_of(&self, id: u32, told: Option<IpAddr>) -> Option<IpAddr> {
+        let bound = self.first.filter(|_| id == PathId::FIRST.get());
+        told.or(bound)
     }
 
     /// Which of the options' paths it is.

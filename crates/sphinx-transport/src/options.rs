@@ -214,6 +214,8 @@ pub enum LocalPath {
     Address(IpAddr),
     /// At this interface, and only there.
     Interface(String),
+    /// At the interface to which routing sends what is for the other end when the path is opened, and only there from then on.
+    Routed,
 }
 
 impl fmt::Display for LocalPath {
@@ -221,6 +223,7 @@ impl fmt::Display for LocalPath {
         match self {
             Self::Address(address) => address.fmt(f),
             Self::Interface(name) => name.fmt(f),
+            Self::Routed => f.write_str("by routing"),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{Family, resolve};
+use sphinx_netdev::lookup;
 use sphinx_proto::{Bond, PathId, PathPolicy};
 
 use crate::engine::Further;
@@ -125,6 +126,20 @@ fn begin(path: &LocalPath, remote: SocketAddr) -> Result<(IpAddr, Option<String>
             format!("path {address} is of another address family than {remote}"),
         )),
         LocalPath::Address(address) => Ok((*address, None)),
+        LocalPath::Routed => {
+            let no_route = |error| {
+                let why = format!("there is no route to {remote}");
+                Error::new(ErrorKind::Unreachable, why).caused_by(error)
+            };
+            match routed_to(remote).map_err(no_route)? {
+                Some(name) => begin(&LocalPath::Interface(name), remote),
+                // It is this machine.
+                None => {
+                    let address = UdpIo::address_towards(remote, None).map_err(no_route)?;
+                    Ok((address, None))
+                }
+            }
+        }
         LocalPath::Interface(name) => match UdpIo::address_towards(remote, Some(name)) {
             Ok(address) => Ok((address, Some(name.clone()))),
             Err(error) => {
@@ -142,6 +157,12 @@ fn begin(path: &LocalPath, remote: SocketAddr) -> Result<(IpAddr, Option<String>
             }
         },
     }
+}
+
+/// The name of the interface through which packets for `remote` leave; `None` if it is this machine.
+fn routed_to(remote: SocketAddr) -> io::Result<Option<String>> {
+    let way = lookup::way(remote.ip(), None, None)?;
+    way.map(|way| lookup::name(way.interface)).transpose()
 }
 
 impl Session {

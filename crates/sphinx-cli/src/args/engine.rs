@@ -80,32 +80,6 @@ pub(crate) struct CommonArgs {
     pub(crate) verbose: u8,
 }
 
-/// A value that the engine takes, or the name of one that comes later.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Choice<T> {
-    Built(T),
-    Later(String),
-}
-
-impl<T> Choice<T> {
-    pub(crate) fn later(&self) -> Option<&str> {
-        match self {
-            Self::Built(_) => None,
-            Self::Later(name) => Some(name),
-        }
-    }
-}
-
-impl<T> Choice<T> {
-    /// The value, if the engine takes it.
-    pub(crate) fn built(self) -> Option<T> {
-        match self {
-            Self::Built(value) => Some(value),
-            Self::Later(_) => None,
-        }
-    }
-}
-
 /// What redundancy is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {

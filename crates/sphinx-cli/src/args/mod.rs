@@ -1,11 +1,9 @@
 //! The command line: what can be written, with help that teaches.
-//!
-//! Flags that are part of the contract but whose part is not built yet are accepted by the grammar
-//! and refused by [`mod@not_built`], so that the answer is "not built yet" and not "unknown".
 
 pub(crate) mod config;
 pub(crate) mod cp;
 mod ctl;
+mod deadlines;
 #[cfg(feature = "lab")]
 pub(crate) mod demo;
 pub(crate) mod engine;
@@ -13,7 +11,6 @@ pub(crate) mod engine;
 pub(crate) mod experiments;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
-mod not_built;
 mod paths;
 pub(crate) mod ssh;
 pub(crate) mod sync;
@@ -36,8 +33,8 @@ use crate::tools::{self, Tools};
 use crate::tunnel::{JoinArgs, ServerArgs, TunnelArgs};
 use crate::units;
 pub(crate) use ctl::{CtlArgs, CtlCommand, PathsCommand};
+pub(crate) use deadlines::refuse_deadlines;
 pub(crate) use engine::{CommonArgs, ServingArgs};
-pub(crate) use not_built::refuse_not_built;
 pub(crate) use paths::{PathArgs, bond, path};
 #[cfg(feature = "tunnel")]
 use tunnel::{JoinArgs, ServerArgs, TunnelArgs};

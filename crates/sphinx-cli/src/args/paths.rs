@@ -1,4 +1,4 @@
-//! Several paths at once, of a command that connects. What is not built yet is understood, so that the answer is "not built yet".
+//! Several paths at once, of a command that connects.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,6 @@ use sphinx_transport::{
     Bond, ErrorKind, LocalPath, Options, PATHS_MAX, PathOptions, PathPolicy, PathRole, Sc,
 };
 
-use super::engine::Choice;
 use crate::failure::{Failure, Outcome, fail_hint};
 use crate::report::Names;
 use crate::units;
@@ -24,9 +23,10 @@ const WEIGHT_MAX: u32 = 100;
 pub(crate) struct PathArgs {
     /// Use the path that begins at this interface, or at this address of this machine; with several, all of them at once. The first is that of
     /// the handshake. Behind it, separated by commas: to=HOST:PORT, where else the server is reached; role=backup, used while no
-    /// other works; cost=N, for --bond cheapest; weight=N, how much it is preferred; limit=RATE; budget=SIZE, after which it is given up
-    #[arg(long, value_name = "[NAME=]IFACE | ADDR[,KEY=VALUE]...", value_parser = path)]
-    pub(crate) path: Vec<Choice<NamedPath>>,
+    /// other works; cost=N, for --bond cheapest; weight=N, how much it is preferred; limit=RATE; budget=SIZE, after which it is given up.
+    /// auto: every interface with a default route but tunnels, as they come and go
+    #[arg(long, value_name = "auto | [NAME=]IFACE | ADDR[,KEY=VALUE]...", value_parser = wanted)]
+    pub(crate) path: Vec<Wanted>,
     /// What several paths are for:
     ///   aggregate    the sum of their rates
     ///   redundant    everything on all of them; redundant:2 on two
@@ -46,6 +46,14 @@ pub(crate) enum Mode {
     Sc(Sc),
 }
 
+/// A value of `--path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Those that begin at the machine's uplinks, whichever these are.
+    Auto,
+    Path(NamedPath),
+}
+
 /// A path, and what it is called in reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedPath {
@@ -53,11 +61,15 @@ pub(crate) struct NamedPath {
     pub(crate) options: PathOptions,
 }
 
-/// A path.
-pub(crate) fn path(text: &str) -> Result<Choice<NamedPath>, String> {
-    if text == "auto" {
-        return Ok(Choice::Later(text.to_owned()));
+fn wanted(text: &str) -> Result<Wanted, String> {
+    match text {
+        "auto" => Ok(Wanted::Auto),
+        _ => path(text).map(Wanted::Path),
     }
+}
+
+/// A path.
+pub(crate) fn path(text: &str) -> Result<NamedPath, String> {
     let mut parts = text.split(',');
     let (name, begin) = named_place(parts.next().unwrap_or_default())?;
     let (mut policy, mut to) = (PathPolicy::default(), None);
@@ -85,7 +97,7 @@ pub(crate) fn path(text: &str) -> Result<Choice<NamedPath>, String> {
         }
     }
     let options = PathOptions { begin, to, policy };
-    Ok(Choice::Built(NamedPath { name, options }))
+    Ok(NamedPath { name, options })
 }
 
 /// A place, and what it is called.
@@ -172,24 +184,6 @@ fn wrong(message: String, hint: &str) -> Failure {
 }
 
 impl PathArgs {
-    /// The first value that is not built yet, with its flag.
-    pub(crate) fn later(&self) -> Option<(&'static str, &str)> {
-        let paths = self.path.iter().find_map(Choice::later);
-        paths.map(|path| ("--path", path))
-    }
-
-    fn built(&self) -> impl Iterator<Item = &NamedPath> {
-        self.path.iter().filter_map(|choice| match choice {
-            Choice::Built(path) => Some(path),
-            Choice::Later(_) => None,
-        })
-    }
-
-    /// What the paths are called, in the order of the options' paths.
-    pub(crate) fn names(&self) -> Names {
-        Names::new(self.built().map(|path| path.name.clone()).collect())
-    }
-
     /// The scheme for a bounded buffer, if one is wanted.
     pub(crate) fn sc(&self) -> Option<Sc> {
         match self.bond {
@@ -203,13 +197,38 @@ impl PathArgs {
         !self.path.is_empty()
     }
 
-    /// The options with these paths.
+    /// Whether they follow the machine's uplinks.
+    pub(crate) fn is_auto(&self) -> bool {
+        self.path.contains(&Wanted::Auto)
+    }
+
+    /// What the paths are called, in the order of the options' paths.
+    pub(crate) fn names(&self) -> Names {
+        let names = self.path.iter().map(|wanted| match wanted {
+            // Its interface is known when there is a session.
+            Wanted::Auto => String::new(),
+            Wanted::Path(path) => path.name.clone(),
+        });
+        Names::new(names.collect())
+    }
+
+    /// The options with these paths. With [`auto`](Self::is_auto) there is one at first, where routing sends it.
     ///
     /// # Errors
     /// If one is named twice, or there are too many, or fewer than the mode needs.
     pub(crate) fn apply(&self, options: Options) -> Outcome<Options> {
+        if self.is_auto() && self.path.len() > 1 {
+            return Err(wrong(
+                "--path auto stands alone".to_owned(),
+                "name every path, or leave all of them to auto",
+            ));
+        }
         let (mut paths, mut names): (Vec<PathOptions>, Vec<&str>) = Default::default();
-        for NamedPath { name, options } in self.built() {
+        for wanted in &self.path {
+            let Wanted::Path(NamedPath { name, options }) = wanted else {
+                paths.push(LocalPath::Routed.into());
+                continue;
+            };
             if paths.iter().any(|known| known.begin == options.begin) {
                 return Err(wrong(
                     format!("--path {} is given twice", options.begin),
@@ -237,6 +256,7 @@ impl PathArgs {
         };
         if let Bond::Redundant { copies } = bond
             && usize::from(copies) > paths.len()
+            && !self.is_auto()
         {
             return Err(wrong(
                 format!("--bond {bond}: there are only {} paths", paths.len()),
@@ -268,39 +288,36 @@ mod tests {
 
     use super::*;
 
-    fn built(text: &str) -> NamedPath {
-        match path(text).expect(text) {
-            Choice::Built(path) => path,
-            Choice::Later(_) => panic!("{text} is not built"),
-        }
-    }
-
     #[test]
     fn places() {
         let interface = LocalPath::Interface("wlan0".to_owned());
-        let path = built("wlan0");
+        let wlan = path("wlan0").expect("a path");
         assert_eq!(
-            (path.name.as_str(), path.options),
+            (wlan.name.as_str(), wlan.options),
             ("wlan0", interface.into())
         );
         let address = LocalPath::Address([10, 0, 0, 1].into());
-        assert_eq!(built("lte=10.0.0.1").name, "lte");
-        assert_eq!(built("10.0.0.1").options, address.into());
+        assert_eq!(path("lte=10.0.0.1").expect("a path").name, "lte");
+        assert_eq!(path("10.0.0.1").expect("a path").options, address.into());
         assert!(matches!(
-            built("[fd00::1]").options.begin,
+            path("[fd00::1]").expect("a path").options.begin,
             LocalPath::Address(_)
         ));
-        assert_eq!(
-            super::path("auto").expect("it is known").later(),
-            Some("auto")
-        );
+    }
+
+    #[test]
+    fn auto_stands_alone() {
+        let auto = applied(&["auto"], "redundant:2").expect("more may come");
+        assert_eq!(auto.paths, [LocalPath::Routed.into()]);
+        let failure = applied(&["auto", "wlan0"], "aggregate").expect_err("two");
+        assert_eq!(failure.kind, ErrorKind::Usage);
     }
 
     #[test]
     fn what_a_path_is_for() {
-        let path =
-            built("lte=wwan0,to=a.example:7,role=backup,cost=5,weight=3,limit=8mbit,budget=2GB");
-        assert_eq!(path.options.to.as_deref(), Some("a.example:7"));
+        let text = "lte=wwan0,to=a.example:7,role=backup,cost=5,weight=3,limit=8mbit,budget=2GB";
+        let options = path(text).expect(text).options;
+        assert_eq!(options.to.as_deref(), Some("a.example:7"));
         let expected = PathPolicy {
             role: PathRole::Backup,
             cost: 5,
@@ -308,7 +325,7 @@ mod tests {
             limit: Some(1_000_000),
             budget: Some(2_000_000_000),
         };
-        assert_eq!(path.options.policy, expected);
+        assert_eq!(options.policy, expected);
     }
 
     #[test]
@@ -364,10 +381,10 @@ mod tests {
         }
     }
 
-    fn applied(paths: &[&str], wanted: &str) -> Outcome<Options> {
+    fn applied(paths: &[&str], bond: &str) -> Outcome<Options> {
         let args = PathArgs {
-            path: paths.iter().map(|text| path(text).expect(text)).collect(),
-            bond: mode(wanted).expect(wanted),
+            path: paths.iter().map(|text| wanted(text).expect(text)).collect(),
+            bond: mode(bond).expect(bond),
         };
         args.apply(Options::default())
     }
@@ -397,7 +414,7 @@ mod tests {
     proptest! {
         #[test]
         fn total(text in ".*", value in "[^,]*") {
-            let _ = (path(&text), bond(&text));
+            let _ = (wanted(&text), bond(&text));
             for key in KEYS {
                 let _ = path(&format!("wlan0,{key}={value}"));
             }

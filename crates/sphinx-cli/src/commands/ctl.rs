@@ -108,7 +108,7 @@ fn answer(question: &str, session: &Session, names: &Names) -> Result<Value, Str
     match verb {
         "paths" => {}
         "add" => {
-            let path = path(rest)?.built().ok_or("that is not built yet")?;
+            let path = path(rest)?;
             if names.has(&path.name) {
                 return Err(format!("there is a path {} already", path.name));
             }

@@ -36,6 +36,7 @@ mod standing;
 pub(crate) mod tickets;
 #[cfg(feature = "tunnel")]
 pub(crate) mod tunnel;
+mod uplinks;
 
 use sphinx_transport::{Options, Service, Session, Ticket, connect};
 

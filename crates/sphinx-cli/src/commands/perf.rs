@@ -8,6 +8,7 @@ use sphinx_transport::{Cc, ErrorKind, Options, Profile, Service, Session};
 
 use super::ctl::Control;
 use super::reach::{Watch, Way};
+use super::uplinks::Following;
 use super::{Context, listen};
 use crate::args::engine::Profile as ProfileArg;
 use crate::args::{PathArgs, PerfClientArgs, PerfServerArgs, ticket};
@@ -167,6 +168,8 @@ fn measure_over(
     let _asked = control
         .as_ref()
         .map(|control| control.about(session, &names));
+    let follow = || Following::start(session, &names, &reporter);
+    let _following = paths.is_auto().then(follow).transpose()?;
     let teller = PathTeller::new(session, &reporter, &names);
     let teller_meanwhile = teller.clone();
     let ticker = Ticker::start(&reporter, progress.clone(), None, move || {

@@ -8,6 +8,7 @@ use sphinx_transport::{Options, Profile, Service, Ticket};
 use super::Context;
 use super::ctl::Control;
 use super::retry::{Retry, tell_how};
+use super::uplinks::Following;
 use crate::args::{SendArgs, ticket};
 use crate::failure::{Outcome, local_io, usage as misused};
 use crate::files::roots::Root;
@@ -43,6 +44,7 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
         options: args.paths.apply(args.common.options(Profile::Bulk))?,
         names: args.paths.names(),
         control: args.paths.is_used().then(Control::listen),
+        is_auto: args.paths.is_auto(),
         roots,
         key,
         context,
@@ -59,6 +61,8 @@ struct Sending<'a> {
     names: Names,
     /// Answers who asks about them.
     control: Option<Control>,
+    /// Its paths follow the machine's uplinks.
+    is_auto: bool,
     roots: Vec<Root>,
     key: SourceKey,
     context: &'a Context,
@@ -94,6 +98,8 @@ impl Sending<'_> {
         let teller = PathTeller::new(&session, &reporter, &self.names);
         let control = self.control.as_ref();
         let _asked = control.map(|control| control.about(&session, &self.names));
+        let follow = || Following::start(&session, &self.names, &reporter);
+        let _following = self.is_auto.then(follow).transpose()?;
         let paths = teller.clone();
         let ticker = Ticker::start(&reporter, progress.clone(), None, move || {
             paths.tell();

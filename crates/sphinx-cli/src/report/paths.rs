@@ -22,9 +22,10 @@ impl Names {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of the path at this place among the options'.
+    /// Of the path at this place among the options'; `None` if it has no name.
     pub(crate) fn of(&self, option: Option<usize>) -> Option<String> {
-        self.lock().get(option?).cloned()
+        let name = self.lock().get(option?).cloned();
+        name.filter(|name| !name.is_empty())
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {

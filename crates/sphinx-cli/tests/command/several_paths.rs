@@ -93,19 +93,33 @@ impl Pair {
                 let key = format!("net.ipv4.conf.{name}.rp_filter");
                 namespace.sysctl(&key, "2").ok()?;
             }
-            let (to, via) = (family.server(), family.of(path, 1));
-            let metric = 100 * (path + 1);
-            ip(
-                client,
-                &format!("route add {to} via {via} dev {name} metric {metric}"),
-            )?;
+            self.add_route(path)?;
         }
         Some(())
+    }
+
+    /// Gives the client a default route by this path; routing prefers the first one.
+    fn add_route(&self, path: usize) -> Option<()> {
+        let (name, via) = (INTERFACES[path], self.family.of(path, 1));
+        let metric = 100 * (path + 1);
+        let line = format!("route add default via {via} dev {name} metric {metric}");
+        ip(&self.client.namespace, &line).map(drop)
     }
 
     /// Sends a file over both paths, and does something when a good part of it has arrived; what both ends say of it. The rest
     /// is handed over only then, however slow this machine is.
     fn transfer(&self, bond: &str, meanwhile: impl FnOnce(&Value)) -> [Ended; 2] {
+        let [first, second] = INTERFACES;
+        let paths = format!("--path {first} --path {second} --bond {bond}");
+        self.transfer_over(&paths, |_, up| meanwhile(up))
+    }
+
+    /// The same, over what these flags say; what is done may wait for events of the sender.
+    fn transfer_over(
+        &self,
+        paths: &str,
+        meanwhile: impl FnOnce(&mut Running, &Value),
+    ) -> [Ended; 2] {
         let scratch = Scratch::new();
         let movie = fs::read(scratch.file("movie", BYTES)).expect("it was written");
         let listen = match self.family {
@@ -117,10 +131,7 @@ impl Pair {
         let start = || Running::start(&scratch, &recv, &[]);
         let mut receiver = self.server.namespace.run(start).expect("a thread");
         receiver.event("listening");
-        let [first, second] = INTERFACES;
-        let send = format!(
-            "--cc {RATE} --interval-report 10ms --path {first} --path {second} --bond {bond} --stdin movie"
-        );
+        let send = format!("--cc {RATE} --interval-report 10ms {paths} --stdin movie");
         let send: Vec<&str> = send.split(' ').collect();
         let start = || scratch.send(&send);
         let mut sender = self.client.namespace.run(start).expect("a thread");
@@ -137,7 +148,7 @@ impl Pair {
         let up = sender.event("path");
         let arrived = |event: &Value| event["bytes"].as_u64().expect("a number");
         while arrived(&sender.event("progress")) < FIRST_BYTES as u64 / 2 {}
-        meanwhile(&up);
+        meanwhile(&mut sender, &up);
         go_on.send(()).expect("it waits");
         let ended = [sender.end().expect(0), receiver.end().expect(0)];
         scratch.assert_same("movie", "in/movie");
@@ -180,13 +191,61 @@ fn both_paths_carry_a_file() {
         ] {
             for (at, path) in paths(ended).into_iter().enumerate() {
                 assert_eq!(path["path"], at, "{path}");
-                assert_eq!(path["state"], "working", "{path}");
+                // At the end of the data the slower one rests, and any may look slow to a machine that is busy.
+                assert!(
+                    path["state"] == "working" || path["state"] == "resting",
+                    "{path}"
+                );
                 assert!(number(path, field) > SHARE_MIN, "{}", ended.done());
                 if end == 2 {
                     assert_eq!(path["local"], family.of(at, 2).as_str(), "{path}");
                 }
             }
         }
+    }
+}
+
+/// Waits until something has become of a path.
+fn becomes(sender: &mut Running, name: &str, state: &str) {
+    loop {
+        let event = sender.event("path");
+        if (&event["name"], &event["state"]) == (&name.into(), &state.into()) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn paths_follow_the_uplinks() {
+    for family in [Family::V4, Family::V6] {
+        let Some(pair) = Pair::new(family) else {
+            return;
+        };
+        let [first, second] = INTERFACES;
+        let client = &pair.client.namespace;
+        let change = |line: &str| drop(ip(client, line).expect(line));
+        let [sent, _] = pair.transfer_over("--path auto", |sender, up| {
+            assert_eq!(
+                (&up["state"], &up["name"]),
+                (&"up".into(), &second.into()),
+                "{up}"
+            );
+            // The interface of the handshake goes, and comes again; then the other one has no way out any more.
+            change(&format!("link set {first} down"));
+            becomes(sender, first, "down");
+            change(&format!("link set {first} up"));
+            if let Family::V6 = family {
+                // Unlike the other family's, its addresses go with the interface.
+                change(&family.add(&family.of(0, 2), first));
+            }
+            pair.add_route(0).expect("a route");
+            becomes(sender, first, "up");
+            let via = family.of(1, 1);
+            change(&format!("route del default via {via} dev {second}"));
+            becomes(sender, second, "down");
+        });
+        // Paths are told of only while there are several.
+        assert!(sent.done()["paths"].is_null(), "{}", sent.done());
     }
 }
 
@@ -262,7 +321,6 @@ fn a_backup_carries_nothing_until_the_first_path_is_down() {
             assert_eq!(second["state"], "standby", "{role}: {}", end.done());
             assert!(second["reason"].is_string(), "{second}");
         }
-        assert!(sent_on(&ends, 0) > BYTES as u64, "{}", ends[0].done());
         // A machine that stands still for some milliseconds looks like a path that does.
         let is_suspect = |event: &Value| event["event"] == "path" && event["state"] == "suspect";
         let stood_still = ends.iter().flat_map(|end| &end.events).any(is_suspect);
@@ -272,6 +330,8 @@ fn a_backup_carries_nothing_until_the_first_path_is_down() {
             STANDBY_MAX
         };
         assert!(sent_on(&ends, 1) < most, "{}", ends[0].done());
+        let rest = BYTES as u64 - most;
+        assert!(sent_on(&ends, 0) > rest, "{}", ends[0].done());
         let Some(pair) = Pair::new(family) else {
             return;
         };

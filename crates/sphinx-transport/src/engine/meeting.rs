@@ -201,7 +201,8 @@ impl<Io: PacketIo> Engine<Io> {
         let keyed = (keys, self.coding(local_cid));
         let mut association =
             Association::new(core, keyed, is_client, shared, &self.options, self.counts());
-        association.will_open(further);
+        let bound = self.io.local_addr().ip();
+        association.will_open((!bound.is_unspecified()).then_some(bound), further);
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
         }

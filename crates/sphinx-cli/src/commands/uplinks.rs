@@ -1,0 +1,174 @@
+//! `--path auto`: the paths of a session begin at the machine's uplinks, as these come and go.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sphinx_netdev::lookup::way;
+use sphinx_netdev::uplinks::{Changes, uplinks};
+use sphinx_transport::{LocalPath, Session};
+
+use crate::failure::{Outcome, local_io};
+use crate::report::{Names, Reporter};
+
+/// After so long a path that could not be given up yet, as it was the last one, is tried again.
+const AGAIN: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// Follows the uplinks while it lives.
+pub(super) struct Following {
+    /// The thread ends with it.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Following {
+    /// The session uses the uplinks that there are now, and those that come.
+    pub(super) fn start(session: &Session, names: &Names, reporter: &Reporter) -> Outcome<Self> {
+        let failed = |error| local_io("follow", "interfaces", error);
+        let changes = Changes::open().map_err(failed)?;
+        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        let mut follower = Follower {
+            session: session.clone(),
+            names: names.clone(),
+            reporter: reporter.clone(),
+            known: Vec::new(),
+            leaving: Vec::new(),
+            told: String::new(),
+        };
+        follower.update();
+        let body = move || {
+            loop {
+                let mut ready = [
+                    PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN),
+                    PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
+                ];
+                let patience = (!follower.leaving.is_empty()).then_some(&AGAIN);
+                // A signal is as good as a change.
+                let _ = poll(&mut ready, patience);
+                if !ready[1].revents().is_empty() {
+                    return;
+                }
+                changes.clear();
+                follower.update();
+            }
+        };
+        let thread = thread::Builder::new().name("uplinks".to_owned());
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread.spawn(body).map_err(failed)?),
+        })
+    }
+}
+
+impl Drop for Following {
+    /// The session is not kept alive by who follows.
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // What it says of a panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where a path begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    interface: String,
+    address: IpAddr,
+}
+
+struct Follower {
+    session: Session,
+    names: Names,
+    reporter: Reporter,
+    /// The places of the uplinks, of those at which there is, or was, a path.
+    known: Vec<Place>,
+    /// No uplinks any more, but with a path that could not be given up.
+    leaving: Vec<Place>,
+    /// The last reason why a path could not begin.
+    told: String,
+}
+
+impl Follower {
+    fn update(&mut self) {
+        let Some(places) = self.places() else {
+            // Nothing is known to have changed.
+            return;
+        };
+        let gone = |place: &Place| !places.contains(place);
+        self.leaving
+            .extend(self.known.extract_if(.., |place| gone(place)));
+        self.leaving.retain(gone);
+        for place in places {
+            if !self.known.contains(&place) && self.begin(&place) {
+                self.known.push(place);
+            }
+        }
+        let leaving = std::mem::take(&mut self.leaving);
+        self.leaving = leaving
+            .into_iter()
+            .filter(|place| !self.leave(place))
+            .collect();
+    }
+
+    /// Where paths to the other end may begin.
+    fn places(&self) -> Option<Vec<Place>> {
+        let remote = self.session.remote_addr().ip();
+        let uplinks = uplinks(remote.is_ipv6()).ok()?;
+        let places = uplinks.into_iter().filter_map(|uplink| {
+            let way = way(remote, None, Some(uplink.index)).ok()??;
+            Some(Place {
+                interface: uplink.name,
+                address: way.source?,
+            })
+        });
+        Some(places.collect())
+    }
+
+    /// Whether there is a path now that begins there.
+    fn begin(&mut self, place: &Place) -> bool {
+        if let Some((_, option)) = self.path_at(place) {
+            if let Some(option) = option {
+                self.names.put(option, place.interface.clone());
+            }
+            return true;
+        }
+        let begin = LocalPath::Interface(place.interface.clone());
+        match self.session.add_path(&begin.into()) {
+            Ok(option) => {
+                self.names.put(option, place.interface.clone());
+                true
+            }
+            Err(error) => {
+                let why = format!("sphx: no path by {}: {error}", place.interface);
+                if why != self.told {
+                    self.reporter.note(&why);
+                    self.told = why;
+                }
+                false
+            }
+        }
+    }
+
+    /// Whether there is no path any more that begins there.
+    fn leave(&self, place: &Place) -> bool {
+        match self.path_at(place) {
+            Some((id, _)) => self.session.abandon_path(id),
+            None => true,
+        }
+    }
+
+    /// The id and the place among the options' paths of what begins there.
+    fn path_at(&self, place: &Place) -> Option<(u32, Option<usize>)> {
+        let stats = self.session.stats();
+        let mut paths = stats.paths.iter().flatten();
+        let path = paths.find(|path| path.local == Some(place.address))?;
+        Some((path.id, path.option))
+    }
+}
