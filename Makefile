@@ -137,6 +137,10 @@ test-dpdk: ## Transfers over DPDK's virtual cards (root, iproute2, libdpdk-dev >
 bench-tun: build ## Kernel TCP and ping over sphx tunnel --tun at 6 % loss, RTT 10 and 100 ms (root, iproute2; 6 minutes; ARGS="--seeds 1")
 	@scripts/bench-tun $(ARGS)
 
+.PHONY: bench-tunnel
+bench-tunnel: build ## sphx tunnel beside ssh, hysteria, kcptun, UDPspeeder and wireguard-go, as far as installed (root, iproute2; 30 minutes; ARGS="--only forward --seeds 1")
+	@scripts/bench-tunnel $(ARGS)
+
 .PHONY: bench-fairness
 bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself (iperf3; 6 minutes)
 	@scripts/bench-fairness $(ARGS)

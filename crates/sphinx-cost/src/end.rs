@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use sphinx_driver::keys::{Keys, OpenError, Permit, SealError};
 use sphinx_driver::{
-    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, PacketProtection, Queues,
-    SealPacket, SharedSlicer, Slicer, Workshop,
+    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, PacketProtection, PoolBuffer,
+    Queues, SealPacket, SharedSlicer, Slicer, Workshop,
 };
 use sphinx_net::{Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx};
 use sphinx_proto::wire::{ConnectionId, Header};
@@ -50,6 +50,19 @@ impl PacketProtection for Metered {
         })
     }
 
+    fn seal_from(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        body: &[u8],
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
+        let keys = &mut self.keys;
+        self.meter.measure(Stage::Seal, || {
+            PacketProtection::seal_from(keys, header, packet_number, body, datagram)
+        })
+    }
+
     fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
         self.keys.permit(packet_number)
     }
@@ -79,6 +92,20 @@ impl PacketProtection for Metered {
         let keys = &mut self.keys;
         self.meter.measure(Stage::Open, || {
             PacketProtection::open(keys, header, packet_number, datagram, now, pto)
+        })
+    }
+
+    fn open_into(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        packet: (&[u8], &mut [u8]),
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError> {
+        let keys = &mut self.keys;
+        self.meter.measure(Stage::Open, || {
+            PacketProtection::open_into(keys, header, packet_number, packet, now, pto)
         })
     }
 
@@ -140,6 +167,10 @@ impl Loss {
         }
     }
 
+    fn is_none(&self) -> bool {
+        self.lost == 0
+    }
+
     fn loses(&mut self) -> bool {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -162,18 +193,30 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
     }
 
     fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
-        let to = Destination {
-            remote: to.remote,
-            local_ip: to.local_ip,
-            ecn: Ecn::NotEct,
-        };
-        match self.tx.frame(&to, len) {
+        match self.tx.frame(&destination(to), len) {
             Some(frame) => frame,
             None => {
                 self.lost.resize(len, 0);
                 &mut self.lost
             }
         }
+    }
+
+    fn push_sealed(
+        &mut self,
+        to: &Tuple,
+        memory: PoolBuffer,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        self.tx.take_over(&destination(to), Box::new(memory), lens)
+    }
+}
+
+fn destination(to: &Tuple) -> Destination {
+    Destination {
+        remote: to.remote,
+        local_ip: to.local_ip,
+        ecn: Ecn::NotEct,
     }
 }
 
@@ -313,7 +356,7 @@ impl<Io: PacketIo> End<Io> {
         let count = self.meter.measure(Stage::Receive, || io.rx().recv())?;
         let now = self.now();
         for index in 0..count {
-            let Some(mut received) = self.io.rx().received(index) else {
+            let Some(received) = self.io.rx().received(index) else {
                 break;
             };
             let origin = Origin {
@@ -323,6 +366,21 @@ impl<Io: PacketIo> End<Io> {
                     local_ip: received.local_ip,
                 },
                 ecn: received.ecn.bits(),
+            };
+            let (len, stride) = (received.payload.len(), received.stride);
+            if loss.is_none() && self.driver.takes_joined(len) {
+                let mut memory = self.workshop.take_memory();
+                if self.io.rx().exchange(index, &mut memory) {
+                    let (driver, workshop) = (&mut self.driver, &mut self.workshop);
+                    self.meter.measure(Stage::Place, || {
+                        driver.handle_joined(now, origin, (memory, len, stride), workshop);
+                    });
+                    continue;
+                }
+                self.workshop.keep_memory(memory);
+            }
+            let Some(mut received) = self.io.rx().received(index) else {
+                break;
             };
             for datagram in received.segments() {
                 if loss.loses() {

@@ -270,6 +270,22 @@ impl RxBlocks {
         }
     }
 
+    /// The place of a source symbol that is not there, in a block of which something is.
+    pub(crate) fn vacancy(&mut self, slot: Slot, index: u16) -> Option<&mut [u8]> {
+        let block = self.blocks.get_mut(slot.0 as usize)?.as_mut()?;
+        let (index, len) = (usize::from(index), block.symbol_len);
+        let is_vacant = index < block.n && !bits::contains(&block.have, index);
+        is_vacant.then(|| &mut block.memory[index * len..][..len])
+    }
+
+    /// A source symbol is in its place.
+    pub(crate) fn occupy(&mut self, slot: Slot, index: u16) {
+        match self.blocks.get_mut(slot.0 as usize) {
+            Some(Some(block)) => bits::insert(&mut block.have, usize::from(index)),
+            _ => debug_assert!(false, "a place in a block that is not there"),
+        }
+    }
+
     /// Makes memory for a block of which nothing has arrived yet.
     pub(crate) fn reserve(&mut self, slot: Slot, n: u16, symbol_len: u16, pool: &BufferPool) {
         self.block(slot, n, symbol_len, pool);
@@ -412,6 +428,35 @@ mod tests {
                 .expect("a row that exists");
             assert_eq!(got, expected, "{size} {index}");
         }
+    }
+
+    /// What has not been opened may be written only where nobody looks: neither into a block that is not there, nor over a symbol.
+    #[test]
+    fn only_places_without_a_symbol_are_given_out() {
+        let pool = BufferPool::new(0);
+        let mut blocks = RxBlocks::default();
+        assert!(blocks.vacancy(Slot(0), 0).is_none());
+        assert_eq!(pool.stats().used_bytes, 0);
+        let (slot, n, symbol_len) = (Slot(0), 2, 4);
+        let symbol = SymbolId::Source(1);
+        let placement = Placement::Block {
+            slot,
+            n,
+            symbol_len,
+            symbol,
+        };
+        assert_eq!(blocks.store(placement, &[7; 4], &pool), 4);
+        assert!(blocks.vacancy(slot, 1).is_none() && blocks.vacancy(slot, 2).is_none());
+        blocks.vacancy(slot, 0).expect("a place").fill(0xee);
+        assert!(blocks.symbol(slot, 0).is_none() && blocks.whole(slot).is_none());
+        blocks.vacancy(slot, 0).expect("still").fill(5);
+        blocks.occupy(slot, 0);
+        assert!(blocks.vacancy(slot, 0).is_none());
+        let (whole, _) = blocks.whole(slot).expect("both are there");
+        assert_eq!(whole, [5, 5, 5, 5, 7, 7, 7, 7]);
+        let block = blocks.take(slot).expect("there");
+        assert!(blocks.vacancy(slot, 0).is_none(), "it is being decoded");
+        blocks.put_back(slot, block);
     }
 
     #[test]

@@ -12,7 +12,10 @@ mod sending;
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{PathId, PathNews, Profile, Room, Session, StreamId, Time, Tuple, Urgency};
+use sphinx_proto::{
+    PacketMeta, PacketNumber, PathId, PathNews, Profile, Room, Session, StreamId, Time, Tuple,
+    Urgency,
+};
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::executor::Executor;
@@ -24,7 +27,7 @@ use crate::work::{DecodeJob, Fault, Outcome, Spare, Task, TaskId, Work};
 use arriving::Arriving;
 use lanes::Lanes;
 use leaving::Leaving;
-use sending::Source;
+pub(crate) use sending::Source;
 
 /// Working memory for payload, which any number of sessions can share in one thread.
 pub struct Workshop {
@@ -59,6 +62,16 @@ impl Workshop {
     pub fn pool(&self) -> &BufferPool {
         &self.pool
     }
+
+    /// Memory to be exchanged for that of datagrams that have arrived: 64 KiB of whatever content.
+    pub fn take_memory(&mut self) -> Vec<u8> {
+        self.spare.memory()
+    }
+
+    /// Memory that is not needed after all.
+    pub fn keep_memory(&mut self, memory: Vec<u8>) {
+        self.spare.keep_memory(memory);
+    }
 }
 
 /// Where and when a datagram came from.
@@ -70,6 +83,20 @@ pub struct Origin {
     pub tuple: Tuple,
     /// ECN codepoint, 0–3.
     pub ecn: u8,
+}
+
+impl Origin {
+    /// What the core is told of a packet that came so.
+    fn meta(&self, now: Time, packet_number: PacketNumber, datagram_len: usize) -> PacketMeta {
+        PacketMeta {
+            now,
+            received_at: self.received_at,
+            packet_number,
+            tuple: self.tuple,
+            ecn: self.ecn,
+            datagram_len,
+        }
+    }
 }
 
 /// Why a session is over for its application.

@@ -766,7 +766,7 @@ impl Victim {
             0 => self.queues.end_live(flow),
             1 => self.queues.set_latency(flow, input.any() >> 2),
             2 => self.queues.set_on_time(flow, flags & 4 != 0),
-            3 => self.queues.stop_live(self.now, flow),
+            3 => self.queues.stop_live(flow),
             more => {
                 for _ in 4..=more {
                     let len = match input.byte() {

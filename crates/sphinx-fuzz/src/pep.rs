@@ -4,7 +4,7 @@ use etherparse::{PacketBuilder, TcpHeader};
 use sphinx_netdev::nfqueue::read;
 use sphinx_pep::{
     Agent, Config, FlowKey, Key, Laws, Place, Profile, Radio, Side, Stage,
-    acks::{AckCc, AckFilter, Mode, ReturnQueue},
+    acks::{AckCc, AckFilter, Mark, MarkOpener, MarkSealer, Marks, Mode, ReturnQueue},
     eln::{LossReport, Opener, Sealer},
     handoff::{self, Handover, Move},
     rdb::{self, Rdb, Response, Thin},
@@ -52,6 +52,8 @@ pub fn agent(data: &[u8]) {
         if input.rarely(32) {
             let report = report(input);
             driver.agent.handle_report(driver.now, &report);
+            let mark = Mark { flow: report.flow };
+            driver.agent.handle_mark(driver.now, &mark);
             driver.take();
         }
         let packet = match input.rarely(16) {
@@ -67,11 +69,7 @@ fn config(input: &mut Input<'_>) -> Config {
     let kind = input.byte();
     let path = if kind & 128 != 0 { input.byte() } else { 0 };
     Config {
-        ack_cc: (path & 1 != 0).then(|| AckCc {
-            queue: (path & 2 != 0).then(|| return_queue(input, path)),
-            mark_ns: input.number(3),
-            most: u32::from(path >> 3),
-        }),
+        ack_cc: (path & 1 != 0).then(|| ack_cc(input, path)),
         returning: [
             Returning::Pass,
             Returning::Reconstruct,
@@ -106,6 +104,17 @@ fn config(input: &mut Input<'_>) -> Config {
         }),
         ack_filter: (kind & 128 != 0).then(|| ack_filter(input)),
         ..Config::default()
+    }
+}
+
+fn ack_cc(input: &mut Input<'_>, path: u8) -> AckCc {
+    let queue = (path & 2 != 0).then(|| return_queue(input, path));
+    let mark_ns = input.number(3);
+    AckCc {
+        queue,
+        mark_ns,
+        most: u32::from(path >> 3),
+        marks: [Marks::Own, Marks::Own, Marks::Tell, Marks::Hear][mark_ns as usize & 3],
     }
 }
 
@@ -202,6 +211,23 @@ pub fn handovers(data: &[u8]) {
     assert_eq!(opener.open(1, &sealed).as_ref(), Some(&message));
 }
 
+/// Marks of flows from another agent, and datagrams that pretend to be such; none is, as nobody guesses the key.
+pub fn marks(data: &[u8]) {
+    let key = Key::new([7; 32]);
+    let mut opener = MarkOpener::new(key.clone(), 1);
+    assert_eq!(opener.open(1, data), None);
+    // What is behind the seal is read with care too, and there is one way to write it.
+    let Some(mark) = Mark::read(data) else {
+        return;
+    };
+    let mut written = Vec::new();
+    mark.write(&mut written);
+    assert_eq!(written, data);
+    let sealed = MarkSealer::new(key, 1).seal(1, &mark);
+    assert_eq!(opener.open(1, &sealed), Some(mark));
+    assert_eq!(opener.open(1, &sealed), None);
+}
+
 /// Messages of the packet filter's queue: packets are parts of them, in order.
 pub fn queue(data: &[u8]) {
     let mut end = 0;
@@ -265,6 +291,7 @@ impl Driver {
         while let Some(report) = self.agent.poll_report() {
             assert!((1..=32).contains(&report.ranges.len()));
         }
+        while self.agent.poll_mark().is_some() {}
         while let Some((_, message)) = self.agent.poll_handover() {
             // Enough for all kinds of them.
             if self.told.len() < 64 {

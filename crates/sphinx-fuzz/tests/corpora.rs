@@ -41,4 +41,5 @@ targets! {
     queue: pep::queue, 200;
     reports: pep::reports, 200;
     handovers: pep::handovers, 200;
+    marks: pep::marks, 60;
 }

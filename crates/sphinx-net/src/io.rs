@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::slice::ChunksMut;
+use std::time::Duration;
 
 use crate::{Counters, Waker};
 
@@ -39,7 +40,7 @@ pub trait PacketIo: Send {
     fn tx(&mut self) -> &mut Self::Tx;
 
     /// What this back end can do now. It may shrink at run time, for instance when the kernel
-    /// refuses segmentation offload for the route in use; it never grows.
+    /// refuses segmentation offload for the route in use, and then grow again.
     fn capabilities(&self) -> Capabilities;
 
     /// The address packets are received on. The port is never 0; the IP address is unspecified
@@ -58,6 +59,12 @@ pub trait PacketIo: Send {
     /// A handle that ends [`wait`](Self::wait) from any thread. All handles of a back end are
     /// equal.
     fn waker(&self) -> Waker;
+
+    /// Whoever looks for packets will do so without a pause for this long: a card's driver may be asked each time, instead of its interrupts.
+    /// Where the back end has no such thing, or this process may not have it, nothing changes.
+    fn expect_busy_polling(&mut self, time: Duration) {
+        let _ = time;
+    }
 
     /// Another socket, that sends from and receives at this address, and through this interface alone if one is named: for a further path.
     /// It takes the place of one that was there.
@@ -93,6 +100,13 @@ pub trait PacketRx: Send {
     /// is shorter.
     fn received(&mut self, index: usize) -> Option<Received<'_>>;
 
+    /// Gives the buffer `index` of the batch away for `memory` that is as large, which takes its place: the datagrams lie in front, as
+    /// [`received`](Self::received) has said. `false`, and nothing has changed, where the buffers are not to be had, or have another size.
+    fn exchange(&mut self, index: usize, memory: &mut Vec<u8>) -> bool {
+        let _ = (index, memory);
+        false
+    }
+
     /// The addresses of which the network has said, since the last call, that nobody listens there (ICMP
     /// "port unreachable"). Whoever guesses the addresses and ports of both ends can forge that.
     ///
@@ -118,6 +132,31 @@ pub trait PacketTx: Send {
     /// than a frame holds.
     fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]>;
 
+    /// Takes over memory in which datagrams for one destination have been written, one after another, of these lengths. They leave as frames do, in the
+    /// order in which they were taken, and then the memory is dropped. What there is no room for is lost, as it would be in a queue that is full.
+    ///
+    /// How many bytes were copied: none where the back end sends from any memory.
+    fn take_over(
+        &mut self,
+        to: &Destination,
+        memory: Written,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        let mut rest = (*memory).as_ref();
+        let mut copied = 0;
+        for len in lens {
+            let Some((datagram, behind)) = rest.split_at_checked(len) else {
+                break;
+            };
+            if let Some(frame) = self.frame(to, len) {
+                frame.copy_from_slice(datagram);
+                copied += len;
+            }
+            rest = behind;
+        }
+        copied
+    }
+
     /// Bytes of the frames that are taken. Those that have left count until all have.
     fn taken_bytes(&self) -> usize;
 
@@ -134,6 +173,9 @@ pub trait PacketTx: Send {
     /// The error behind the most recent [`Dropped`], if there was one.
     fn last_error(&self) -> Option<io::Error>;
 }
+
+/// Memory of somebody else, with datagrams that are to be sent.
+pub type Written = Box<dyn AsRef<[u8]> + Send>;
 
 /// Where datagrams go and how they are marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +195,7 @@ pub struct Capabilities {
     /// offload.
     pub segments_max: usize,
     /// Segmentation offload (GSO) worked when the back end was opened and was refused later.
-    /// `segments_max` is 1 from then on.
+    /// `segments_max` is 1 until it is tried again.
     pub gso_downgraded: bool,
     /// One received buffer can hold several datagrams (GRO).
     pub gro: bool,

@@ -26,6 +26,7 @@ pub use sphinx_netdev::{
 
 use crate::{
     Agent, FlowReport, MS, Place, Time,
+    acks::MarkPost,
     eln::{LossReport, Post},
     handoff::Courier,
     queue, tun,
@@ -119,6 +120,7 @@ pub struct Attachment {
     port: Box<dyn Port>,
     post: Option<Post>,
     courier: Option<Courier>,
+    marks: Option<MarkPost>,
     stop: Stopper,
 }
 
@@ -182,6 +184,7 @@ impl Attachment {
             port,
             post: None,
             courier: None,
+            marks: None,
             stop,
         })
     }
@@ -196,6 +199,12 @@ impl Attachment {
     pub fn with_courier(self, courier: Courier) -> Attachment {
         let courier = Some(courier);
         Attachment { courier, ..self }
+    }
+
+    /// With marks of flows whose acknowledgements wait, which the agent sends or gets by this.
+    pub fn with_marks(self, marks: MarkPost) -> Attachment {
+        let marks = Some(marks);
+        Attachment { marks, ..self }
     }
 
     /// What ends [`run`](Attachment::run).
@@ -216,6 +225,11 @@ impl Attachment {
     /// Messages on flows, for and from other agents, that could not be sent; that were forged or old.
     pub fn handovers_refused(&self) -> u64 {
         self.courier.as_ref().map_or(0, Courier::refused)
+    }
+
+    /// Marks that could not be sent, or that were forged or old.
+    pub fn marks_refused(&self) -> u64 {
+        self.marks.as_ref().map_or(0, MarkPost::refused)
     }
 
     /// Serves the agent until told to stop, and tells `notice` what happens, which may change its
@@ -266,6 +280,9 @@ impl Attachment {
                     notice(agent, Notice::Reported(report));
                 }
             }
+            if let Some(marks) = &mut self.marks {
+                marks.serve(agent, &now);
+            }
             while let Some(report) = agent.poll_ended() {
                 notice(agent, Notice::Ended(Box::new(report)));
             }
@@ -310,6 +327,7 @@ impl Attachment {
             .into_iter()
             .chain(self.post.as_ref().map(Post::input))
             .chain(self.courier.as_ref().map(Courier::input))
+            .chain(self.marks.as_ref().map(MarkPost::input))
             .chain([rustix::fd::AsFd::as_fd(&self.stop.0.wake)]);
         let mut files: Vec<PollFd<'_>> = files
             .map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN))

@@ -16,7 +16,8 @@
 //! - **Time** is nanoseconds from any origin, and should never go backwards; an earlier time counts as
 //!   the latest one seen.
 //!
-//! In front of a thin link it drops acknowledgements that later ones make needless ([`acks`]).
+//! In front of a thin link it drops acknowledgements that later ones make needless ([`acks`]). An agent of the machine that sends them lets fewer
+//! go on where that one says that they wait ([`Agent::poll_mark`], [`Agent::handle_mark`]).
 //!
 //! Behind such a link it reconstructs them ([`returning`]), and beside a sender that does not pace its segments it does that
 //! ([`Config::pace`]).
@@ -37,6 +38,7 @@
 pub mod acks;
 mod agent;
 pub mod attach;
+mod channel;
 mod checksum;
 mod config;
 mod delay;

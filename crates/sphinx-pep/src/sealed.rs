@@ -3,6 +3,7 @@
 use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    time::SystemTime,
 };
 
 use crate::FlowKey;
@@ -82,6 +83,22 @@ pub(crate) fn socket(port: u16) -> io::Result<UdpSocket> {
     };
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// Sends a message from such a socket.
+pub(crate) fn send(socket: &UdpSocket, datagram: &[u8], peer: SocketAddr) -> io::Result<()> {
+    let address = match (peer.ip(), socket.local_addr()?) {
+        (IpAddr::V4(address), SocketAddr::V6(_)) => address.to_ipv6_mapped().into(),
+        (address, _) => address,
+    };
+    let sent = socket.send_to(datagram, (address, peer.port()));
+    sent.map(|_| ())
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn time_of_day() -> u64 {
+    let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Writes the ends of a flow, in network order: 4 or 6, then address and port of the fixed and of the mobile host. Both have to

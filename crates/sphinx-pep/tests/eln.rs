@@ -190,6 +190,23 @@ fn what_the_hop_loses_of_an_upload_is_reported_at_once() {
 }
 
 #[test]
+fn a_report_is_repeated_when_something_has_overtaken_the_repair() {
+    let mut upload = Upload::new(Place::Base);
+    [0, 1, 2, 4].into_iter().for_each(|n| upload.data(n));
+    assert_eq!(upload.reported(), [(3, 4)]);
+    // All this was sent before the report came there, and the repair waits behind it for longer than any before.
+    (5..15).for_each(|n| upload.data_after(10, n, 10 * u64::from(n - 4)));
+    upload.wait(5);
+    assert!(upload.reported().is_empty());
+    // This was sent 20 ms after the report.
+    upload.data_after(5, 15, 90);
+    assert_eq!(upload.reported(), [(3, 4)]);
+    // What comes next was sent before the second report.
+    (16..20).for_each(|n| upload.data_after(10, n, 90));
+    assert!(upload.reported().is_empty());
+}
+
+#[test]
 fn a_hole_is_reported_eight_times_at_most() {
     let mut upload = Upload::new(Place::Base);
     [0, 2].into_iter().for_each(|n| upload.data(n));
@@ -326,6 +343,25 @@ fn reported_segments_are_repaired_and_their_duplicates_held() {
     assert_eq!(upload.ack(6, &[]), [Cause::Passed]);
     let counts = upload.agent.counts();
     assert_eq!((counts.repaired, counts.held), (2, 2));
+}
+
+#[test]
+fn a_repair_is_repeated_only_if_that_is_reported() {
+    let mut upload = Upload::new(Place::Mobile);
+    (0..8).for_each(|n| upload.data(n));
+    upload.now += 4 * MS;
+    assert_eq!(upload.lost(2, 3).len(), 1);
+    upload.now += 100 * MS;
+    assert_eq!(upload.ack(2, &[]), [Cause::Passed]);
+    // It waits behind others, or is lost: the base station knows.
+    for last in 4..8 {
+        upload.now += 30 * MS;
+        upload.ack(2, &[(3, last)]);
+    }
+    upload.wait(5000);
+    assert_eq!(upload.agent.counts().repaired, 1);
+    upload.lost(2, 3);
+    assert_eq!(upload.agent.counts().repaired, 2);
 }
 
 #[test]

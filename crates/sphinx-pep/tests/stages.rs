@@ -7,8 +7,8 @@ mod common;
 use bytes::Bytes;
 use common::Segment;
 use sphinx_pep::{
-    Agent, Cause, Config, Laws, Output, Side, Stage,
-    acks::{AckCc, Dropped, Mode, ReturnQueue},
+    Agent, Cause, Config, FlowKey, Laws, Output, Side, Stage,
+    acks::{AckCc, Dropped, Mark, Marks, Mode, ReturnQueue},
     returning::Returning,
 };
 
@@ -299,6 +299,7 @@ fn fewer_go_while_they_wait_too_long() {
             }),
             mark_ns: 50 * MS,
             most: 25,
+            marks: Marks::Own,
         }),
         ..Config::default()
     });
@@ -339,4 +340,103 @@ fn fewer_go_while_they_wait_too_long() {
     path.put(Side::Fixed, &ece);
     path.put(Side::Fixed, &path.ack(number + 2 * MSS));
     assert_eq!(path.agent.counts().acks_dropped[&Dropped::Thinned], before);
+}
+
+/// The server's data, and answers to it: what goes on at once, and then, of so many.
+fn answered(path: &mut Path, number: &mut u32, answers: u32) -> usize {
+    let mut out = 0;
+    for _ in 0..answers {
+        let echo = path.ack(1).timestamps.expect("timestamps").0;
+        let data = Segment {
+            sequence: *number,
+            payload: vec![1; MSS as usize],
+            timestamps: Some((echo, echo.saturating_sub(100))),
+            ..path.ack(1)
+        };
+        path.put(Side::Mobile, &data);
+        *number += 2 * MSS;
+        out += path.put(Side::Fixed, &path.ack(*number)).len();
+        out += path.wait(4 * MS).len();
+    }
+    out
+}
+
+fn cc(queue: Option<ReturnQueue>, marks: Marks) -> Config {
+    Config {
+        ack_cc: Some(AckCc {
+            queue,
+            marks,
+            ..AckCc::default()
+        }),
+        ..Config::default()
+    }
+}
+
+#[test]
+fn fewer_go_once_another_machine_says_that_they_wait() {
+    let mut path = Path::new(cc(None, Marks::Hear));
+    let mut number = 1;
+    assert_eq!(answered(&mut path, &mut number, 200), 200);
+    let (fixed, mobile) = (([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], 4000).into());
+    let flow = FlowKey { fixed, mobile };
+    // Of a flow that is not known, and one that was said too long ago.
+    let other = FlowKey {
+        mobile: ([10, 0, 0, 2], 4001).into(),
+        ..flow
+    };
+    path.agent.handle_mark(path.now, &Mark { flow: other });
+    assert_eq!(answered(&mut path, &mut number, 200), 200);
+    path.agent.handle_mark(path.now, &Mark { flow });
+    path.wait(1000 * MS);
+    assert_eq!(answered(&mut path, &mut number, 200), 200);
+    // However many are heard in a round trip, the ratio is doubled once.
+    for _ in 0..10 {
+        path.agent.handle_mark(path.now, &Mark { flow });
+        answered(&mut path, &mut number, 1);
+    }
+    let counts = path.agent.counts();
+    assert_eq!((counts.acks_marked, counts.ack_ratio_max), (1, 2));
+    // Each round trip, which an echo tells, has one.
+    for _ in 0..40 {
+        path.agent.handle_mark(path.now, &Mark { flow });
+        answered(&mut path, &mut number, 30);
+    }
+    let counts = path.agent.counts();
+    assert!(counts.acks_marked > 20, "{counts:?}");
+    assert_eq!(counts.ack_ratio_max, 25);
+    assert!(counts.acks_dropped[&Dropped::Thinned] > 800, "{counts:?}");
+}
+
+#[test]
+fn the_machine_with_the_queue_marks_and_lets_all_go() {
+    let queue = ReturnQueue {
+        bits_per_second: 28_800,
+        bytes: 50_000,
+        acks_first: false,
+        mode: Mode::Keep,
+    };
+    let mut path = Path::new(cc(Some(queue), Marks::Tell));
+    let mut number = 1;
+    let out = answered(&mut path, &mut number, 500);
+    let marks: Vec<Mark> = std::iter::from_fn(|| path.agent.poll_mark()).collect();
+    let counts = path.agent.counts();
+    assert_eq!(counts.acks_marked, marks.len() as u64);
+    // Two seconds, in which one goes every 20 ms at most.
+    assert!((50..=100).contains(&marks.len()), "{}", marks.len());
+    assert!(marks.iter().all(|it| it.flow.fixed.port() == 443));
+    assert!(counts.acks_dropped.is_empty());
+    assert!(out + path.wait(100_000 * MS).len() >= 500);
+    // A mark is nothing to it.
+    path.agent.handle_mark(path.now, &marks[0]);
+    assert_eq!(path.agent.counts().ack_ratio_max, 0);
+    // Nobody is told in a dry run.
+    let config = Config {
+        stage: Stage::Pass,
+        dry_run: true,
+        ..cc(Some(queue), Marks::Tell)
+    };
+    path.agent.reconfigure(path.now, config);
+    answered(&mut path, &mut number, 500);
+    assert_eq!(path.agent.poll_mark(), None);
+    assert!(path.agent.counts().acks_marked > marks.len() as u64);
 }

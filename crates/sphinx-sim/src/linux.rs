@@ -1,12 +1,15 @@
-//! A model of the sender and the receiver of Linux, for one endless download: CUBIC with HyStart, RACK with
+//! A model of the sender and the receiver of Linux, for one endless download: CUBIC with HyStart or BBR, RACK with
 //! its window for reordering, PRR, and undoing by D-SACK and by timestamps (Eifel).
 //!
 //! It counts in whole segments, and numbers them from 0.
+
+mod bbr;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use sphinx_proto::Nanos as Time;
 
+use self::bbr::{Bbr, Change, Stamp};
 use crate::MS;
 
 const RTO_MIN: Time = 200 * MS;
@@ -34,6 +37,7 @@ struct Sent {
     again: bool,
     sacked: bool,
     lost: bool,
+    stamp: Stamp,
 }
 
 /// What is undone if a recovery was not needed.
@@ -68,6 +72,7 @@ pub struct Sender {
     next: u64,
     flights: VecDeque<Sent>,
     pipe: u64,
+    lost: u64,
     sacked: u64,
     /// Behind the last segment that was SACKed.
     front: u64,
@@ -90,6 +95,7 @@ pub struct Sender {
     largest: f64,
     epoch: Option<(Time, f64)>,
     origin: f64,
+    bbr: Option<Bbr>,
     // HyStart.
     round_end: u64,
     round_start: Time,
@@ -117,6 +123,7 @@ impl Default for Sender {
             next: 0,
             flights: VecDeque::new(),
             pipe: 0,
+            lost: 0,
             sacked: 0,
             front: 0,
             cwnd: 10.0,
@@ -137,6 +144,7 @@ impl Default for Sender {
             largest: 0.0,
             epoch: None,
             origin: 0.0,
+            bbr: None,
             round_end: 0,
             round_start: 0,
             last_ack: 0,
@@ -151,6 +159,14 @@ impl Default for Sender {
 }
 
 impl Sender {
+    /// One with BBR.
+    pub fn with_bbr() -> Sender {
+        Sender {
+            bbr: Some(Bbr::new()),
+            ..Sender::default()
+        }
+    }
+
     /// The oldest segment that is not acknowledged.
     pub fn oldest(&self) -> u64 {
         self.una
@@ -158,15 +174,21 @@ impl Sender {
 
     /// When to call again: `now` where something may go.
     pub fn next_event(&self, now: Time) -> Option<Time> {
-        let sends = self.may_send().then_some(now);
+        let sends = self.may_send().then(|| now.max(self.paced()));
         let timers = self.reorder_at.into_iter().chain(self.retransmit_at);
         timers.chain(sends).min()
     }
 
+    /// What its rate allows to go next goes then.
+    fn paced(&self) -> Time {
+        self.bbr.as_ref().map_or(0, Bbr::next_at)
+    }
+
     fn may_send(&self) -> bool {
-        let window = match self.steady {
-            true => STEADY_WINDOW,
-            false => self.cwnd.max(1.0),
+        let window = match (&self.bbr, self.steady) {
+            (Some(bbr), _) => bbr.window(),
+            (None, true) => STEADY_WINDOW,
+            (None, false) => self.cwnd.max(1.0),
         };
         let is_lost = |it: &Sent| it.lost && !it.sacked;
         let owes = || self.recovery.is_some() && self.flights.iter().any(is_lost);
@@ -175,9 +197,12 @@ impl Sender {
 
     /// The next segment that may go.
     pub fn poll(&mut self, now: Time) -> Option<u64> {
-        if !self.may_send() {
+        if !self.may_send() || self.paced() > now {
             return None;
         }
+        let pipe = self.pipe;
+        let stamp = self.bbr.as_mut().map(|it| it.send(now, pipe));
+        let stamp = stamp.unwrap_or_default();
         let lost = self.flights.iter().position(|it| it.lost && !it.sacked);
         let lost = lost.filter(|_| self.recovery.is_some());
         let number = match lost {
@@ -187,6 +212,7 @@ impl Sender {
                     again: true,
                     sacked: false,
                     lost: false,
+                    stamp,
                 };
                 self.sent_again += 1;
                 if let Some(undo) = &mut self.undo {
@@ -201,6 +227,7 @@ impl Sender {
                     again: false,
                     sacked: false,
                     lost: false,
+                    stamp,
                 });
                 self.next += 1;
                 self.next - 1
@@ -237,6 +264,9 @@ impl Sender {
             }
             self.pipe = 0;
             self.cwnd = 1.0;
+            if let Some(bbr) = &mut self.bbr {
+                bbr.time_out();
+            }
             self.retransmit_at = Some(now + self.rto());
         }
     }
@@ -266,6 +296,7 @@ impl Sender {
     /// An acknowledgement has arrived.
     pub fn acknowledge(&mut self, now: Time, ack: &Ack) {
         let (before, mut delivered, mut newest) = (self.front, 0_u64, None);
+        let pipe_before = self.pipe;
         let mut blocks = &ack.blocks[..];
         if let Some((&(left, right), rest)) = blocks.split_first()
             && (right <= ack.next || rest.first().is_some_and(|it| it.0 <= left && right <= it.1))
@@ -314,8 +345,20 @@ impl Sender {
             let waits = self.next > self.una;
             self.retransmit_at = waits.then(|| now + self.rto());
         }
+        let lost_before = self.lost;
         self.find_losses(now);
         self.end_recovery(ack, acked > 0);
+        if let Some(bbr) = &mut self.bbr {
+            let change = Change {
+                delivered,
+                lost: self.lost - lost_before,
+                before: pipe_before,
+                pipe: self.pipe,
+                rtt: newest.map(|at| now - at),
+                recovers: self.recovery.is_some(),
+            };
+            bbr.acknowledge(now, &change);
+        }
         match &mut self.recovery {
             Some(recovery) => {
                 // PRR.
@@ -390,6 +433,9 @@ impl Sender {
     }
 
     fn see_delivered(&mut self, now: Time, flight: Sent, out_of_order: bool) {
+        if let Some(bbr) = &mut self.bbr {
+            bbr.deliver(now, flight.stamp, flight.at);
+        }
         if out_of_order && !flight.again {
             self.reordered = true;
         }
@@ -420,6 +466,7 @@ impl Sender {
             if due <= now {
                 flight.lost = true;
                 self.pipe -= 1;
+                self.lost += 1;
                 any = true;
             } else {
                 self.reorder_at = Some(self.reorder_at.map_or(due, |at| at.min(due)));

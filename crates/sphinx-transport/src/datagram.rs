@@ -513,7 +513,8 @@ impl LiveReceiver {
         shared.poll(&mut self.news, cx, next).map(Result::flatten)
     }
 
-    /// Messages are given out when their time has come, all as long after they were sent, in their order; or, with `false`, as they come.
+    /// Messages are given out when their time has come, all as long after they were sent, and so in their order; or, with `false`, as they come.
+    /// Where their lives differ each comes when its own is over: one of a shorter life before an earlier one of a longer.
     pub fn set_on_time(&mut self, on_time: bool) {
         self.shared
             .update(|inner| inner.queues.set_on_time(self.flow, on_time));
@@ -526,7 +527,8 @@ impl LiveReceiver {
             .update(|inner| inner.queues.set_latency(self.flow, latency));
     }
 
-    /// Numbers of messages that will not come, or came too late, since the last call.
+    /// Numbers of messages that will not come, came too late, or made room before they were taken, since the last call. Each message is given out or
+    /// among these; what is not taken is kept, up to 1025 ranges.
     pub fn take_missing(&mut self) -> Vec<Range<u64>> {
         self.shared
             .update(|inner| inner.queues.take_missing(self.flow))
@@ -535,9 +537,8 @@ impl LiveReceiver {
 
 impl Drop for LiveReceiver {
     fn drop(&mut self) {
-        let now = self.shared.now();
         self.shared
-            .update(|inner| inner.queues.stop_live(now, self.flow));
+            .update(|inner| inner.queues.stop_live(self.flow));
     }
 }
 

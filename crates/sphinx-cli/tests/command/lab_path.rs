@@ -171,6 +171,59 @@ fn agents_on_both_sides_repair_an_upload_and_report_what_the_log_says() {
     }
 }
 
+/// The machine in front of the thin way back has the queue; the receiver lets fewer acknowledgements go when that one says so, and nobody else.
+#[test]
+fn marks_of_a_queue_are_heard_by_the_receivers_agent_and_forged_ones_are_not() {
+    let Some(scratch) = ground() else { return };
+    fs::write(scratch.path("0.key"), "5".repeat(64)).unwrap();
+    fs::write(scratch.path("1.key"), "6".repeat(64)).unwrap();
+    let agent = |interface: &str, stage: &str, key: usize, file: &str| {
+        format!(
+            "exec {BINARY} pep run --json --lag-max 10s --wireless {interface} --agent ack-cc:{stage} --marks-key {key}.key > {file}"
+        )
+    };
+    let hops = [
+        "rtt=20ms forward.rate=10mbit return.rate=28.8kbit return.queue=4kB",
+        "rate=100mbit",
+    ];
+    for forged in [false, true] {
+        let queue = agent(
+            "wired",
+            "rate=27.5kbit,marks=tell",
+            usize::from(forged),
+            "queue",
+        );
+        let receiver = agent("right", "marks=hear", 0, "receiver");
+        let more = ["--bytes", "1MB", "--middle", &queue, "--right", &receiver];
+        let ended = start(&scratch, hops, &more).end();
+        if ended.stderr.contains("--attach nfqueue needs") {
+            eprintln!("skipped: {}", ended.stderr);
+            return;
+        }
+        assert_eq!(ended.expect(0).done()["complete"], true);
+        let [told, heard] = ["queue", "receiver"].map(|file| {
+            let events = lines(&scratch.path(file));
+            let done = events.iter().find(|event| event["event"] == "done");
+            done.unwrap().clone()
+        });
+        let marked = told["acks_marked"].as_u64().unwrap();
+        assert!(marked >= 3, "{told}");
+        assert_eq!(told["acks_dropped"], serde_json::json!({}), "{told}");
+        if forged {
+            assert_eq!(heard["marks_refused"], marked, "{heard}");
+            assert_eq!(heard["acks_marked"], 0, "{heard}");
+            assert_eq!(heard["acks_dropped"], serde_json::json!({}), "{heard}");
+        } else {
+            assert_eq!(heard["marks_refused"], 0, "{heard}");
+            assert!(heard["acks_marked"].as_u64() >= Some(2), "{heard}");
+            assert!(
+                heard["acks_dropped"]["thinned"].as_u64() >= Some(10),
+                "{heard}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_split_path_is_two_connections() {
     let Some(scratch) = ground() else { return };
@@ -244,6 +297,33 @@ fn an_interrupt_ends_everything() {
         .filter_map(|entry| fs::read(entry.path().join("cmdline")).ok())
         .filter(|line| String::from_utf8_lossy(line).replace('\0', " ").trim() == sleep);
     assert_eq!(sleeps.count(), 0);
+}
+
+/// Those who wait for the time of their next message or object, an hour away, are told too.
+#[test]
+fn flows_that_wait_for_their_time_end_when_told_to() {
+    let Some(scratch) = ground() else { return };
+    // What it leaves behind tells when the first object has passed.
+    let middle = "carried() { sed -n 's/^ *wireless: *//p' /proc/self/net/dev | awk '{ print $9 }'; }; \
+                  { while [ $(carried) -lt 50000 ]; do sleep 0.05; done; echo x > ready; } &";
+    let more = [
+        "--time",
+        "2h",
+        "--flows",
+        "name=messages bytes=100B interval=1h",
+        "--flows",
+        "name=objects fetch bytes=100kB interval=1h",
+        "--middle",
+        middle,
+    ];
+    let running = start(&scratch, ["", "rate=20mbit rtt=2ms"], &more);
+    let deadline = Instant::now() + PATIENCE;
+    while !fs::read(scratch.path("ready")).is_ok_and(|text| text == b"x\n") {
+        assert!(Instant::now() < deadline, "no object has passed");
+        thread::sleep(Duration::from_millis(5));
+    }
+    running.signal(Signal::TERM);
+    running.end().expect(143);
 }
 
 #[test]

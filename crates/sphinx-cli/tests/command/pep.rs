@@ -1310,3 +1310,28 @@ fn one_agent_at_a_time_and_only_where_there_are_interfaces() {
     }
     assert!(!scene.rules().contains("7749"));
 }
+
+#[test]
+fn the_right_that_is_missing_is_named() {
+    let Some(scene) = Scene::new(0.0) else { return };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    if let Err(error) = Command::new("setpriv").arg("--version").output() {
+        return eprintln!("skipped: no setpriv: {error}");
+    }
+    let scratch = Scratch::new();
+    for (right, name) in [("net_raw", "CAP_NET_RAW"), ("net_admin", "CAP_NET_ADMIN")] {
+        let mut command = Command::new("setpriv");
+        command
+            .arg(format!("--bounding-set=-{right}"))
+            .arg(format!("--inh-caps=-{right}"))
+            .arg(env!("CARGO_BIN_EXE_sphx"))
+            .args(["pep", "run", "--json", "--wireless", "left"])
+            .args(["--attach", "nfqueue"]);
+        let start = || Running::of(&scratch, command);
+        let ended = scene.middle.run(start).expect("a thread").end().expect(8);
+        let hint = ended.error("local_io")["hint"].to_string();
+        assert!(hint.ends_with(&format!(" {name}\"")), "{hint}");
+    }
+}

@@ -3,15 +3,17 @@
 //! None of them waits for long: what is out of date goes, at both ends, and so does the oldest where there is no room.
 
 mod clock;
+mod flows;
 mod numbers;
 mod receiving;
 mod sending;
+mod waiting;
 
 use sphinx_proto::wire::{Datagram, Delivery, FlowKind, Stamp};
 use sphinx_proto::{Lifetime, Nanos, RepairMode, Time, Urgency};
 
+pub use flows::{Arrived, LiveEnd};
 pub(crate) use receiving::RecvQueue;
-pub use receiving::{Arrived, LiveEnd};
 pub use sending::Refusal;
 pub(crate) use sending::{First, SendQueue, Sent};
 
@@ -53,7 +55,7 @@ pub struct DatagramCounts {
     pub received: u64,
     /// That have arrived too late.
     pub late: u64,
-    /// Live messages that the peer has given up.
+    /// Live messages that the peer has given up, or that had not come when their flow was over.
     pub missed: u64,
     /// That the application was too slow for.
     pub overrun: u64,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that are kept; beyond, the lowest numbers are taken for known.
-const RANGES_MAX: usize = 1024;
+/// Ranges that are kept; beyond, the lowest gap is given up.
+pub(crate) const RANGES_MAX: usize = 1024;
 
 /// Numbers of a flow that have arrived, or will not. A range costs as much as a number.
 #[derive(Debug, Default)]
@@ -16,12 +16,12 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Adds these: which of them are news.
-    pub(crate) fn insert(&mut self, numbers: Range<u64>) -> Vec<Range<u64>> {
+    /// Adds these: which of them are news. And the gap that is known of from now on as there are too many, if that is so.
+    pub(crate) fn insert(&mut self, numbers: Range<u64>) -> (Vec<Range<u64>>, Option<Range<u64>>) {
         let mut news = Vec::new();
         let Range { start, end } = numbers.start.max(self.floor)..numbers.end;
         if start >= end {
-            return news;
+            return (news, None);
         }
         let before = self.ranges.range(..=start).next_back();
         let before = before.filter(|(_, before)| **before >= start);
@@ -45,11 +45,14 @@ impl Numbers {
         } else {
             self.ranges.insert(begin, last);
         }
-        if self.ranges.len() > RANGES_MAX {
-            let lowest = self.ranges.pop_first();
-            self.floor = lowest.map_or(self.floor, |(_, end)| end);
+        let mut given_up = None;
+        if self.ranges.len() > RANGES_MAX
+            && let Some((begin, end)) = self.ranges.pop_first()
+        {
+            given_up = Some(self.floor..begin);
+            self.floor = end;
         }
-        news
+        (news, given_up)
     }
 
     /// Whether all of these are known of.
@@ -76,7 +79,9 @@ mod tests {
                 let range = start..start + len;
                 let is_known = range.clone().all(|number| set.contains(&number));
                 prop_assert_eq!(numbers.contains(&range), is_known);
-                let news: Vec<u64> = numbers.insert(range.clone()).into_iter().flatten().collect();
+                let (news, given_up) = numbers.insert(range.clone());
+                prop_assert_eq!(given_up, None);
+                let news: Vec<u64> = news.into_iter().flatten().collect();
                 let expected: Vec<u64> = range.filter(|number| set.insert(*number)).collect();
                 prop_assert_eq!(news, expected);
                 let mut ends = numbers.ranges.iter();
@@ -86,15 +91,18 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_are_forgotten_first() {
+    fn the_lowest_gap_is_given_up_first() {
         let mut numbers = Numbers::default();
         for number in 1..=RANGES_MAX as u64 + 1 {
-            assert_eq!(numbers.insert(2 * number..2 * number + 1).len(), 1);
+            let (news, given_up) = numbers.insert(2 * number..2 * number + 1);
+            assert_eq!(news.len(), 1);
+            let is_too_many = number > RANGES_MAX as u64;
+            assert_eq!(given_up, is_too_many.then_some(0..2));
         }
         assert_eq!(numbers.ranges.len(), RANGES_MAX);
-        assert!(numbers.contains(&(0..3)) && numbers.insert(1..2).is_empty());
+        assert!(numbers.contains(&(0..3)) && numbers.insert(1..2).0.is_empty());
         assert!(!numbers.contains(&(3..4)));
-        let all = numbers.insert(0..u64::MAX);
+        let (all, _) = numbers.insert(0..u64::MAX);
         assert_eq!(all.len(), RANGES_MAX + 1);
         assert!(numbers.contains(&(0..u64::MAX)) && numbers.ranges.is_empty());
     }

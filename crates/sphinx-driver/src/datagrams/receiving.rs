@@ -5,125 +5,14 @@ use std::ops::Range;
 
 use sphinx_proto::wire::{FLOWS_MAX, FlowNews};
 
-use super::clock::Clock;
-use super::numbers::Numbers;
+use super::flows::{Arrived, Live, LiveEnd, Ordered};
 use super::{Datagram, DatagramCounts, Delivery, FlowKind, Nanos, Stamp, Time};
 use crate::pool::PoolBuffer;
 
-/// What one costs besides its memory.
-const OVERHEAD: usize = 128;
-/// Ranges of missing numbers that the application has not taken.
-const MISSING_MAX: usize = 256;
 /// Flows of live messages that have ended and are remembered, so that what comes late begins none.
 const ENDED_MAX: usize = 1024;
 /// How long the last messages of a flow are waited for, beyond their time.
 const END_PATIENCE: Nanos = 1_000_000_000;
-
-/// A datagram that has arrived.
-pub struct Arrived {
-    flow: u64,
-    number: Option<u64>,
-    sent: Option<Time>,
-    memory: PoolBuffer,
-    data: Range<usize>,
-}
-
-impl Arrived {
-    /// Its flow, among those of its kind.
-    pub fn flow(&self) -> u64 {
-        self.flow
-    }
-
-    /// Datagrams of the flow before it, if they are counted.
-    pub fn number(&self) -> Option<u64> {
-        self.number
-    }
-
-    /// When its sender handed it over, by this end's clock, if the fastest of late took no time.
-    pub fn sent(&self) -> Option<Time> {
-        self.sent
-    }
-
-    /// What was sent.
-    pub fn data(&self) -> &[u8] {
-        &self.memory[self.data.clone()]
-    }
-
-    fn cost(&self) -> usize {
-        self.memory.capacity() + OVERHEAD
-    }
-}
-
-/// What becomes of a flow of live messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LiveEnd {
-    /// More may come.
-    Open,
-    /// Its sender has ended it, and all that came has been taken.
-    Ended,
-}
-
-/// A flow of datagrams that are given out in their order.
-#[derive(Default)]
-struct Ordered {
-    clock: Clock,
-    /// The next number to give out.
-    next: u64,
-    /// Numbers that will not arrive.
-    missing: Numbers,
-    /// By number, and when it is given out whatever is missing.
-    waiting: BTreeMap<u64, (Time, Arrived)>,
-    used_at: Time,
-}
-
-/// A flow of live messages.
-#[derive(Default)]
-struct Live<S> {
-    clock: Clock,
-    /// Numbers that have arrived or will not, and how many these are.
-    settled: Numbers,
-    settled_count: u64,
-    /// Messages are given out when their time has come, all as long after they were sent.
-    on_time: bool,
-    /// By number, and when it is given out.
-    waiting: BTreeMap<u64, (Time, Arrived)>,
-    ready: VecDeque<Arrived>,
-    missing: VecDeque<Range<u64>>,
-    /// How many there have been, and when the last of these are not waited for any more.
-    total: Option<(u64, Time)>,
-    latest_due: Time,
-    is_unwanted: bool,
-    signal: S,
-}
-
-impl<S> Live<S> {
-    /// These have arrived, or will not: which of them are news.
-    fn settle(&mut self, numbers: Range<u64>) -> Vec<Range<u64>> {
-        let news = self.settled.insert(numbers);
-        let count: u64 = news.iter().map(|numbers| numbers.end - numbers.start).sum();
-        self.settled_count += count;
-        news
-    }
-
-    /// These will not arrive, or not in time.
-    fn miss(&mut self, numbers: Range<u64>) {
-        match self.missing.back_mut() {
-            Some(last) if last.end == numbers.start => last.end = numbers.end,
-            _ => self.missing.push_back(numbers),
-        }
-        if self.missing.len() > MISSING_MAX {
-            self.missing.pop_front();
-        }
-    }
-
-    /// Whether nothing more will come.
-    fn is_over(&self, now: Time) -> bool {
-        let is_complete = |(total, until): (u64, Time)| {
-            self.waiting.is_empty() && (self.settled_count >= total || now >= until)
-        };
-        self.total.is_some_and(is_complete)
-    }
-}
 
 /// Datagrams of all flows.
 pub(crate) struct RecvQueue<S> {
@@ -162,10 +51,9 @@ impl<S: Clone + Default> RecvQueue<S> {
         }
     }
 
-    /// From now on at most so many bytes wait.
+    /// At most so many bytes wait, from the next datagram on.
     pub(crate) fn limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
-        self.make_room();
     }
 
     pub(crate) fn counts(&self) -> DatagramCounts {
@@ -227,7 +115,7 @@ impl<S: Clone + Default> RecvQueue<S> {
             Delivery::Ordered(stamp) => self.add_ordered(now, due(stamp), arrived, stamp.number),
             Delivery::Live(stamp) => self.add_live(now, due(stamp), arrived, stamp.number),
         }
-        self.make_room();
+        self.make_room(now);
         Ok(())
     }
 
@@ -243,10 +131,8 @@ impl<S: Clone + Default> RecvQueue<S> {
             let oldest = self.ordered.iter().min_by_key(|(_, flow)| flow.used_at);
             if let Some(oldest) = oldest.map(|(flow, _)| *flow) {
                 let gone = self.ordered.remove(&oldest);
-                let waiting = gone.into_iter().flat_map(|gone| gone.waiting);
-                for (_, (_, arrived)) in waiting {
-                    self.ready.push_back(arrived);
-                }
+                let waiting = gone.map(|mut gone| gone.waiting.take_all());
+                self.ready.extend(waiting.into_iter().flatten());
             }
         }
         let ordered = self.ordered.entry(flow).or_default();
@@ -265,7 +151,7 @@ impl<S: Clone + Default> RecvQueue<S> {
         }
         self.counts.received += 1;
         self.bytes += arrived.cost();
-        if let Some((_, other)) = ordered.waiting.insert(number, (due, arrived)) {
+        if let Some(other) = ordered.waiting.insert(number, due, arrived) {
             self.bytes -= other.cost();
         }
         self.release(now, flow);
@@ -276,13 +162,17 @@ impl<S: Clone + Default> RecvQueue<S> {
         let Some(ordered) = self.ordered.get_mut(&flow) else {
             return;
         };
-        while let Some((&first, (due, _))) = ordered.waiting.first_key_value() {
-            if !ordered.missing.contains(&(ordered.next..first)) && *due > now {
+        // What is due takes along what is before it.
+        let due = ordered.waiting.last_due_number(now);
+        while let Some(first) = ordered.waiting.first_number() {
+            if due.is_none_or(|due| first > due)
+                && !ordered.missing.contains(&(ordered.next..first))
+            {
                 break;
             }
-            ordered.next = first + 1;
+            ordered.next = first.saturating_add(1);
             let arrived = ordered.waiting.pop_first();
-            self.ready.extend(arrived.map(|(_, (_, arrived))| arrived));
+            self.ready.extend(arrived.map(|(_, arrived)| arrived));
             self.changed.push(self.arrived.clone());
         }
     }
@@ -307,7 +197,9 @@ impl<S: Clone + Default> RecvQueue<S> {
         let Some(live) = self.live.get_mut(&arrived.flow) else {
             return;
         };
-        if live.settle(number..number + 1).is_empty() {
+        let (is_news, missed) = live.arrive(number);
+        self.counts.missed = self.counts.missed.saturating_add(missed);
+        if !is_news {
             // It has been reported as missing.
             self.counts.late += 1;
             return;
@@ -315,7 +207,7 @@ impl<S: Clone + Default> RecvQueue<S> {
         live.latest_due = live.latest_due.max(due);
         if now > due {
             self.counts.late += 1;
-            live.miss(number..number + 1);
+            live.miss(number..number.saturating_add(1));
         } else {
             self.counts.received += 1;
             if live.is_unwanted {
@@ -324,7 +216,7 @@ impl<S: Clone + Default> RecvQueue<S> {
             self.bytes += arrived.cost();
             match live.on_time {
                 true => {
-                    live.waiting.insert(number, (due, arrived));
+                    live.waiting.insert(number, due, arrived);
                     return;
                 }
                 false => live.ready.push_back(arrived),
@@ -334,25 +226,45 @@ impl<S: Clone + Default> RecvQueue<S> {
     }
 
     /// The oldest of those that have too much go.
-    fn make_room(&mut self) {
+    fn make_room(&mut self, now: Time) {
         while self.bytes > self.bytes_max {
-            let queues = self.live.values_mut().map(|live| &mut live.ready);
-            let queues = queues.chain([&mut self.ready]);
-            let dropped = match queues.max_by_key(|queue| queue.len()) {
-                Some(longest) if !longest.is_empty() => longest.pop_front(),
-                // What waits for its time.
-                _ => {
-                    let ordered = self.ordered.values_mut().map(|flow| &mut flow.waiting);
-                    let live = self.live.values_mut().map(|flow| &mut flow.waiting);
-                    let longest = ordered.chain(live).max_by_key(|waiting| waiting.len());
-                    let first = longest.and_then(BTreeMap::pop_first);
-                    first.map(|(_, (_, arrived))| arrived)
-                }
+            let Some(dropped) = self.drop_ready().or_else(|| self.drop_waiting(now)) else {
+                return;
             };
-            let Some(dropped) = dropped else { return };
             self.bytes -= dropped.cost();
             self.counts.overrun += 1;
         }
+    }
+
+    /// Takes the oldest of the longest queue that the application is slow to take from.
+    fn drop_ready(&mut self) -> Option<Arrived> {
+        let longest = self.live.values_mut().max_by_key(|live| live.ready.len());
+        if let Some(live) = longest.filter(|live| live.ready.len() > self.ready.len()) {
+            let dropped = live.ready.pop_front()?;
+            live.miss_one(dropped.number);
+            self.changed.push(live.signal.clone());
+            return Some(dropped);
+        }
+        self.ready.pop_front()
+    }
+
+    /// Takes the first of the longest of those that wait for their time.
+    fn drop_waiting(&mut self, now: Time) -> Option<Arrived> {
+        let ordered = { self.ordered.iter_mut() }.max_by_key(|(_, flow)| flow.waiting.len());
+        let live = self.live.values_mut().max_by_key(|live| live.waiting.len());
+        let in_order = ordered.as_ref().map_or(0, |(_, flow)| flow.waiting.len());
+        if let Some(live) = live.filter(|live| live.waiting.len() > in_order) {
+            let (_, dropped) = live.waiting.pop_first()?;
+            live.miss_one(dropped.number);
+            self.changed.push(live.signal.clone());
+            return Some(dropped);
+        }
+        let (&flow, ordered) = ordered?;
+        let (number, dropped) = ordered.waiting.pop_first()?;
+        // Nothing waits for it.
+        ordered.missing.insert(number..number.saturating_add(1));
+        self.release(now, flow);
+        Some(dropped)
     }
 
     /// What the peer says of a flow.
@@ -377,11 +289,7 @@ impl<S: Clone + Default> RecvQueue<S> {
                 let Some(live) = self.live(flow)? else {
                     return Ok(());
                 };
-                let mut missed = 0;
-                for numbers in live.settle(first..first.saturating_add(count)) {
-                    missed += numbers.end - numbers.start;
-                    live.miss(numbers);
-                }
+                let missed = live.give_up(first..first.saturating_add(count));
                 let signal = live.signal.clone();
                 // A peer may say anything.
                 self.counts.missed = self.counts.missed.saturating_add(missed);
@@ -395,7 +303,7 @@ impl<S: Clone + Default> RecvQueue<S> {
                 live.total = Some((total, until));
                 let signal = live.signal.clone();
                 self.changed.push(signal);
-                self.forget_unwanted(now, flow);
+                self.forget_unwanted(flow);
             }
             // Of what this end sends.
             FlowNews::Latency { .. } => {}
@@ -403,8 +311,8 @@ impl<S: Clone + Default> RecvQueue<S> {
         Ok(())
     }
 
-    fn forget_unwanted(&mut self, now: Time, flow: u64) {
-        let is_over = |live: &Live<S>| live.is_unwanted && live.is_over(now);
+    fn forget_unwanted(&mut self, flow: u64) {
+        let is_over = |live: &Live<S>| live.is_unwanted && live.is_over();
         if self.live.get(&flow).is_some_and(is_over) {
             self.live.remove(&flow);
             self.ended.insert(flow);
@@ -418,17 +326,11 @@ impl<S: Clone + Default> RecvQueue<S> {
 
     /// When something is to be given out, or not to be waited for any more.
     pub(crate) fn next_due(&self) -> Option<Time> {
-        let first = |waiting: &BTreeMap<u64, (Time, Arrived)>| {
-            waiting.first_key_value().map(|(_, (due, _))| *due)
-        };
-        let ordered = self
-            .ordered
-            .values()
-            .filter_map(|flow| first(&flow.waiting));
+        let ordered = { self.ordered.values() }.filter_map(|flow| flow.waiting.first_due());
         let live = self.live.values().filter_map(|flow| {
             let end = flow.total.map(|(_, until)| until);
             let end = end.filter(|until| *until < Time::MAX);
-            [first(&flow.waiting), end].into_iter().flatten().min()
+            [flow.waiting.first_due(), end].into_iter().flatten().min()
         });
         ordered.chain(live).min()
     }
@@ -448,26 +350,22 @@ impl<S: Clone + Default> RecvQueue<S> {
                 continue;
             };
             let before = live.ready.len();
-            while live
-                .waiting
-                .first_key_value()
-                .is_some_and(|(_, (due, _))| *due <= now)
-            {
-                let first = live.waiting.pop_first();
-                live.ready.extend(first.map(|(_, (_, arrived))| arrived));
+            while let Some(due) = live.waiting.pop_due(now) {
+                live.ready.push_back(due);
             }
             let mut has_news = live.ready.len() > before;
             if let Some((total, until)) = live.total
                 && until <= now
             {
-                // Whatever is missing still.
-                live.total = Some((total.min(live.settled_count), Time::MAX));
+                live.total = Some((total, Time::MAX));
+                let missed = live.give_up(0..total);
+                self.counts.missed = self.counts.missed.saturating_add(missed);
                 has_news = true;
             }
             if has_news {
                 self.changed.push(live.signal.clone());
             }
-            self.forget_unwanted(now, flow);
+            self.forget_unwanted(flow);
         }
     }
 
@@ -512,7 +410,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     /// Whether more may come of a flow.
     pub(crate) fn live_end(&self, flow: u64) -> LiveEnd {
         let live = self.live.get(&flow);
-        match live.is_none_or(|live| live.ready.is_empty() && live.is_over(Time::ZERO)) {
+        match live.is_none_or(|live| live.ready.is_empty() && live.is_over()) {
             true => LiveEnd::Ended,
             false => LiveEnd::Open,
         }
@@ -531,25 +429,19 @@ impl<S: Clone + Default> RecvQueue<S> {
         };
         live.on_time = on_time;
         if !on_time {
-            let waiting = std::mem::take(&mut live.waiting).into_values();
-            live.ready.extend(waiting.map(|(_, arrived)| arrived));
+            live.ready.extend(live.waiting.take_all());
         }
     }
 
     /// The application wants no more of a flow.
-    pub(crate) fn let_go(&mut self, now: Time, flow: u64) {
+    pub(crate) fn let_go(&mut self, flow: u64) {
         let Some(live) = self.live.get_mut(&flow) else {
             return;
         };
         live.is_unwanted = true;
-        let waiting = std::mem::take(&mut live.waiting).into_values();
-        let unread = waiting.map(|(_, arrived)| arrived);
-        let unread: usize = unread
-            .chain(live.ready.drain(..))
-            .map(|one| one.cost())
-            .sum();
-        self.bytes -= unread;
-        self.forget_unwanted(now, flow);
+        let unread = live.waiting.take_all().chain(live.ready.drain(..));
+        self.bytes -= unread.map(|one| one.cost()).sum::<usize>();
+        self.forget_unwanted(flow);
     }
 
     /// What tells news of all flows, for the end of the session.
@@ -558,3 +450,6 @@ impl<S: Clone + Default> RecvQueue<S> {
         live.chain([self.arrived.clone(), self.accepts.clone()])
     }
 }
+
+#[cfg(test)]
+mod tests;

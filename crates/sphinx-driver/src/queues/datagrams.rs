@@ -119,7 +119,7 @@ impl<A: Application> Queues<A> {
         self.datagrams.receiving.live_end(flow)
     }
 
-    /// Numbers of live messages that will not come, or came too late, since the last call.
+    /// Numbers of live messages that will not come, came too late, or made room before they were taken, since the last call.
     pub fn take_missing(&mut self, flow: u64) -> Vec<Range<u64>> {
         self.datagrams.receiving.take_missing(flow)
     }
@@ -137,8 +137,8 @@ impl<A: Application> Queues<A> {
     }
 
     /// The application wants no more of a flow, which the peer is told.
-    pub fn stop_live(&mut self, now: Time, flow: u64) {
-        self.datagrams.receiving.let_go(now, flow);
+    pub fn stop_live(&mut self, flow: u64) {
+        self.datagrams.receiving.let_go(flow);
         self.set_latency(flow, 0);
     }
 }

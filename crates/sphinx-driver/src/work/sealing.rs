@@ -10,9 +10,11 @@ use sphinx_proto::{Content, PathId, Slot, Transmit};
 
 use super::{RUN_BYTES_MAX, RUN_PACKETS_MAX};
 use crate::blocks::TxSymbols;
-use crate::driver::Workshop;
+use crate::driver::{Source, Workshop};
 use crate::executor::WorkerId;
 use crate::keys::Permit;
+use crate::outbox::Outbox;
+use crate::pool::PoolBuffer;
 use crate::protection::SealPacket;
 
 /// A fault of this end.
@@ -27,8 +29,8 @@ pub(crate) struct SealRun {
     pub(crate) owner: Option<WorkerId>,
     pub(crate) blocks: Vec<(Slot, Arc<TxSymbols>)>,
     pub(crate) packets: Vec<Sealing>,
-    /// Where the datagrams are sealed, one after another; memory of earlier runs is behind them.
-    datagrams: Vec<u8>,
+    /// Where the datagrams have been sealed, one after another.
+    sealed: Option<PoolBuffer>,
     /// Of the datagrams.
     bytes: usize,
     /// Bytes that were copied into them.
@@ -58,7 +60,7 @@ impl SealRun {
             owner: None,
             blocks: Vec::new(),
             packets: Vec::new(),
-            datagrams: Vec::new(),
+            sealed: None,
             bytes: 0,
             copied: 0,
         }
@@ -69,6 +71,7 @@ impl SealRun {
         (self.path, self.epoch, self.key) = (path, epoch, key);
         self.owner = None;
         (self.bytes, self.copied) = (0, 0);
+        self.sealed = None;
     }
 
     /// Lets go of what its packets needed.
@@ -96,10 +99,7 @@ impl SealRun {
     }
 
     pub(super) fn run(&mut self, workshop: &mut Workshop) -> Result<(), String> {
-        let mut memory = std::mem::take(&mut self.datagrams);
-        if memory.len() < self.bytes {
-            memory.resize(self.bytes, 0);
-        }
+        let mut memory = workshop.pool.take(self.bytes);
         let mut rest = &mut memory[..];
         let mut sealed = Ok(());
         for at in 0..self.packets.len() {
@@ -107,7 +107,7 @@ impl SealRun {
             sealed = sealed.and(self.seal(at, workshop, datagram));
             rest = behind;
         }
-        self.datagrams = memory;
+        self.sealed = Some(memory);
         sealed
     }
 
@@ -126,11 +126,16 @@ impl SealRun {
             found.map(|(_, symbols)| &**symbols)
         };
         let Sealing { transmit, permit } = &mut self.packets[at];
-        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
-        let sealed = write_body(symbols_of, transmit, workshop, body).and_then(|copied| {
-            self.copied += copied;
+        let sealed = body_of(symbols_of, transmit, workshop, datagram).and_then(|body| {
             let permit = permit.take().ok_or(TWICE)?;
-            let sealed = self.key.seal(permit, &transmit.header, datagram);
+            let header = &transmit.header;
+            let sealed = match body {
+                Body::Elsewhere(body) => self.key.seal_from(permit, header, body, datagram),
+                Body::Written { copied } => {
+                    self.copied += copied;
+                    self.key.seal(permit, header, datagram)
+                }
+            };
             sealed.map_err(|error| error.to_string())
         });
         if sealed.is_err() {
@@ -140,27 +145,50 @@ impl SealRun {
         sealed
     }
 
-    /// The packets and their sealed datagrams.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = (&Transmit, &[u8])> {
-        let mut rest = &self.datagrams[..];
-        self.packets.iter().map(move |packet| {
+    /// Puts the sealed datagrams into `out`, from addresses that `source` chooses.
+    pub(crate) fn leave(&mut self, source: &Source, out: &mut impl Outbox) {
+        let (Some(memory), [first, others @ ..]) = (self.sealed.take(), &self.packets[..]) else {
+            return;
+        };
+        let path = self.path;
+        let goes_along = |packet: &Sealing| packet.transmit.to == first.transmit.to;
+        if others.iter().all(goes_along) {
+            let to = source.tuple(path, &first.transmit.to);
+            let mut lens = self.packets.iter().map(Sealing::len);
+            self.copied += out.push_sealed(&to, memory, &mut lens);
+            return;
+        }
+        // Only while the path is being looked for.
+        let mut rest = &memory[..];
+        for packet in &self.packets {
             let (datagram, behind) = rest.split_at(packet.len());
+            let to = source.tuple(path, &packet.transmit.to);
+            out.push(&to, datagram.len()).copy_from_slice(datagram);
+            self.copied += datagram.len();
             rest = behind;
-            (&packet.transmit, datagram)
-        })
+        }
     }
 }
 
-/// What a packet carries, before it is sealed. How many bytes of it are of symbols that were there and have been copied.
-pub(crate) fn write_body<'a>(
+/// What a packet carries, before it is sealed.
+pub(crate) enum Body<'a> {
+    /// These bytes, from where they are sealed into the datagram.
+    Elsewhere(&'a [u8]),
+    /// It has been written into the datagram, and so many bytes of it were copied from symbols that were there.
+    Written { copied: usize },
+}
+
+/// What `datagram` is to carry. A source symbol alone is not copied into it, but sealed into it.
+pub(crate) fn body_of<'a>(
     symbols_of: impl Fn(Slot) -> Option<&'a TxSymbols>,
-    transmit: &Transmit,
+    transmit: &'a Transmit,
     workshop: &mut Workshop,
-    body: &mut [u8],
-) -> Result<usize, String> {
+    datagram: &mut [u8],
+) -> Result<Body<'a>, String> {
+    let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
     let mut copied = 0;
     match &transmit.content {
-        Content::Control(frames) => body.copy_from_slice(frames),
+        Content::Control(frames) => return Ok(Body::Elsewhere(frames)),
         Content::Window { span, slots, row } => {
             let mut blocks = Vec::with_capacity(slots.len());
             for slot in slots {
@@ -181,9 +209,10 @@ pub(crate) fn write_body<'a>(
         }
         Content::Symbol { slot, symbol } => {
             let block = symbols_of(*slot).ok_or(GONE)?;
-            copied += match transmit.fragment {
-                None => write_symbol(block, *symbol, workshop, body)?,
-                Some(part) => write_part(block, *symbol, part, workshop, body)?,
+            copied += match (transmit.fragment, *symbol) {
+                (None, SymbolId::Source(index)) => return Ok(Body::Elsewhere(block.source(index))),
+                (None, repair) => write_symbol(block, repair, workshop, body)?,
+                (Some(part), symbol) => write_part(block, symbol, part, workshop, body)?,
             };
         }
         Content::Bundle {
@@ -206,7 +235,7 @@ pub(crate) fn write_body<'a>(
             }
         }
     }
-    Ok(copied)
+    Ok(Body::Written { copied })
 }
 
 /// Writes what comes before a symbol: where the symbol goes, and what is behind it.

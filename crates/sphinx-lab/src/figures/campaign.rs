@@ -107,6 +107,10 @@ fn one_after_the_other<C: Case>(
         };
         let mut taken =
             (freed.wait_while(lock(), has_no_room)).unwrap_or_else(PoisonError::into_inner);
+        // Whoever has waited for room may have been told to stop meanwhile.
+        if studio.stop.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let Some(case) = taken.cases.pop() else {
             return Ok(());
         };

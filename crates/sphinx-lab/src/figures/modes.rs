@@ -45,9 +45,11 @@ const SWEEPS: [Sweep; 2] = [
     Sweep {
         part: "thin",
         title: "A thin stream",
-        about: "200 bytes every 20 ms, RTT 50 ms: games, shells, control. Late is what comes more than 25 ms behind the path's own \
-                25 ms. `sphinx` and `sphinx-bundle-0` are streams, with and without bundling; all bytes count that go over the link, \
-                handshakes and ends included, which weighs more the fewer bytes there are.",
+        about: "200 bytes every 20 ms for a minute, RTT 50 ms: games, shells, control. Late is what comes more than 25 ms behind the \
+                path's own 25 ms. `sphinx`, `sphinx-8-streams` and `sphinx-bundle-0` are streams. Over one stream a message is there \
+                when all before it are; over eight in turn hardly any waits for another. With `sphinx-bundle-0` nothing is bundled. \
+                All bytes count that go over the link, handshakes and ends included, and what is sent ahead before a path is known, \
+                both of which weigh more the shorter a session is.",
         x_label: "packet loss rate (%)",
         x: loss_percent,
         is_x_logarithmic: false,

@@ -9,6 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 use serde::Serialize;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use sphinx_netdev::{netns::Namespace, tcp};
@@ -17,6 +21,8 @@ use super::bed::{Bed, left_address, middle_address};
 
 /// Between two looks at the clock while nothing moves.
 const POLL: Duration = Duration::from_millis(20);
+/// Between two looks at whether it is over, for whoever waits for its time.
+const NAP: Duration = Duration::from_millis(100);
 const BLOCK_BYTES: usize = 1 << 16;
 /// Between two looks at the sender's window.
 const WINDOWS: Duration = Duration::from_millis(10);
@@ -73,6 +79,17 @@ pub(super) struct Until<'a> {
 impl Until<'_> {
     pub(super) fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || Instant::now() >= self.deadline
+    }
+
+    /// Waits for a time, or until it is over.
+    pub(super) fn wait(&self, at: Instant) {
+        while !self.is_over() {
+            let left = at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::sleep(left.min(NAP));
+        }
     }
 
     /// Does something with a socket again while it only says that there is nothing to do yet; none when it is over.
@@ -225,12 +242,30 @@ pub(super) fn connect(
     };
     let socket = host.run(open)??;
     socket.set_tcp_congestion(congestion.as_bytes())?;
-    let limit = until.deadline.saturating_duration_since(Instant::now());
-    match socket.connect_timeout(&target.into(), limit.max(Duration::from_millis(1))) {
-        Ok(()) => with_timeouts(socket.into()).map(Some),
-        Err(error) if is_temporary(error.kind()) => Ok(None),
-        Err(error) => Err(error),
+    // Nobody can be told to stop in a call that blocks until the end.
+    socket.set_nonblocking(true)?;
+    match socket.connect(&target.into()) {
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        result => result?,
     }
+    let poll_time = Timespec::try_from(POLL).ok();
+    let look = || {
+        let mut files = [PollFd::new(&socket, PollFlags::OUT)];
+        match poll(&mut files, poll_time.as_ref())? {
+            0 => Err(ErrorKind::WouldBlock.into()),
+            _ => Ok(()),
+        }
+    };
+    if until.retry(look)?.is_none() {
+        return Ok(None);
+    }
+    match socket.take_error()? {
+        None => {}
+        Some(error) if is_temporary(error.kind()) => return Ok(None),
+        Some(error) => return Err(error),
+    }
+    socket.set_nonblocking(false)?;
+    with_timeouts(socket.into()).map(Some)
 }
 
 fn with_timeouts(stream: TcpStream) -> io::Result<TcpStream> {
@@ -345,6 +380,42 @@ fn field(text: &str, wanted: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The queue of a listener is full: a further connection comes to no end.
+    #[test]
+    fn whoever_connects_is_told_to_stop() {
+        let host = Namespace::current().expect("a namespace");
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        listener.bind(&local.into()).expect("a port");
+        listener.listen(0).expect("a listener");
+        let target = listener.local_addr().expect("an address");
+        let target = target.as_socket().expect("an address of IP");
+        let hour = Duration::from_secs(3600);
+        let none = AtomicBool::new(false);
+        let until = Until {
+            deadline: Instant::now() + hour,
+            stop: &none,
+        };
+        let first = connect(&host, target, "reno", until).expect("a connection");
+        assert!(first.is_some());
+        let stop = AtomicBool::new(false);
+        let until = Until {
+            stop: &stop,
+            ..until
+        };
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                until.wait(Instant::now() + hour);
+                until.is_over()
+            });
+            let connecting = scope.spawn(|| connect(&host, target, "reno", until));
+            stop.store(true, Ordering::Relaxed);
+            assert!(waiting.join().expect("no panic"));
+            let connected = connecting.join().expect("no panic");
+            assert!(connected.expect("no error").is_none());
+        });
+    }
 
     #[test]
     fn the_kernels_numbers_are_found_by_name() {

@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -28,7 +29,7 @@ pub use self::steering::Steering;
 use crate::queue::FrameQueue;
 use crate::{
     Capabilities, Counters, Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Ready,
-    Received, Waker,
+    Received, Waker, Written,
 };
 
 /// Room for anything that the kernel can join into one buffer.
@@ -108,6 +109,7 @@ pub struct UdpIo {
     waker: Waker,
     /// What is waited for, if there are several sockets.
     group: Option<Group>,
+    busy_poll: Duration,
 }
 
 /// The half of a [`UdpIo`] that receives. The kernel writes into its buffers, of which one holds whatever GRO
@@ -245,6 +247,7 @@ impl UdpIo {
             },
             waker: Waker::new()?,
             group: None,
+            busy_poll: Duration::ZERO,
         })
     }
 
@@ -351,11 +354,22 @@ impl PacketIo for UdpIo {
         self.waker.clone()
     }
 
+    fn expect_busy_polling(&mut self, time: Duration) {
+        self.busy_poll = time;
+        for rx in self.rx.others.iter().chain([&self.rx]) {
+            options::busy_poll(rx.socket.as_fd(), time);
+        }
+    }
+
     fn attach(&mut self, local: IpAddr, device: Option<&str>) -> io::Result<()> {
         self.attach_with(&UdpConfig {
             device: device.map(str::to_owned),
             ..UdpConfig::new((local, 0).into())
-        })
+        })?;
+        if !self.busy_poll.is_zero() {
+            self.expect_busy_polling(self.busy_poll);
+        }
+        Ok(())
     }
 
     fn counters(&self) -> Counters {
@@ -407,6 +421,13 @@ impl PacketRx for UdpRx {
         }
     }
 
+    fn exchange(&mut self, index: usize, memory: &mut Vec<u8>) -> bool {
+        match self.batch_of.checked_sub(1) {
+            None => self.receiver.exchange(index, memory),
+            Some(other) => self.others[other].receiver.exchange(index, memory),
+        }
+    }
+
     fn take_refused(&mut self) -> Vec<SocketAddr> {
         let mut refused = self.errors.take_refused();
         for other in &mut self.others {
@@ -418,12 +439,19 @@ impl PacketRx for UdpRx {
 
 impl PacketTx for UdpTx {
     fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]> {
-        let from = |place: &IpAddr| Some(*place) == to.local_ip;
-        let mut others = self.others.iter_mut();
-        if let Some((_, tx)) = others.find(|(place, _)| from(place)) {
-            return tx.frames.frame(to, len, tx.sender.segments_max());
-        }
-        self.frames.frame(to, len, self.sender.segments_max())
+        let (frames, segments_max) = self.frames_to(to);
+        frames.frame(to, len, segments_max)
+    }
+
+    fn take_over(
+        &mut self,
+        to: &Destination,
+        memory: Written,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        let (frames, segments_max) = self.frames_to(to);
+        frames.take_over(to, memory, lens, segments_max);
+        0
     }
 
     fn taken_bytes(&self) -> usize {
@@ -445,11 +473,21 @@ impl PacketTx for UdpTx {
 }
 
 impl UdpTx {
+    /// Those of the socket that sends from the address which `to` names, and how many datagrams it sends at once.
+    fn frames_to(&mut self, to: &Destination) -> (&mut FrameQueue, usize) {
+        let from = |place: &IpAddr| Some(*place) == to.local_ip;
+        let mut others = self.others.iter_mut();
+        match others.find(|(place, _)| from(place)) {
+            Some((_, tx)) => (&mut tx.frames, tx.sender.segments_max()),
+            None => (&mut self.frames, self.sender.segments_max()),
+        }
+    }
+
     fn flush_own(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
         let (socket, counters) = (self.socket.as_fd(), &mut self.counters);
         let sender = &mut self.sender;
-        let all = self.frames.flush(dropped, |arena, transmits, drops| {
-            sender.send(socket, arena, transmits, drops, counters)
+        let all = self.frames.flush(dropped, |memory, transmits, drops| {
+            sender.send(socket, memory, transmits, drops, counters)
         });
         if self.sender.take_interrupted() {
             self.errors_expected.store(true, Ordering::Relaxed);

@@ -2,21 +2,25 @@
 //! `docs/ack-path.md`, whose section numbers comments give).
 //!
 //! `ack` compares two of them, `queue` is the link's, fair to each flow, `beyond` looks whether packets wait behind it, `ratio` lets fewer of them go
-//! while that queue is long.
+//! while that queue is long, and `marks` tells another machine of that.
 
 mod ack;
 mod beyond;
+mod marks;
 mod queue;
 mod ratio;
 
 use serde::Serialize;
 
 use self::ratio::Ratio;
-pub use self::ratio::{AckCc, RATIO_MAX};
 pub(crate) use self::{
     ack::{Ack, Stream},
     beyond::Beyond,
     queue::Queue,
+};
+pub use self::{
+    marks::{Mark, MarkOpener, MarkPost, MarkSealer},
+    ratio::{AckCc, Marks, RATIO_MAX},
 };
 use crate::{Cause, Output, Time, segment::Segment, stats::Counts};
 
@@ -149,6 +153,21 @@ impl Acks {
     /// When something goes by itself.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.held.as_ref().map(|_| self.next)
+    }
+
+    /// The machine that has the queue says that they wait too long.
+    pub(crate) fn hear_mark(&mut self, now: Time) {
+        self.ratio.hear(now);
+    }
+
+    /// Whether that was said lately, and has not been looked at.
+    pub(crate) fn take_mark(&mut self, now: Time) -> bool {
+        self.ratio.take_mark(now)
+    }
+
+    /// Whether it is time to say so.
+    pub(crate) fn may_tell(&mut self, now: Time) -> bool {
+        self.ratio.may_tell(now)
     }
 
     /// A packet came from the link that echoes this timestamp.

@@ -16,15 +16,34 @@ const MARK_NS: Time = 50 * MS;
 /// A round trip of a connection of which none is known, as it has no timestamps or nothing comes back.
 const ROUND_NS: Time = 1_000 * MS;
 
+/// A flow is told of no more often: less than any round trip over a link on which packets wait.
+const TELL_NS: Time = 20 * MS;
+
+/// Where acknowledgements wait, and where fewer go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Marks {
+    /// Both here.
+    #[default]
+    Own,
+    /// They wait here; an agent of the machine that sends them is told ([`Agent::poll_mark`](crate::Agent::poll_mark)).
+    Tell,
+    /// Fewer go on here; an agent in front of the link tells when ([`Agent::handle_mark`](crate::Agent::handle_mark)).
+    Hear,
+}
+
 /// How acknowledgements become fewer while they wait for the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AckCc {
-    /// The agent's own queue in front of the hop, if [`AckFilter::queue`](super::AckFilter::queue) is none. One of the two has to be there.
+    /// The agent's own queue in front of the hop, if [`AckFilter::queue`](super::AckFilter::queue) is none. One of the two has to be there, but with
+    /// [`Marks::Hear`].
     pub queue: Option<ReturnQueue>,
     /// How long a flow's packets may wait there before it is marked, in nanoseconds.
     pub mark_ns: Time,
     /// For how many acknowledgements one goes on at most; [`RATIO_MAX`] at most.
     pub most: u32,
+    /// Whether another agent has a part in it.
+    pub marks: Marks,
 }
 
 impl Default for AckCc {
@@ -33,6 +52,7 @@ impl Default for AckCc {
             queue: None,
             mark_ns: MARK_NS,
             most: RATIO,
+            marks: Marks::Own,
         }
     }
 }
@@ -51,6 +71,9 @@ pub(super) struct Ratio {
     before: u32,
     /// Since the last one that went on.
     since: u32,
+    /// When another agent said that they wait too long, and when one was told of it.
+    heard: Option<Time>,
+    told: Option<Time>,
 }
 
 impl Default for Ratio {
@@ -63,6 +86,8 @@ impl Default for Ratio {
             seen: 0,
             before: 0,
             since: 0,
+            heard: None,
+            told: None,
         }
     }
 }
@@ -73,6 +98,24 @@ impl Ratio {
         if let Some((Some(sent), _)) = self.round {
             self.is_over |= echo.wrapping_sub(sent) as i32 >= 0;
         }
+    }
+
+    pub(super) fn hear(&mut self, now: Time) {
+        self.heard = Some(now);
+    }
+
+    /// One that was said long ago is of another queue than there is now.
+    pub(super) fn take_mark(&mut self, now: Time) -> bool {
+        let heard = self.heard.take();
+        heard.is_some_and(|at| now.saturating_sub(at) < ROUND_NS)
+    }
+
+    pub(super) fn may_tell(&mut self, now: Time) -> bool {
+        let may = self.told.is_none_or(|at| now.saturating_sub(at) >= TELL_NS);
+        if may {
+            self.told = Some(now);
+        }
+        may
     }
 
     /// An acknowledgement has come.
@@ -86,7 +129,7 @@ impl Ratio {
         let (_, began) = *self.round.get_or_insert((sent, now));
         if self.is_over || now.saturating_sub(began) >= ROUND_NS {
             if !self.is_doubled {
-                self.ratio = self.ratio.saturating_sub(1);
+                self.ratio = self.ratio.saturating_sub(1).max(1);
             }
             (self.before, self.seen) = (self.seen, 0);
             (self.is_over, self.is_doubled) = (false, false);

@@ -4,7 +4,7 @@
 use super::Agent;
 use crate::{
     Cause, FlowKey, Output, Side, Time,
-    acks::{self, Ack, Acks, Pace},
+    acks::{self, Ack, Acks, Mark, Marks, Pace},
     flow::Flow,
     radio::Queue,
     returning::Returning,
@@ -13,7 +13,32 @@ use crate::{
     stats::Counts,
 };
 
+/// Marks that nobody has taken.
+const MARKS_MAX: usize = 1024;
+
 impl Agent {
+    /// An agent in front of the thin link says that acknowledgements of a flow wait there too long. Only one that hears ([`Marks::Hear`]) does something
+    /// about it, and only for flows that it knows.
+    pub fn handle_mark(&mut self, now: Time, mark: &Mark) {
+        self.now = self.now.max(now);
+        let hears = self.config.ack_cc.is_some_and(|cc| cc.marks == Marks::Hear);
+        if !hears || self.is_overloaded() {
+            return;
+        }
+        let Some(mut flow) = self.table.take(&mark.flow) else {
+            return;
+        };
+        if let Some(acks) = flow.acks.as_mut() {
+            acks.hear_mark(self.now);
+        }
+        self.table.put(self.now, mark.flow, flow);
+    }
+
+    /// The next mark for the agent of the machine that sends acknowledgements ([`Marks::Tell`]).
+    pub fn poll_mark(&mut self) -> Option<Mark> {
+        self.marks.pop_front()
+    }
+
     /// Whether packets from this side go over the hop.
     pub(super) fn goes_over_hop(&self, from: Side) -> bool {
         from == self.config.place.sender()
@@ -76,7 +101,7 @@ impl Agent {
         let Some(acks) = &mut flow.acks else {
             return self.leave_paced(key, output, None, flow);
         };
-        let pace = self.pace(key);
+        let pace = self.pace(key, acks, &mut flow.counts);
         let mut out = std::mem::take(&mut self.departing);
         let counts = &mut flow.counts;
         acks.offer(self.now, pace, (segment, output), counts, &mut out);
@@ -86,19 +111,35 @@ impl Agent {
         self.departing = out;
     }
 
-    /// Which acknowledgements of a flow wait.
-    fn pace(&self, key: FlowKey) -> Pace {
-        match (self.config.ack_filter, self.config.ack_cc) {
-            (_, Some(cc)) => {
-                let waited = self.fair.as_ref();
-                let waited = waited.map_or(0, |fair| fair.waited(self.now, Some(key)));
-                Pace::Ratio {
-                    most: cc.most,
-                    marked: waited > cc.mark_ns,
+    /// Which acknowledgements of a flow wait. Tells another agent if it is for that one to let fewer go.
+    fn pace(&mut self, key: FlowKey, acks: &mut Acks, counts: &mut Counts) -> Pace {
+        let Some(cc) = self.config.ack_cc else {
+            let every = self.config.ack_filter.and_then(|filter| filter.every_ns);
+            return every.map_or(Pace::AtOnce, Pace::Every);
+        };
+        let waits = self
+            .fair
+            .as_ref()
+            .is_some_and(|fair| fair.waited(self.now, Some(key)) > cc.mark_ns);
+        let most = cc.most;
+        match cc.marks {
+            Marks::Own => Pace::Ratio {
+                most,
+                marked: waits,
+            },
+            Marks::Hear => Pace::Ratio {
+                most,
+                marked: acks.take_mark(self.now),
+            },
+            Marks::Tell => {
+                if waits && acks.may_tell(self.now) {
+                    counts.acks_marked += 1;
+                    if !self.config.dry_run && self.marks.len() < MARKS_MAX {
+                        self.marks.push_back(Mark { flow: key });
+                    }
                 }
+                Pace::AtOnce
             }
-            (Some(filter), None) => filter.every_ns.map_or(Pace::AtOnce, Pace::Every),
-            (None, None) => Pace::AtOnce,
         }
     }
 

@@ -36,6 +36,16 @@ impl Hop {
         self.pace.between += segment.packet.len() as u64;
     }
 
+    /// When a segment would have come if no queue had delayed it; `None` if that is not known.
+    pub(super) fn undelayed(&self, now: Time, segment: &Segment) -> Option<Time> {
+        let (sent, _) = segment.options.timestamps?;
+        let waited = self
+            .delay
+            .of(now, sent)?
+            .saturating_sub(self.delay.relative.base());
+        Some(now.saturating_sub(waited))
+    }
+
     /// A segment came for the first time, behind so many bytes that are missing; whether they were
     /// probably dropped by a queue.
     pub(super) fn is_congestion(&mut self, now: Time, segment: &Segment, missing: u64) -> bool {
@@ -97,10 +107,8 @@ impl Delay {
             self.usable = false;
             return;
         };
-        let (start, first) = *self.first.get_or_insert((now, sent));
-        let clock = i64::from(sent.wrapping_sub(first) as i32) * MS as i64;
-        let arrived = ORIGIN_NS + now.saturating_sub(start);
-        let relative = arrived.saturating_add_signed(-clock);
+        self.first.get_or_insert((now, sent));
+        let relative = self.of(now, sent).unwrap_or(0);
         self.usable &= relative >= ORIGIN_NS - AHEAD_NS_MAX;
         self.last = relative;
         self.relative.add(now, relative);
@@ -109,6 +117,14 @@ impl Delay {
             self.longest_since = now;
         }
         self.longest[0] = self.longest[0].max(relative);
+    }
+
+    /// The delay of what was sent by this timestamp and comes now, compared with the first one's; `None` before that.
+    fn of(&self, now: Time, sent: u32) -> Option<Time> {
+        let (start, first) = self.first?;
+        let clock = i64::from(sent.wrapping_sub(first) as i32) * MS as i64;
+        let arrived = ORIGIN_NS + now.saturating_sub(start);
+        Some(arrived.saturating_add_signed(-clock))
     }
 
     /// Whether the queue was about as long as it ever gets. Only then does one drop that has no other

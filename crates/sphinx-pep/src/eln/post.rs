@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{SocketAddr, UdpSocket},
 };
 
 use rustix::fd::{AsFd, BorrowedFd};
@@ -102,11 +102,8 @@ impl Post {
             return Ok(());
         };
         let sealed = sealer.seal(report);
-        let address = match (report.flow.mobile.ip(), self.socket.local_addr()?) {
-            (IpAddr::V4(address), SocketAddr::V6(_)) => address.to_ipv6_mapped().into(),
-            (address, _) => address,
-        };
-        self.socket.send_to(&sealed, (address, *port)).map(|_| ())
+        let peer = SocketAddr::new(report.flow.mobile.ip(), *port);
+        sealed::send(&self.socket, &sealed, peer)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a mobile host sends, seen behind the hop (rules §2.1).
 
 use super::{LossReport, RANGES_MAX, hop::Hop};
-use crate::{FlowKey, Time, segment::Segment, sequence::nearest, snoop::Rtt, stats::Counts};
+use crate::{FlowKey, MS, Time, segment::Segment, sequence::nearest, snoop::Rtt, stats::Counts};
 
 /// Holes of one flow that are followed; of more, the sender hears.
 const HOLES_MAX: usize = 64;
@@ -9,6 +9,8 @@ const HOLES_MAX: usize = 64;
 const THRESHOLDS: [u32; 2] = [1, 3];
 /// How often one hole is reported.
 const REPORTS_MAX: u32 = 8;
+/// By so much a segment has to have left behind a repair to tell that this was lost: timestamps tell milliseconds, and agents are late at times.
+const MARGIN_NS: Time = 5 * MS;
 
 /// Something that is missing, and that the hop has lost.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,8 @@ struct Hole {
     reports: u32,
     /// When it was last reported.
     at: Time,
+    /// Something has come that left the mobile host later than the repair: that was lost, or the report.
+    overtaken: bool,
 }
 
 /// The upload of one flow.
@@ -27,6 +31,8 @@ struct Hole {
 pub(crate) struct Watch {
     /// Position behind the last byte that has come.
     highest: u64,
+    /// When something has come last.
+    came: Time,
     holes: Vec<Hole>,
     /// From a report to what it asks for.
     answers: Rtt,
@@ -42,6 +48,7 @@ impl Watch {
     pub(crate) fn new(first: u64) -> Watch {
         Watch {
             highest: first,
+            came: 0,
             holes: Vec::new(),
             answers: Rtt::new(),
             hop: Hop::default(),
@@ -80,6 +87,8 @@ impl Watch {
             self.highest = self.highest.max(end);
             return;
         }
+        self.came = now;
+        self.see_overtaken(now, segment);
         if start < self.highest {
             self.hop.again(segment);
             self.fill(now, start, end);
@@ -98,6 +107,7 @@ impl Watch {
                     behind: 0,
                     reports: 0,
                     at: now,
+                    overtaken: false,
                 });
             }
         }
@@ -110,6 +120,24 @@ impl Watch {
     pub(crate) fn acknowledgment(&mut self, segment: &Segment) {
         let position = nearest(self.highest, segment.acknowledgment);
         self.holes.retain(|hole| hole.end > position);
+    }
+
+    /// What a segment that comes now tells of repairs that left before it (RACK, RFC 8985). They may wait in front of the hop for longer than any repair
+    /// before; to ask for more of them meanwhile would make the queue longer still.
+    fn see_overtaken(&mut self, now: Time, segment: &Segment) {
+        if self.reorders > 0 || self.holes.is_empty() {
+            return;
+        }
+        let Some(undelayed) = self.hop.undelayed(now, segment) else {
+            return;
+        };
+        let answer = match self.answers.base() {
+            0 => return,
+            base => base + MARGIN_NS,
+        };
+        for hole in &mut self.holes {
+            hole.overtaken |= hole.reports > 0 && undelayed > hole.at.saturating_add(answer);
+        }
     }
 
     /// A part of what was missing has come.
@@ -144,9 +172,12 @@ impl Watch {
         match hole.reports {
             0 => (hole.behind >= THRESHOLDS[self.reorders]).then_some(0),
             REPORTS_MAX.. => None,
+            _ if hole.overtaken => Some(0),
             reports => {
-                let timeout = self.answers.timeout() << (reports - 1);
-                Some(hole.at.saturating_add(timeout))
+                let backoff = (reports - 1).max(self.answers.backoff()).min(REPORTS_MAX);
+                // Repairs may wait behind what comes now.
+                let since = hole.at.max(self.came);
+                Some(since.saturating_add(self.answers.timeout() << backoff))
             }
         }
     }
@@ -162,13 +193,19 @@ impl Watch {
         }
         let mut holes = std::mem::take(&mut self.holes);
         let due = |hole: &&mut Hole| self.due(hole).is_some_and(|at| at <= now);
-        let mut ranges = Vec::new();
+        let (mut ranges, mut backs_off) = (Vec::new(), false);
         for hole in holes.iter_mut().filter(due).take(RANGES_MAX) {
+            if hole.reports == 1 && !hole.overtaken {
+                backs_off = true;
+            }
             hole.reports += 1;
-            hole.at = now;
+            (hole.at, hole.overtaken) = (now, false);
             ranges.push((hole.start as u32, hole.end as u32));
         }
         self.holes = holes;
+        if backs_off {
+            self.answers.back_off();
+        }
         Some(LossReport { flow, ranges })
     }
 }

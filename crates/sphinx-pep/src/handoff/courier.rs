@@ -2,8 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, UdpSocket},
-    time::SystemTime,
+    net::{SocketAddr, UdpSocket},
 };
 
 use rustix::{
@@ -12,7 +11,10 @@ use rustix::{
 };
 
 use super::{Opener, Sealer};
-use crate::{Agent, Key, Time, sealed};
+use crate::{
+    Agent, Key, Time,
+    sealed::{self, time_of_day},
+};
 
 /// Most datagrams read or sent before packets have their turn.
 const BATCH: usize = 64;
@@ -95,12 +97,7 @@ impl Courier {
     }
 
     fn send(&self, peer: SocketAddr, datagram: &[u8]) -> io::Result<()> {
-        let address = match (peer.ip(), self.socket.local_addr()?) {
-            (IpAddr::V4(address), SocketAddr::V6(_)) => address.to_ipv6_mapped().into(),
-            (address, _) => address,
-        };
-        let sent = self.socket.send_to(datagram, (address, peer.port()));
-        sent.map(|_| ())
+        sealed::send(&self.socket, datagram, peer)
     }
 
     /// What to wait for.
@@ -112,12 +109,6 @@ impl Courier {
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }
-}
-
-/// Nanoseconds since 1970.
-fn time_of_day() -> u64 {
-    let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -160,12 +160,12 @@ impl Handover {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::FlowKey;
 
     /// Messages with everything in them and with as little as there may be.
-    pub(in super::super) fn messages() -> [Handover; 2] {
+    pub(crate) fn messages() -> [Handover; 2] {
         let full = Handover {
             flow: FlowKey {
                 fixed: ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 443).into(),

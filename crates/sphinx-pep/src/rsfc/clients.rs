@@ -14,6 +14,7 @@ const SILENT_NS: Time = 1_000 * MS;
 struct Share {
     key: FlowKey,
     rate: u64,
+    link: u64,
     /// What its packets waited when one came last.
     waited: Time,
     at: Time,
@@ -24,6 +25,8 @@ struct Share {
 pub(super) struct Common {
     /// Its share of what all of them have, in bytes per second.
     pub(super) rate: u64,
+    /// The same of what all of them have while their packets wait.
+    pub(super) link: u64,
     /// What its packets wait at least, as those of others have: a queue drains no faster than time passes.
     pub(super) waited: Time,
 }
@@ -33,14 +36,21 @@ pub(super) struct Common {
 pub(crate) struct Clients(HashMap<IpAddr, Vec<Share>>);
 
 impl Clients {
-    /// An upload comes at this rate, in bytes per second, and its packets wait so long.
-    pub(super) fn share(&mut self, now: Time, key: FlowKey, rate: u64, waited: Time) -> Common {
+    /// An upload comes at this rate, and at another one while its packets wait, in bytes per second, and they wait so long.
+    pub(super) fn share(
+        &mut self,
+        now: Time,
+        key: FlowKey,
+        (rate, link): (u64, u64),
+        waited: Time,
+    ) -> Common {
         let is_live = |it: &Share| now.saturating_sub(it.at) < SILENT_NS;
         let host = key.mobile.ip();
         if self.0.len() >= CLIENTS_MAX && !self.0.contains_key(&host) {
             self.0.retain(|_, shares| shares.iter().any(is_live));
             if self.0.len() >= CLIENTS_MAX {
-                return Common { rate, waited: 0 };
+                let waited = 0;
+                return Common { rate, link, waited };
             }
         }
         let shares = self.0.entry(host).or_default();
@@ -52,13 +62,18 @@ impl Clients {
             shares.push(Share {
                 key,
                 rate,
+                link,
                 waited,
                 at: now,
             });
         }
-        let all: u128 = shares.iter().map(|it| u128::from(it.rate)).sum();
+        let mean = |of: fn(&Share) -> u64| {
+            let all: u128 = shares.iter().map(|it| u128::from(of(it))).sum();
+            u64::try_from(all / shares.len() as u128).unwrap_or(u64::MAX)
+        };
         Common {
-            rate: u64::try_from(all / shares.len() as u128).unwrap_or(rate),
+            rate: mean(|it| it.rate),
+            link: mean(|it| it.link),
             waited: longest,
         }
     }

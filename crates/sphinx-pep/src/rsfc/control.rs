@@ -42,6 +42,8 @@ pub(super) struct Control {
     mss: u64,
     state: State,
     window: u64,
+    /// What more is in flight while answers wait on their way.
+    more: u64,
     /// The next look.
     next: Time,
     /// Looks since the state began, and after how many the minimum is doubted.
@@ -59,6 +61,7 @@ impl Control {
             mss: mss.max(1),
             state: State::Open,
             window: 0,
+            more: 0,
             next: 0,
             rounds: 0,
             stay: STAY,
@@ -79,15 +82,20 @@ impl Control {
 
     /// The window, in bytes, if there is a bound.
     pub(super) fn window(&self) -> Option<u64> {
-        (self.state != State::Open).then_some(self.window)
+        match self.state {
+            State::Open => None,
+            // Nothing may wait then, here or there.
+            State::Monitor => Some(self.window),
+            _ => Some(self.window.saturating_add(self.more)),
+        }
     }
 
-    /// A packet has come; `rate` is what the upload may have, in bytes per second.
+    /// A packet has come; `rate` is what the upload has, and `link` what it may have, in bytes per second.
     pub(super) fn see(
         &mut self,
         now: Time,
         target: Option<Time>,
-        rate: u64,
+        (rate, link): (u64, u64),
         measure: &mut Measure,
     ) {
         let (Some(waited), Some(rtt_min)) = (measure.waited(), measure.rtt_min()) else {
@@ -99,10 +107,11 @@ impl Control {
         let target = target.unwrap_or(rtt_min);
         let round = measure.rtt().unwrap_or(rtt_min).max(ROUND_NS_MIN);
         let is_due = now >= self.next;
+        self.more = flight(link, measure.longer());
         match self.state {
             State::Open | State::Slow if waited > target => {
                 self.enter(State::Fast, now, round, rate, waited);
-                self.window = self.needed(rate, rtt_min);
+                self.window = self.needed(link, rtt_min);
             }
             State::Open | State::Yield => {}
             _ if !is_due => {}
@@ -117,13 +126,13 @@ impl Control {
                     self.enter(State::Slow, now, round, rate, waited);
                 }
             }
-            State::Fast => self.stay(now, target, rate, measure, (waited, rtt_min, round)),
+            State::Fast => self.stay(now, target, (rate, link), measure, (waited, rtt_min, round)),
             State::Probe => {
                 // By more than in SLOW: a large one takes long otherwise.
                 self.window += self.mss.max(self.before / 10);
                 self.next = now + round;
                 if self.grown() >= GROWN {
-                    self.judge(now, target, rate, measure, (waited, rtt_min, round));
+                    self.judge(now, target, (rate, link), measure, (waited, rtt_min, round));
                 }
             }
             State::Monitor => {
@@ -146,7 +155,7 @@ impl Control {
         &mut self,
         now: Time,
         target: Time,
-        rate: u64,
+        (rate, link): (u64, u64),
         measure: &mut Measure,
         (waited, rtt_min, round): (Time, Time, Time),
     ) {
@@ -157,7 +166,7 @@ impl Control {
             return self.enter(State::Slow, now, round, rate, waited);
         }
         if self.rounds <= self.stay {
-            self.window = self.needed(rate, rtt_min);
+            self.window = self.needed(link, rtt_min);
             return;
         }
         if waited > 2 * target || 2 * rate < self.rate {
@@ -177,7 +186,7 @@ impl Control {
         &mut self,
         now: Time,
         target: Time,
-        rate: u64,
+        (rate, link): (u64, u64),
         measure: &mut Measure,
         (waited, rtt_min, round): (Time, Time, Time),
     ) {
@@ -187,7 +196,7 @@ impl Control {
         }
         self.stay = (2 * self.stay).min(STAY_MAX);
         self.enter(State::Fast, now, round, rate, waited);
-        self.window = self.needed(rate, rtt_min);
+        self.window = self.needed(link, rtt_min);
     }
 
     /// Whether the rate has grown with the window, and what seems to wait does so as long as before.
@@ -213,9 +222,15 @@ impl Control {
     /// What a rate needs in flight where nothing waits: whole segments, as senders send no others, and one more, for which a receiver waits that
     /// acknowledges every other one.
     fn needed(&self, rate: u64, rtt_min: Time) -> u64 {
-        let bytes = u128::from(rate) * u128::from(rtt_min) / 1_000_000_000;
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX / 4);
-        let segments = bytes.div_ceil(self.mss) + 1;
+        let segments = flight(rate, rtt_min).div_ceil(self.mss) + 1;
         (segments * self.mss).max(self.window_min())
     }
+}
+
+/// What comes at a rate, in bytes per second, in so long.
+fn flight(rate: u64, time: Time) -> u64 {
+    let bytes = u128::from(rate) * u128::from(time) / 1_000_000_000;
+    u64::try_from(bytes)
+        .unwrap_or(u64::MAX / 4)
+        .min(u64::MAX / 4)
 }

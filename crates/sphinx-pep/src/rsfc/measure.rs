@@ -10,6 +10,8 @@ const RATE_NS_MIN: Time = 100 * MS;
 const LATELY: usize = 3;
 /// Round trips that are longer are of something that was lost.
 const RTT_NS_MAX: Time = 10_000 * MS;
+/// Where every packet has waited so long, the link was never idle, and what came is what it carries.
+const BUSY_NS: Time = 5 * MS;
 
 /// A minimum of the last while.
 #[derive(Debug)]
@@ -54,10 +56,16 @@ pub(super) struct Measure {
     beyond: Shortest,
     asked: Option<(u32, Time)>,
     last: Option<Time>,
+    /// The last two such times: one that is longer for itself is of a sender that had nothing to send.
+    recent: [Option<Time>; 2],
     /// From data here to its acknowledgement: the rest of the way.
     here: Shortest,
     passed: Option<(u64, Time)>,
     rate: u64,
+    /// What the link carries of it: the rate while packets wait, which others of the host share.
+    link: u64,
+    /// What the packets of this period have waited at least.
+    idlest: Option<Time>,
     flight_max: u64,
     bytes: u64,
     since: Option<Time>,
@@ -81,6 +89,11 @@ impl Measure {
         self.rate
     }
 
+    /// Bytes per second that come as long as packets wait: less than that is for want of a window.
+    pub(super) fn link_rate(&self) -> u64 {
+        self.link
+    }
+
     /// The most bytes that have come in a round trip.
     pub(super) fn flight_max(&self) -> u64 {
         self.flight_max
@@ -89,6 +102,20 @@ impl Measure {
     /// The shortest round trip.
     pub(super) fn rtt_min(&self) -> Option<Time> {
         Some(self.beyond.get()? + self.here.get()?)
+    }
+
+    /// By how much a round trip is longer at present than the shortest one, apart from what packets wait on their way here: answers wait too, behind a
+    /// download for example. A quarter of the shortest one is left out: a queue in front of the link of which nobody knows must not count as
+    /// such, or it would never end.
+    pub(super) fn longer(&self) -> Time {
+        let [Some(first), Some(second)] = self.recent else {
+            return 0;
+        };
+        let shortest = self.beyond.get().unwrap_or(Time::MAX);
+        first
+            .min(second)
+            .saturating_sub(shortest)
+            .saturating_sub(shortest / 4)
     }
 
     /// The last round trip, with what was waited.
@@ -100,6 +127,7 @@ impl Measure {
     pub(super) fn forget(&mut self) {
         self.given_up = self.delay.forget();
         self.beyond = Shortest::default();
+        self.recent = [None; 2];
         self.lately = [None; LATELY];
     }
 
@@ -114,6 +142,7 @@ impl Measure {
     pub(super) fn rebase(&mut self) {
         self.delay.rebase(self.waited().unwrap_or(0));
         self.beyond = Shortest::default();
+        self.recent = [None; 2];
         self.lately = [None; LATELY];
     }
 
@@ -149,8 +178,9 @@ impl Measure {
             let sample = now.saturating_sub(at);
             if sample < RTT_NS_MAX {
                 // Without what the packet has waited: where a queue never ends, no sample is without it.
-                self.beyond
-                    .add(now, sample.saturating_sub(waited.unwrap_or(0)));
+                let without = sample.saturating_sub(waited.unwrap_or(0));
+                self.beyond.add(now, without);
+                self.recent = [Some(without), self.recent[0]];
                 self.last = Some(sample);
             }
         }
@@ -160,6 +190,9 @@ impl Measure {
         self.passed.get_or_insert((end, now));
         let since = *self.since.get_or_insert(now);
         self.bytes += payload as u64;
+        let waited = waited.unwrap_or(0);
+        let idlest = self.idlest.map_or(waited, |idlest| idlest.min(waited));
+        self.idlest = Some(idlest);
         let elapsed = now.saturating_sub(since);
         let period = self.rtt_min().unwrap_or(0).max(RATE_NS_MIN);
         if elapsed >= period {
@@ -168,11 +201,15 @@ impl Measure {
             let flight = u128::from(rate) * u128::from(self.rtt().unwrap_or(0)) / 1_000_000_000;
             let flight = u64::try_from(flight).unwrap_or(u64::MAX);
             self.flight_max = self.flight_max.max(flight.min(u64::MAX / 8));
-            self.rate = match self.rate {
+            let with = |before: u64| match before {
                 0 => rate,
                 before => before.midpoint(rate),
             };
-            (self.bytes, self.since) = (0, Some(now));
+            self.rate = with(self.rate);
+            if idlest >= BUSY_NS || rate > self.link {
+                self.link = with(self.link);
+            }
+            (self.bytes, self.since, self.idlest) = (0, Some(now), None);
         }
     }
 

@@ -219,13 +219,14 @@ impl Upload {
         match context.settings.mode {
             Mode::Rsfc => {
                 self.ledbat = None;
-                let (rate, waited) = (self.measure.rate(), self.measure.waited().unwrap_or(0));
-                let common = context.clients.share(now, context.key, rate, waited);
+                let rates = (self.measure.rate(), self.measure.link_rate());
+                let waited = self.measure.waited().unwrap_or(0);
+                let common = context.clients.share(now, context.key, rates, waited);
                 if now.saturating_sub(self.bulk_since) < BEGINNING_NS {
                     self.measure.expect(common.waited);
                 }
-                self.control
-                    .see(now, target, common.rate, &mut self.measure);
+                let rates = (common.rate, common.link);
+                self.control.see(now, target, rates, &mut self.measure);
             }
             Mode::Rledbat => {
                 let ledbat = self.ledbat.get_or_insert_with(|| Ledbat::new(self.mss));

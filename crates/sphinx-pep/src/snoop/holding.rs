@@ -28,6 +28,9 @@ impl Snoop {
         let Some((first, _)) = self.own_holes().next() else {
             return Verdict::Tell;
         };
+        if self.leaves_alone() {
+            return Verdict::Yield(Release::Undeterred);
+        }
         if self
             .own_holes()
             .any(|(start, end)| !self.cache.covers(start, end))
@@ -115,6 +118,7 @@ impl Snoop {
             return;
         }
         counts.release(why);
+        self.reaction.told();
         self.congested |= why == Release::Congestion;
         self.yielded = Some(last);
     }

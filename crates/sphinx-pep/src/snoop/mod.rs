@@ -11,6 +11,7 @@ mod cache;
 mod classic;
 mod holding;
 mod moving;
+mod reaction;
 mod repair;
 mod reports;
 mod rtt;
@@ -22,6 +23,7 @@ use self::{
     cache::{Cache, Cached},
     classic::Classic,
     moving::Resuming,
+    reaction::Reaction,
 };
 pub(crate) use self::{
     moving::{RANGES_MAX, SPAN_MAX, State},
@@ -73,6 +75,8 @@ pub enum Release {
     SenderRepaired,
     /// Held for as long as is good for the sender.
     Time,
+    /// Losses do not slow the sender down.
+    Undeterred,
 }
 
 /// What a flow begins with.
@@ -134,6 +138,7 @@ pub(crate) struct Snoop {
     reported: Ranges,
     /// What the base station has reported lost, where that is needed.
     attributed: Option<Ranges>,
+    reaction: Reaction,
     acknowledged: u64,
     window: u16,
     ecn: u8,
@@ -175,6 +180,7 @@ impl Snoop {
             cache: Cache::default(),
             reported: Ranges::default(),
             attributed: setup.by_report.then(Ranges::default),
+            reaction: Reaction::default(),
             acknowledged: setup.first,
             window: 0,
             ecn: 0,
@@ -298,6 +304,18 @@ impl Snoop {
                 }
             }
         }
+    }
+
+    /// What is on its way, as far as is known.
+    fn flight(&self) -> u64 {
+        let sent = self.highest.saturating_sub(self.acknowledged);
+        sent.saturating_sub(self.reported.bytes_behind(self.acknowledged))
+    }
+
+    /// Whether nothing is repaired or held here, as the sender does as well without: an acknowledgement that comes late, and then says
+    /// much at once, would let BBR send more than the path has room for.
+    fn leaves_alone(&self) -> bool {
+        self.attributed.is_some() && self.reaction.is_undeterred()
     }
 
     /// Remembers what later segments are compared with.

@@ -16,11 +16,11 @@ const REMEMBERED_MAX: usize = 32;
 impl Snoop {
     /// Sends again what is missing and can be (§1.2 "dupACK").
     pub(super) fn repair(&mut self, context: &mut Context<'_>) {
-        if self.congested || self.window == 0 {
+        // Where losses are reported, that is done at once (`lost`), and again where that is reported.
+        if self.congested || self.window == 0 || self.attributed.is_some() {
             return;
         }
-        // Where losses are reported, that was asked before.
-        let asks = self.attributed.is_none() && self.yielded.is_none() && self.hidden.is_none();
+        let asks = self.yielded.is_none() && self.hidden.is_none();
         if asks && self.rtt.queue_stands() {
             let missing = self.holes().next().is_some();
             if missing {
@@ -29,7 +29,7 @@ impl Snoop {
         }
         let threshold = THRESHOLDS[self.reorders];
         let due: Vec<u64> = self
-            .missing(self.repairable())
+            .missing(self.holes())
             .filter(|&(start, cached)| {
                 let behind = match self.sack {
                     true => self
@@ -82,12 +82,6 @@ impl Snoop {
         self.holes().filter(move |(start, _)| *start >= from)
     }
 
-    /// The holes that are the agent's to repair.
-    fn repairable(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.holes()
-            .filter(|&(start, end)| self.is_attributed(start, end))
-    }
-
     /// Whether the hop has lost a range, as far as that has to be reported.
     pub(super) fn is_attributed(&self, start: u64, end: u64) -> bool {
         let attributed = self.attributed.as_ref();
@@ -106,6 +100,9 @@ impl Snoop {
                 continue;
             }
             attributed.add(left, right);
+            if self.leaves_alone() {
+                continue;
+            }
             let lost: Vec<u64> = self
                 .cache
                 .overlapping(left, right)
@@ -227,13 +224,15 @@ impl Snoop {
         if self.profile == Profile::Classic {
             return self.classic_timer();
         }
+        if self.attributed.is_some() {
+            return None;
+        }
         let is_whole = self.reported.is_empty() && self.classic.duplicates == 0;
         let candidate = match is_whole {
             true => None,
             false => self.first_missing(),
         };
-        let tails = self.attributed.is_none();
-        let head = || self.cache.at(self.acknowledged).filter(|_| tails);
+        let head = || self.cache.at(self.acknowledged);
         let candidate = candidate.or_else(head);
         candidate
             .filter(|(_, cached)| cached.repairs < REPAIRS_MAX && !self.is_outdated(cached))
@@ -243,7 +242,7 @@ impl Snoop {
     /// Apart from the usual case above, which has no holes to look through.
     #[inline(never)]
     fn first_missing(&self) -> Option<(u64, &Cached)> {
-        self.missing(self.repairable()).next()
+        self.missing(self.holes()).next()
     }
 
     pub(crate) fn timeout(&mut self, context: &mut Context<'_>) {

@@ -21,6 +21,9 @@ impl Snoop {
         if self.profile == Profile::Classic {
             return self.classic_acknowledgment(context, segment, position);
         }
+        if self.attributed.is_some() {
+            self.reaction.see(self.flight(), self.segment_bytes);
+        }
         let is_new = position > self.acknowledged;
         let reported = self.report(context, segment, position);
         if is_new {
@@ -217,6 +220,7 @@ impl Snoop {
         if self.yielded.is_some_and(|until| until <= position) {
             self.yielded = None;
             self.congested = false;
+            self.reaction.repaired();
         }
     }
 }

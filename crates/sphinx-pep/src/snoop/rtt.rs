@@ -85,12 +85,12 @@ impl Rtt {
     }
 
     /// Something is repaired because its time was over.
-    pub(super) fn back_off(&mut self) {
+    pub(crate) fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
     }
 
     /// How often the timeout is to be doubled.
-    pub(super) fn backoff(&self) -> u32 {
+    pub(crate) fn backoff(&self) -> u32 {
         self.backoff
     }
 

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod handoff;
+mod marks;
 mod upload;
 mod windows;
 

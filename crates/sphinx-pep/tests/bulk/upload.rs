@@ -15,14 +15,34 @@ use super::{
     END, ISN, MS, PAYLOAD, Time, WARM, answer_packet, common::Segment, data_packet, ends, number,
 };
 
-const RATE: u64 = 20_000_000;
-
 struct Case {
     agents: bool,
+    bbr: bool,
+    /// Of the hop.
+    rate: u64,
+    /// How long its queue is.
+    queue: Time,
+    /// One way, of the wired part.
+    wired: Time,
     loss: f64,
     /// Share of the reports that are lost themselves.
     deaf: u64,
     seed: u64,
+}
+
+impl Default for Case {
+    fn default() -> Case {
+        Case {
+            agents: true,
+            bbr: false,
+            rate: 20_000_000,
+            queue: 50 * MS,
+            wired: 48 * MS,
+            loss: 0.01,
+            deaf: 0,
+            seed: 1,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -68,8 +88,8 @@ impl Watched {
     }
 }
 
-/// The handshake: 4 ms over the hop, 96 ms on the wired side.
-fn open(mobile: &mut Watched, base: &mut Watched) -> Time {
+/// The handshake: 4 ms over the hop.
+fn open(mobile: &mut Watched, base: &mut Watched, wired: Time) -> Time {
     let [fixed_end, mobile_end] = ends();
     let syn = Segment {
         syn: true,
@@ -91,45 +111,62 @@ fn open(mobile: &mut Watched, base: &mut Watched) -> Time {
         ack: Some(78),
         ..syn.clone()
     };
+    let answered = 3 * MS + 2 * wired;
+    let opened = answered + 2 * MS;
     for (from, packet, at_base, at_mobile) in [
-        (Side::Mobile, syn.packet(mobile_end, fixed_end), 3, 1),
-        (Side::Fixed, answer.packet(fixed_end, mobile_end), 99, 101),
-        (Side::Mobile, third.packet(mobile_end, fixed_end), 103, 101),
+        (Side::Mobile, syn.packet(mobile_end, fixed_end), 3 * MS, MS),
+        (
+            Side::Fixed,
+            answer.packet(fixed_end, mobile_end),
+            answered,
+            opened,
+        ),
+        (
+            Side::Mobile,
+            third.packet(mobile_end, fixed_end),
+            opened + 2 * MS,
+            opened,
+        ),
     ] {
-        base.put(at_base * MS, from, packet.clone());
-        mobile.put(at_mobile * MS, from, packet);
+        base.put(at_base, from, packet.clone());
+        mobile.put(at_mobile, from, packet);
         while base.take().is_some() || mobile.take().is_some() {}
     }
-    103 * MS
+    opened + 2 * MS
 }
 
 fn run(case: &Case) -> Ended {
-    let link = |delay: u64, seed| LinkConfig {
-        delay: Duration::from_millis(delay),
+    let link = |delay: Time, seed| LinkConfig {
+        delay: Duration::from_nanos(delay),
         queue: Depth::Packets(100_000),
         seed,
         ..LinkConfig::default()
     };
     let hop = LinkConfig {
-        rate: Rate::Constant(RATE),
-        queue: Depth::Time(Duration::from_millis(50)),
+        rate: Rate::Constant(case.rate),
+        queue: Depth::Time(Duration::from_nanos(case.queue)),
         loss: Loss::Bernoulli(case.loss),
         records: 100_000,
-        ..link(2, case.seed)
+        ..link(2 * MS, case.seed)
     };
+    let (there, back) = (link(case.wired, 1), link(case.wired, 2));
     // Mobile to base, base to fixed, fixed to base, base to mobile.
-    let links = [hop, link(48, 1), link(48, 2), link(2, 3)];
+    let links = [hop, there, back, link(2 * MS, 3)];
     let mut links = links.map(|config| Link::new(config).expect("a link"));
     let mut agents = case
         .agents
         .then(|| (Watched::new(Place::Mobile), Watched::new(Place::Base)));
     let mut now = match &mut agents {
-        Some((mobile, base)) => open(mobile, base),
-        None => 103 * MS,
+        Some((mobile, base)) => open(mobile, base, case.wired),
+        None => 7 * MS + 2 * case.wired,
     };
     let [fixed_end, mobile_end] = ends();
     let way = [mobile_end, fixed_end];
-    let (start, mut sender, mut receiver) = (now, Sender::default(), Receiver::default());
+    let mut sender = match case.bbr {
+        true => Sender::with_bbr(),
+        false => Sender::default(),
+    };
+    let (start, mut receiver) = (now, Receiver::default());
     let mut reports: VecDeque<(Time, LossReport)> = VecDeque::new();
     let (mut warm, mut reported, mut count) = (0, BTreeSet::new(), 0_u64);
     while now < start + END {
@@ -285,9 +322,8 @@ fn a_cubic_upload_is_several_times_faster_and_the_reports_are_right() {
     for seed in 1..=5 {
         let case = |agents| Case {
             agents,
-            loss: 0.01,
-            deaf: 0,
             seed,
+            ..Case::default()
         };
         let (none, with) = (run(&case(false)), run(&case(true)));
         show("none", &none);
@@ -309,9 +345,8 @@ fn a_cubic_upload_is_several_times_faster_and_the_reports_are_right() {
 fn reports_that_are_lost_are_repeated() {
     let case = |agents| Case {
         agents,
-        loss: 0.01,
         deaf: 3,
-        seed: 1,
+        ..Case::default()
     };
     let (none, deaf) = (run(&case(false)), run(&case(true)));
     show("deaf", &deaf);
@@ -321,13 +356,45 @@ fn reports_that_are_lost_are_repeated() {
 #[test]
 fn nothing_is_reported_where_only_a_queue_drops() {
     let ended = run(&Case {
-        agents: true,
         loss: 0.0,
-        deaf: 0,
-        seed: 1,
+        ..Case::default()
     });
     show("no loss", &ended);
     let wrong = ended.reported.len();
     let most = ended.dropped.len() / 50;
     assert!(wrong <= most, "{wrong} of {}", ended.dropped.len());
+}
+
+/// Losses do not slow down BBR: with agents it has to be as fast as without.
+#[test]
+fn a_bbr_upload_is_no_slower() {
+    for (name, rate, queue, wired, loss, least) in [
+        ("50 ms, 32 KiB", 2_000_000, 128 * MS, 23 * MS, 0.042, 0.98),
+        ("100 ms, 32 KiB", 2_000_000, 128 * MS, 48 * MS, 0.042, 0.98),
+        ("100 ms, 8 KiB", 2_000_000, 128 * MS, 48 * MS, 0.16, 0.98),
+        ("20 Mbit/s, 1 %", 20_000_000, 50 * MS, 48 * MS, 0.01, 0.97),
+    ] {
+        let mut shares = Vec::new();
+        for seed in 1..=5 {
+            let [none, with] = [false, true].map(|agents| {
+                run(&Case {
+                    agents,
+                    bbr: true,
+                    rate,
+                    queue,
+                    wired,
+                    loss,
+                    seed,
+                    ..Case::default()
+                })
+            });
+            println!("{name}, seed {seed}");
+            show("none", &none);
+            show("eln", &with);
+            shares.push(with.mbit / none.mbit);
+        }
+        shares.sort_by(f64::total_cmp);
+        println!("{name}: {shares:.3?}");
+        assert!(shares[shares.len() / 2] >= least, "{name}: {shares:.3?}");
+    }
 }

@@ -15,6 +15,13 @@ const WAY: Time = 35 * MS;
 const SCALE: u8 = 7;
 /// Of the receiver, in its units.
 const WINDOW: u16 = 50_000;
+/// The first ports of the hosts that send, and of those that fetch.
+const UPLOADS: u16 = 40_000;
+const DOWNLOADS: u16 = 50_000;
+/// A megabyte, in segments.
+const DOWNLOAD: u64 = 1_000_000 / PAYLOAD as u64;
+/// Downwards, where anything goes there.
+const RATE_DOWN: u64 = 7_200_000;
 
 #[derive(Clone)]
 struct Case {
@@ -27,6 +34,8 @@ struct Case {
     aqm: Aqm,
     /// From then on, the way up takes so much longer.
     step: Option<(Time, Time)>,
+    /// A megabyte goes down every so often, over a link with a queue of its own, which makes the answers to the uploads wait.
+    downloads: Option<Time>,
     end: Time,
 }
 
@@ -40,6 +49,7 @@ impl Default for Case {
             queue: Depth::Bytes(1_000_000),
             aqm: Aqm::None,
             step: None,
+            downloads: None,
             end: 60 * SECOND,
         }
     }
@@ -79,8 +89,83 @@ impl Ended {
 }
 
 fn ends(of: usize) -> [SocketAddr; 2] {
-    let port = 40_000 + of as u16;
+    let port = UPLOADS + of as u16;
     [([192, 0, 2, 1], 443).into(), ([10, 0, 0, 9], port).into()]
+}
+
+/// A download beside the uploads, over a new connection each time. The agent has nothing to do with it.
+struct Download {
+    sender: Sender,
+    receiver: Receiver,
+    port: u16,
+    /// When the next one is due.
+    next: Time,
+}
+
+impl Download {
+    fn new(port: u16, next: Time) -> Download {
+        let mut sender = Sender::default();
+        sender.written = DOWNLOAD;
+        Download {
+            sender,
+            receiver: Receiver::default(),
+            port,
+            next,
+        }
+    }
+
+    fn ends(&self) -> [SocketAddr; 2] {
+        [
+            ([192, 0, 2, 1], 80).into(),
+            ([10, 0, 0, 9], self.port).into(),
+        ]
+    }
+
+    fn is_complete(&self) -> bool {
+        self.sender.oldest() == DOWNLOAD
+    }
+
+    fn next_event(&self, now: Time) -> Option<Time> {
+        match self.is_complete() {
+            true => Some(self.next.max(now)),
+            false => (self.sender.next_event(now).into_iter())
+                .chain(self.receiver.next_event())
+                .min(),
+        }
+    }
+}
+
+pub(crate) fn data(number: u64, now: Time, echo: u32) -> Segment {
+    Segment {
+        sequence: sequence(number),
+        ack: Some(78),
+        window: 1000,
+        timestamps: Some(((now / MS) as u32, echo)),
+        payload: vec![number as u8; PAYLOAD as usize],
+        ..Segment::default()
+    }
+}
+
+pub(crate) fn answer(answer: &Ack, now: Time) -> Segment {
+    let blocks = answer.blocks.iter();
+    Segment {
+        sequence: 78,
+        ack: Some(sequence(answer.next)),
+        window: WINDOW,
+        sack: blocks.map(|it| (sequence(it.0), sequence(it.1))).collect(),
+        timestamps: Some(((now / MS) as u32, answer.echo as u32)),
+        ..Segment::default()
+    }
+}
+
+/// What an answer says to a sender.
+pub(crate) fn read_answer(segment: &Segment, sender: &Sender) -> Ack {
+    let at = |sequence: u32| number(sequence, sender.oldest());
+    Ack {
+        next: at(segment.ack.expect("an acknowledgement")),
+        blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
+        echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
+    }
 }
 
 /// The first byte of a segment.
@@ -143,12 +228,21 @@ fn run(case: &Case) -> Ended {
     });
     let mut longer = longer;
     let mut up = Link::new(up).expect("a link");
-    let mut back = Link::new(LinkConfig {
+    let back = LinkConfig {
         delay: Duration::from_nanos(WAY),
         queue: Depth::Packets(100_000),
         ..LinkConfig::default()
-    })
-    .expect("a link");
+    };
+    let back = match case.downloads {
+        None => back,
+        Some(_) => LinkConfig {
+            rate: Rate::Constant(RATE_DOWN),
+            queue: Depth::Time(Duration::from_millis(100)),
+            ..back
+        },
+    };
+    let mut back = Link::new(back).expect("a link");
+    let mut download = case.downloads.map(|every| Download::new(DOWNLOADS, every));
     let mut agent = Watched {
         agent: Agent::new(Config {
             stage: Stage::Pass,
@@ -166,7 +260,7 @@ fn run(case: &Case) -> Ended {
         sender.edge = 0;
     }
     let mut opened = 0;
-    let of = |port: u16| usize::from(port - 40_000);
+    let of = |port: u16| usize::from(port - UPLOADS);
     let mut ended = Ended {
         arrived: Vec::new(),
         whole: Vec::new(),
@@ -185,20 +279,32 @@ fn run(case: &Case) -> Ended {
         for (of, (sender, _)) in hosts.iter_mut().enumerate() {
             let [server, client] = ends(of);
             while let Some(number) = sender.poll(now) {
-                let segment = Segment {
-                    sequence: sequence(number),
-                    ack: Some(78),
-                    window: 1000,
-                    timestamps: Some(((now / MS) as u32, echoes[of])),
-                    payload: vec![number as u8; PAYLOAD as usize],
-                    ..Segment::default()
-                };
+                let segment = data(number, now, echoes[of]);
                 up.enqueue(now, IpPacket(segment.packet(client, server).to_vec()));
+            }
+        }
+        if let Some(it) = &mut download {
+            if it.is_complete() && it.next <= now {
+                let every = case.downloads.unwrap_or_default();
+                *it = Download::new(it.port + 1, now + every);
+            }
+            let [server, client] = it.ends();
+            while let Some(number) = it.sender.poll(now) {
+                let segment = data(number, now, 1);
+                back.enqueue(now, IpPacket(segment.packet(server, client).to_vec()));
             }
         }
         let mut answers = Vec::new();
         while let Some(delivery) = up.poll(now) {
             let port = u16::from_be_bytes([delivery.packet.0[20], delivery.packet.0[21]]);
+            if port >= DOWNLOADS {
+                let segment = Segment::read(&delivery.packet.0).expect("a segment");
+                if let Some(it) = download.as_mut().filter(|it| it.port == port) {
+                    let ack = read_answer(&segment, &it.sender);
+                    it.sender.acknowledge(now, &ack);
+                }
+                continue;
+            }
             let packet = agent.put(now, Side::Mobile, delivery.packet.0.into());
             let segment = Segment::read(&packet).expect("a segment");
             let stamp = segment.timestamps.expect("one").0;
@@ -216,38 +322,38 @@ fn run(case: &Case) -> Ended {
         for (of, (_, receiver)) in hosts.iter_mut().enumerate() {
             answers.extend(receiver.timeout(now).map(|answer| (of, answer)));
         }
-        for (of, answer) in answers {
+        for (of, said) in answers {
             let [server, client] = ends(of);
-            let segment = Segment {
-                sequence: 78,
-                ack: Some(sequence(answer.next)),
-                window: WINDOW,
-                sack: answer
-                    .blocks
-                    .iter()
-                    .map(|it| (sequence(it.0), sequence(it.1)))
-                    .collect(),
-                timestamps: Some(((now / MS) as u32, answer.echo as u32)),
-                ..Segment::default()
-            };
+            let segment = answer(&said, now);
             let packet = agent.put(now, Side::Fixed, segment.packet(server, client));
             back.enqueue(now, IpPacket(packet.to_vec()));
         }
+        let mut fetched = Vec::new();
         while let Some(delivery) = back.poll(now) {
             let port = u16::from_be_bytes([delivery.packet.0[22], delivery.packet.0[23]]);
             let segment = Segment::read(&delivery.packet.0).expect("a segment");
+            if port >= DOWNLOADS {
+                if let Some(it) = download.as_mut().filter(|it| it.port == port) {
+                    let number = number(segment.sequence, it.receiver.expected);
+                    let stamp = u64::from(segment.timestamps.expect("one").0);
+                    fetched.extend(it.receiver.receive(now, number, stamp));
+                }
+                continue;
+            }
             let sender = &mut hosts[of(port)].0;
-            let at = |sequence: u32| number(sequence, sender.oldest());
-            let next = at(segment.ack.expect("an acknowledgement"));
+            let ack = read_answer(&segment, sender);
             let room = (u64::from(segment.window) << SCALE) / u64::from(PAYLOAD);
-            let ack = Ack {
-                next,
-                blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
-                echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
-            };
-            sender.edge = sender.edge.max(next + room);
+            sender.edge = sender.edge.max(ack.next + room);
             echoes[of(port)] = segment.timestamps.expect("one").0;
             sender.acknowledge(now, &ack);
+        }
+        if let Some(it) = &mut download {
+            fetched.extend(it.receiver.timeout(now));
+            let [server, client] = it.ends();
+            for said in fetched {
+                let segment = answer(&said, now);
+                up.enqueue(now, IpPacket(segment.packet(client, server).to_vec()));
+            }
         }
         let timers = hosts.iter().flat_map(|(sender, receiver)| {
             (sender.next_event(now).into_iter()).chain(receiver.next_event())
@@ -255,12 +361,14 @@ fn run(case: &Case) -> Ended {
         now = timers
             .chain(up.next_event())
             .chain(back.next_event())
+            .chain(download.as_ref().and_then(|it| it.next_event(now)))
             .chain(longer.as_ref().map(|it| it.0))
             .chain((opened < case.uploads).then(|| opened as u64 * case.apart + 2 * WAY))
             .min()
             .expect("an event")
             .max(now);
-        for (sender, _) in &mut hosts {
+        let fetching = download.iter_mut().map(|it| &mut it.sender);
+        for sender in hosts.iter_mut().map(|it| &mut it.0).chain(fetching) {
             sender.timeout(now);
         }
     }
@@ -311,6 +419,27 @@ fn an_upload_that_waits_little_loses_nothing() {
     for (name, case) in [("64 KB", short), ("CoDel", managed)] {
         let (kept, ..) = compared(name, &case);
         assert!(kept >= 0.97, "{name}: {kept}");
+    }
+}
+
+/// Answers wait behind each download for up to 100 ms, while the upload's own packets do not.
+#[test]
+fn an_upload_beside_downloads() {
+    for (name, queue) in [
+        ("1 MB, downloads", 1_000_000),
+        ("64 KB, downloads", 64 << 10),
+    ] {
+        let case = Case {
+            queue: Depth::Bytes(queue),
+            downloads: Some(10 * SECOND),
+            ..Case::default()
+        };
+        let (kept, medians, most) = compared(name, &case);
+        assert!(kept >= 0.97, "{name}: {kept}");
+        assert!(
+            medians[1] <= 140.0 && most[1] <= 210.0,
+            "{name}: {medians:?} {most:?}"
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sphinx_link::{Depth, LinkConfig, Rate};
 use sphinx_pep::{
     Config, Place, Profile, Stage,
-    acks::{AckCc, AckFilter, Mode, ReturnQueue},
+    acks::{AckCc, AckFilter, Marks, Mode, ReturnQueue},
     rdb::Rdb,
     returning::Returning,
     rsfc::{self, Rsfc},
@@ -127,6 +127,7 @@ fn random(seed: u64) -> Scene {
             }),
             mark_ns: random.below(50) * MS,
             most: 2 + random.below(20) as u32,
+            marks: [Marks::Own, Marks::Own, Marks::Tell][seed as usize % 3],
         });
     }
     scene.agent.rsfc = random.chance(40).then(|| Rsfc {

@@ -26,9 +26,7 @@ use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::FlowKind;
 use sphinx_proto::wire::{OVERHEAD, block_symbols_max};
 use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile, RepairMode, Urgency};
-use sphinx_sim::{
-    End, Heard, MS, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Write,
-};
+use sphinx_sim::{End, MS, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Write};
 
 use crate::codes::CODES;
 
@@ -183,33 +181,49 @@ fn random_says(rng: &mut Rng) -> Vec<Say> {
     (0..count).map(say).collect()
 }
 
-/// What one end was given of the datagrams of the other: each at most once, in order where that is promised, and live messages or the
-/// news that they are missing.
-fn check_heard(from: &End<Plain>, to: &End<Plain>) {
+/// What one end was given of the datagrams of the other: each at most once, in order where that is promised, and each live message in time or the
+/// news that it is missing.
+fn check_heard(says: &[Say], from: &End<Plain>, to: &End<Plain>) {
     let heard = to.heard();
     let mut indices: Vec<usize> = heard.iter().filter_map(|heard| heard.index).collect();
     indices.sort_unstable();
     assert!(indices.is_sorted_by(|one, next| one < next), "twice");
-    let of = |kind, flow| {
-        let of = move |heard: &&Heard| (heard.kind, heard.flow) == (Some(kind), flow);
-        heard.iter().filter(of).map(|heard| heard.number)
-    };
     for flow in 0..4 {
-        let ordered = of(FlowKind::Ordered, flow);
+        let of = |kind| {
+            let heard = heard.iter();
+            heard.filter(move |heard| (heard.kind, heard.flow) == (Some(kind), flow))
+        };
+        let ordered = of(FlowKind::Ordered).map(|heard| heard.number);
         assert!(ordered.is_sorted_by(|one, next| one < next), "out of order");
-        let mut live: Vec<_> = of(FlowKind::Live, flow).flatten().collect();
+        let said = says.iter().map(|say| say.send_as);
+        let said = said.filter(|say| (say.kind, say.flow) == (Some(FlowKind::Live), flow));
+        let lives: Vec<Nanos> = said.map(|say| say.life).collect();
+        for heard in of(FlowKind::Live) {
+            let number = heard.number.expect("they have numbers") as usize;
+            // When it was sent is known to this end but for the time on the way.
+            let age = heard.at - heard.sent.expect("it carries its time");
+            assert!(age <= lives[number], "flow {flow}: {number} is late");
+        }
         let missing = to.missing().get(&flow).into_iter().flatten().cloned();
+        let mut live: Vec<u64> = of(FlowKind::Live)
+            .filter_map(|heard| heard.number)
+            .collect();
         live.extend(missing.flatten());
         live.sort_unstable();
-        assert!(
-            live.is_sorted_by(|one, next| one < next),
-            "here and missing"
-        );
+        let all: Vec<u64> = (0..lives.len() as u64).collect();
+        assert_eq!(live, all, "each of flow {flow} is here or reported");
     }
     let counts = from.datagram_counts();
     let (heard, late) = (heard.len() as u64, to.datagram_counts());
     assert!(late.received + late.late <= counts.sent);
     assert!(heard + late.overrun <= late.received);
+}
+
+/// Flows of live messages that a plan opens.
+fn live_flows(says: &[Say]) -> u64 {
+    let live = says.iter().map(|say| say.send_as);
+    let live = live.filter(|say| say.kind == Some(FlowKind::Live));
+    live.map(|say| say.flow + 1).max().unwrap_or(0)
 }
 
 fn random_scenario(seed: u64) -> Scenario {
@@ -379,8 +393,14 @@ fn run(seed: u64) {
     let digest = digests().map(|file| (file, follow(&mut pair)));
     disturb(&mut pair, &mut Rng::new(seed ^ 0x6d6f_7665));
     pair.must_transfer(patience);
-    check_heard(&pair.ends[0], &pair.ends[1]);
-    check_heard(&pair.ends[1], &pair.ends[0]);
+    // Of what did not arrive the peers hear last.
+    let says = [&scenario.client.says, &scenario.server.says];
+    let ended = pair.run_until(pair.now + 40 * SEC, |pair| {
+        (0..2).all(|side| pair.ends[1 - side].live_ended() == live_flows(says[side]))
+    });
+    assert!(ended, "flows of live messages do not end");
+    check_heard(says[0], &pair.ends[0], &pair.ends[1]);
+    check_heard(says[1], &pair.ends[1], &pair.ends[0]);
     // And both ends agree that it is over.
     let now = pair.now;
     pair.ends[(seed % 2) as usize].close(0, "done");

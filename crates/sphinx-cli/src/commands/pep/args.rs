@@ -110,7 +110,7 @@ Reads pcap files of raw IP or Ethernet packets (not pcapng). The same capture gi
 result. Segments that were joined, or whose checksums an interface had still to compute, pass
 untouched: capture with offloads off, or beside the hop.")]
     Replay(ReplayArgs),
-    /// Keys that agents share (--eln-key, --handoff-key)
+    /// Keys that agents share (--eln-key, --handoff-key, --marks-key)
     #[command(after_help = "\
 Example:
   sphx pep key new eln.key            then copy it to the other machine, by a safe way")]
@@ -126,7 +126,7 @@ pub(crate) struct AgentArgs {
     /// snoop, or snoop:profile=sack|classic|ll; rdb for thin streams, or rdb:KEY=VALUE,… with the keys mode, thin, dpifl_itt, max_packets,
     /// max_bytes, response, extra, max_extra (docs/rdb.md); ack-filter:rate=RATE or ack-filter:every=TIME for a thin link, with the keys queue,
     /// acks-first, conservative, aggressive, ns2 (docs/ack-path.md); rsfc, with the keys target and mode=rledbat, for uploads that come over the hop (docs/rsfc.md);
-    /// ack-cc:rate=RATE, with the keys queue, mark, max, for acknowledgements that become fewer while they wait; ack-reconstruct at the far end of a thin
+    /// ack-cc:rate=RATE, with the keys queue, mark, max, marks, for acknowledgements that become fewer while they wait; ack-reconstruct at the far end of a thin
     /// link; pace beside senders that do not pace; no-limited-transmit, for experiments (docs/ack-path.md). Once for each
     #[arg(long, value_name = "AGENT", default_value = "snoop", value_parser = stage::read)]
     pub(crate) agent: Vec<Chosen>,
@@ -287,6 +287,17 @@ pub(crate) struct RunArgs {
         requires = "handoff_key"
     )]
     pub(crate) handoff_port: u16,
+    /// With --agent ack-cc:marks=tell or marks=hear: the key that both machines share, of 'sphx pep key new'
+    #[arg(long, value_name = "FILE")]
+    pub(crate) marks_key: Option<PathBuf>,
+    /// UDP port at which marks are heard
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value = "7751",
+        requires = "marks_key"
+    )]
+    pub(crate) marks_port: u16,
     /// Options that are not given here come from this file (TOML): the names without dashes
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -611,6 +622,7 @@ mod tests {
             ("pep run --wireless w --eln-key k", "--eln"),
             ("pep key new", "FILE"),
             ("pep run --wireless w --handoff-port 5", "--handoff-key"),
+            ("pep run --wireless w --marks-port 5", "--marks-key"),
             ("pep handoff 10.0.0.9", "--to"),
             ("pep handoff 10.0.0.9 --to 10.0.0.1", "--to"),
             (

@@ -16,10 +16,10 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use sphinx_pep::attach::Stopper;
-use sphinx_pep::{Agent, Status, Time};
+use sphinx_pep::{Agent, Config, Status, Time};
 
 use super::handoff::Change;
-use super::settings;
+use super::{settings, stage};
 
 /// Name of the socket.
 const SOCKET: &[u8] = b"sphx-pep";
@@ -56,11 +56,19 @@ struct Answer {
     refusal: Option<String>,
 }
 
+/// The ways to other agents that there are.
+#[derive(Clone, Copy)]
+pub(super) struct Ways {
+    /// For hand-overs.
+    pub(super) moves: bool,
+    /// For marks of acknowledgements.
+    pub(super) marks: bool,
+}
+
 /// The end of the loop.
 pub(super) struct Questions {
     asked: Receiver<Question>,
-    /// Whether there is a way to other agents.
-    courier: bool,
+    ways: Ways,
 }
 
 impl Questions {
@@ -72,11 +80,11 @@ impl Questions {
             match wish {
                 Wish::Status => {}
                 Wish::Flows => flows = agent.newest_flows(FLOWS_MAX),
-                Wish::Set(words) => match settings::changed(agent.config(), words.split('\t')) {
+                Wish::Set(words) => match self.changed(agent, &words) {
                     Ok(config) => agent.reconfigure(now, config),
                     Err(why) => refusal = Some(why),
                 },
-                Wish::Handoff(change) => match change.follow(agent, now, self.courier) {
+                Wish::Handoff(change) => match change.follow(agent, now, self.ways.moves) {
                     Ok(flows) => concerned = Some(flows),
                     Err(why) => refusal = Some(why),
                 },
@@ -91,6 +99,15 @@ impl Questions {
             // Whoever asked may have gone.
             let _ = reply.try_send(answer);
         }
+    }
+
+    fn changed(&self, agent: &Agent, words: &str) -> Result<Config, String> {
+        let config = settings::changed(agent.config(), words.split('\t'))?;
+        // One with a key may do without marks for a while.
+        if !self.ways.marks {
+            stage::check_marks(&config, false)?;
+        }
+        Ok(config)
     }
 }
 
@@ -117,7 +134,7 @@ impl Asker {
 }
 
 /// Takes questions from now on, also at an address for Prometheus; tells that address. `bell` is of the loop that will answer, and
-/// `courier` says whether it has a way to other agents.
+/// `ways` says which ways it has to other agents.
 ///
 /// # Errors
 ///
@@ -125,7 +142,7 @@ impl Asker {
 pub(super) fn listen(
     metrics: Option<SocketAddr>,
     bell: Stopper,
-    courier: bool,
+    ways: Ways,
 ) -> io::Result<(Questions, Option<SocketAddr>)> {
     let (sender, asked) = mpsc::channel();
     let asker = Asker { sender, bell };
@@ -148,7 +165,7 @@ pub(super) fn listen(
             let _ = tell(&stream, &asker);
         }
     })?;
-    Ok((Questions { asked, courier }, address))
+    Ok((Questions { asked, ways }, address))
 }
 
 fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {

@@ -26,6 +26,7 @@ impl InLink {
         let stages = chosen.and_then(|chosen| Stages::together(&chosen));
         let config = stages.map_err(usage)?.set(Config::default());
         stage::check(&config).map_err(usage)?;
+        stage::check_alone(&config).map_err(usage)?;
         Ok(Some(InLink(Arc::new(Mutex::new(Agent::new(config))))))
     }
 

@@ -21,12 +21,17 @@ const UNIT: &str = "sphx-pep.service";
 const UNITS: &str = "etc/systemd/system";
 const WANTED: &str = "etc/systemd/system/multi-user.target.wants";
 /// Options with a file, what systemd calls it, and where it puts it; a user of its own cannot read the file itself.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: [(&str, &str, &str); 4] = [
     ("--eln-key", "eln.key", "${CREDENTIALS_DIRECTORY}/eln.key"),
     (
         "--handoff-key",
         "handoff.key",
         "${CREDENTIALS_DIRECTORY}/handoff.key",
+    ),
+    (
+        "--marks-key",
+        "marks.key",
+        "${CREDENTIALS_DIRECTORY}/marks.key",
     ),
     ("--config", "pep.toml", "${CREDENTIALS_DIRECTORY}/pep.toml"),
 ];
@@ -107,6 +112,7 @@ fn unit(args: &InstallArgs) -> Outcome<String> {
     let files = [
         (&args.run.eln_key, &run.eln_key),
         (&args.run.handoff_key, &run.handoff_key),
+        (&args.run.marks_key, &run.marks_key),
         (&args.run.config, &None),
     ];
     for ((option, name, place), (given, of_file)) in FILES.iter().zip(files) {

@@ -8,8 +8,8 @@ use sphinx_pep::replay::{ReplayError, replay};
 use sphinx_transport::ErrorKind;
 
 use super::args::ReplayArgs;
-use super::{Context, done, flow_event, report};
-use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
+use super::{Context, done, flow_event, report, stage};
+use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, usage};
 
 pub(super) fn run(args: &ReplayArgs, context: &Context) -> Outcome<()> {
     let name = args.input.to_string_lossy();
@@ -27,9 +27,11 @@ pub(super) fn run(args: &ReplayArgs, context: &Context) -> Outcome<()> {
             "the capture would be written over itself",
         ));
     }
+    let config = args.agent.config()?;
+    stage::check_alone(&config).map_err(usage)?;
     let written = args.output.to_string_lossy();
     let output = File::create(&args.output).map_err(|error| local_io("create", &written, error))?;
-    let mut agent = Agent::new(args.agent.config()?);
+    let mut agent = Agent::new(config);
     let totals = replay(
         BufReader::new(input),
         BufWriter::new(output),

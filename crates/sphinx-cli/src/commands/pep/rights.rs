@@ -20,6 +20,18 @@ pub(super) fn give_up() -> Outcome<()> {
         .map_err(|error| local_io("give up", "rights", std::io::Error::from(error)))
 }
 
+/// Which of them the calling thread has not.
+pub(super) fn lacking() -> Vec<&'static str> {
+    let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    [
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+    ]
+    .into_iter()
+    .filter_map(|(right, name)| (!has.contains(right)).then_some(name))
+    .collect()
+}
+
 fn give_up_all_but(kept: CapabilitySet) -> rustix::io::Result<()> {
     // Nor does a program that it starts get any.
     set_no_new_privs(true)?;
@@ -45,6 +57,7 @@ mod tests {
             let before = capabilities(None).expect("capabilities").permitted;
             give_up_all_but(KEPT).expect("rights that are there");
             let after = capabilities(None).expect("capabilities");
+            assert_eq!(lacking().is_empty(), before.contains(KEPT));
             assert_eq!(after.permitted, before & KEPT);
             assert_eq!(after.effective, after.permitted);
             assert!(after.inheritable.is_empty());

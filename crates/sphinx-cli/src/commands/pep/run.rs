@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use serde_json::json;
+use sphinx_pep::acks::MarkPost;
 use sphinx_pep::attach::{Attachment, Cgroup, Notice, Own, interfaces};
 use sphinx_pep::eln::Post;
 use sphinx_pep::handoff::Courier;
@@ -12,8 +13,9 @@ use sphinx_pep::{Agent, Config, Place, Stage};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, Eln, OwnArgs, RunArgs};
-use super::stage::Stages;
-use super::{Context, control, done, fields, flow_event, guard, key, report, with_all};
+use super::control::Ways;
+use super::stage::{self, Stages};
+use super::{Context, control, done, fields, flow_event, guard, key, report, rights, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 
@@ -25,7 +27,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     let config = args.config()?;
     check_stages(args, &config)?;
     let led = led(args)?;
-    let (post, courier) = (post(args)?, courier(args)?);
+    let (post, courier, marks) = (post(args)?, courier(args)?, marks(args)?);
     let reporter = &context.reporter;
     let opened = match &led {
         Led::Routed { wired } => Attachment::tun(wired, args.wireless()),
@@ -40,8 +42,12 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     if let Some(courier) = courier {
         attachment = attachment.with_courier(courier);
     }
+    let told = marks.is_some();
+    if let Some(marks) = marks {
+        attachment = attachment.with_marks(marks);
+    }
     let bell = attachment.stopper();
-    let listening = control::listen(args.metrics, bell, moves);
+    let listening = control::listen(args.metrics, bell, Ways { moves, marks: told });
     let (questions, metrics) = listening.map_err(|error| {
         let what = match args.metrics {
             Some(address) => format!("questions, and at {address}"),
@@ -109,7 +115,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         done(&agent)
             .with("packets_refused", attachment.refused())
             .with("reports_refused", attachment.reports_refused())
-            .with("handovers_refused", attachment.handovers_refused()),
+            .with("handovers_refused", attachment.handovers_refused())
+            .with("marks_refused", attachment.marks_refused()),
     );
     drop(attachment);
     result.map_err(|error| local_io("serve", "the traffic", error))
@@ -203,7 +210,7 @@ fn check_stages(args: &RunArgs, config: &Config) -> Outcome<()> {
         _ if args.own.is_given() && !is_rdb => Err(usage(
             "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)",
         )),
-        _ => Ok(()),
+        _ => stage::check_marks(config, args.marks_key.is_some()).map_err(usage),
     }
 }
 
@@ -241,6 +248,17 @@ fn courier(args: &RunArgs) -> Outcome<Option<Courier>> {
     courier.map(Some)
 }
 
+/// The way of marks, if there are to be any.
+fn marks(args: &RunArgs) -> Outcome<Option<MarkPost>> {
+    let Some(file) = &args.marks_key else {
+        return Ok(None);
+    };
+    let (key, port) = (key::read(file)?, args.marks_port);
+    let post = MarkPost::open(key, port)
+        .map_err(|error| local_io("listen for", &format!("marks at port {port}"), error));
+    post.map(Some)
+}
+
 /// The way that packets come to the agent.
 fn chosen(way: Attach) -> Attach {
     let forwards = |path: &str| {
@@ -257,8 +275,10 @@ fn chosen(way: Attach) -> Attach {
 }
 
 fn refused(error: io::Error) -> Failure {
+    let lacking = rights::lacking().join(" and ");
+    let rights = format!("run it as root, or with {lacking}");
     let hint = match error.kind() {
-        io::ErrorKind::PermissionDenied => "run it as root, or with CAP_NET_ADMIN",
+        io::ErrorKind::PermissionDenied if !lacking.is_empty() => rights.as_str(),
         io::ErrorKind::ResourceBusy | io::ErrorKind::AlreadyExists => {
             "an agent runs in this network namespace already: one is enough"
         }

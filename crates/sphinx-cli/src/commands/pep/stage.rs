@@ -5,7 +5,7 @@ mod ack_filter;
 
 use std::fmt::{self, Write};
 
-use sphinx_pep::acks::{AckCc, AckFilter};
+use sphinx_pep::acks::{AckCc, AckFilter, Marks};
 use sphinx_pep::rdb::{ITT_NS_MIN, Mode, Rdb, Response, Thin};
 use sphinx_pep::returning::Returning;
 use sphinx_pep::rsfc::{self, Rsfc, TARGET_NS_MIN};
@@ -175,7 +175,9 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
             "rate: there is that of ack-filter, which is a queue to the same hop: one of the two"
         } else if config.radio.is_some() && cc.queue.is_some() {
             "rate: there is --radio-rate, which is a queue to the same hop: one of the two"
-        } else if !has_queue && cc.queue.is_none() {
+        } else if cc.marks == Marks::Hear && cc.queue.is_some() {
+            "rate: with marks=hear, the queue is that of the machine that tells: one of the two"
+        } else if cc.marks != Marks::Hear && !has_queue && cc.queue.is_none() {
             "rate: how long acknowledgements wait is known of a queue of the agent's own: rate=RATE, slightly less than what the link \
              carries, here or in ack-filter"
         } else {
@@ -190,6 +192,37 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
             let why = "ack-filter: rate: there is --radio-rate, which is a queue to the same hop: one of the two";
             Err(why.to_owned())
         }
+        _ => Ok(()),
+    }
+}
+
+/// Whether all stages can do without another machine.
+///
+/// # Errors
+///
+/// Says which cannot.
+pub(super) fn check_alone(config: &Config) -> Result<(), String> {
+    match config.ack_cc {
+        Some(cc) if cc.marks != Marks::Own => {
+            Err("ack-cc: marks: only 'sphx pep run' has a way to another machine".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a stage needs a key that is shared with another machine, or cannot do with one; `given` says whether there is one.
+///
+/// # Errors
+///
+/// Says what is missing, or needless.
+pub(super) fn check_marks(config: &Config, given: bool) -> Result<(), String> {
+    let wanted = config.ack_cc.is_some_and(|cc| cc.marks != Marks::Own);
+    match (wanted, given) {
+        (true, false) => Err(
+            "ack-cc: marks: --marks-key FILE, of 'sphx pep key new', has to be there from the start, on both machines"
+                .to_owned(),
+        ),
+        (false, true) => Err("--marks-key is for --agent ack-cc:marks=tell or marks=hear".to_owned()),
         _ => Ok(()),
     }
 }

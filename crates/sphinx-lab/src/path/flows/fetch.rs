@@ -49,8 +49,11 @@ pub(super) fn run(
     let fetch_all = || {
         let mut received = Received::default();
         let mut due = begin + FIRST;
-        while due < end && !until.is_over() {
-            thread::sleep(due.saturating_duration_since(Instant::now()));
+        while due < end {
+            until.wait(due);
+            if until.is_over() {
+                break;
+            }
             let asked = Instant::now();
             received.asked += 1;
             // One that fails is one that has not arrived.
@@ -68,7 +71,8 @@ pub(super) fn run(
     thread::scope(|scope| {
         let clients: Vec<_> = (0..group.flows).map(|_| scope.spawn(fetch_all)).collect();
         let mut all = Received::default();
-        while clients.iter().any(|client| !client.is_finished()) {
+        // Those who fetch end soon after it is over; until then, nobody would wait in `accept`.
+        while !until.is_over() && clients.iter().any(|client| !client.is_finished()) {
             let soon = Until {
                 deadline: Instant::now() + Duration::from_millis(20),
                 stop,

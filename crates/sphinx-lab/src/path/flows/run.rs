@@ -235,7 +235,7 @@ fn send(mut stream: TcpStream, work: Work, first: Instant, until: Until<'_>) {
             let message = vec![7; usize::try_from(bytes).unwrap_or(usize::MAX)];
             let mut at = first;
             while at < until.deadline {
-                thread::sleep(at.saturating_duration_since(Instant::now()));
+                until.wait(at);
                 let mut written = 0;
                 // What is due has to be sent, even if there is no room for it until the end.
                 let rest = Until {

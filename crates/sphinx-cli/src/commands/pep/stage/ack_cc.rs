@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use sphinx_pep::acks::{AckCc, Mode, RATIO_MAX, ReturnQueue};
+use sphinx_pep::acks::{AckCc, Marks, Mode, RATIO_MAX, ReturnQueue};
 
 use super::{ack_filter::queue_bytes, each};
 use crate::units;
@@ -14,6 +14,7 @@ use crate::units;
 /// Says what can be written.
 pub(super) fn read(settings: &[&str]) -> Result<AckCc, String> {
     let (mut cc, mut rate, mut bytes) = (AckCc::default(), None, None);
+    let has = |key: &str| settings.iter().any(|it| it.split('=').next() == Some(key));
     each(settings, |setting| {
         let named = |why: String| format!("{setting}: {why}");
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
@@ -29,8 +30,16 @@ pub(super) fn read(settings: &[&str]) -> Result<AckCc, String> {
                 let most = most.filter(|most| (2..=RATIO_MAX).contains(most));
                 cc.most = most.ok_or_else(|| named(format!("write 2 to {RATIO_MAX}")))?;
             }
+            "marks" => {
+                cc.marks = match value {
+                    "own" => Marks::Own,
+                    "tell" => Marks::Tell,
+                    "hear" => Marks::Hear,
+                    _ => return Err(named("write own, tell or hear".to_owned())),
+                };
+            }
             _ => {
-                let keys = "rate=RATE, queue=SIZE, mark=TIME, max=N";
+                let keys = "rate=RATE, queue=SIZE, mark=TIME, max=N, marks=own|tell|hear";
                 return Err(named(format!("the keys are {keys}")));
             }
         }
@@ -42,15 +51,26 @@ pub(super) fn read(settings: &[&str]) -> Result<AckCc, String> {
         acks_first: false,
         mode: Mode::Keep,
     });
-    match (rate, bytes) {
-        (None, Some(_)) => Err("queue: is for the queue of rate=RATE".to_owned()),
+    match (rate, bytes, cc.marks) {
+        (None, Some(_), _) => Err("queue: is for the queue of rate=RATE".to_owned()),
+        (_, _, Marks::Hear) if has("mark") => {
+            Err("mark: is for the machine that has the queue, and tells (marks=tell)".to_owned())
+        }
+        (_, _, Marks::Tell) if has("max") => {
+            Err("max: is for the machine that hears of marks (marks=hear)".to_owned())
+        }
         _ => Ok(cc),
     }
 }
 
 /// As it can be read.
 pub(super) fn written(cc: &AckCc) -> String {
-    let mut text = format!("ack-cc:mark={}us,max={}", cc.mark_ns / 1000, cc.most);
+    let (mark, most) = (cc.mark_ns / 1000, cc.most);
+    let mut text = match cc.marks {
+        Marks::Own => format!("ack-cc:mark={mark}us,max={most}"),
+        Marks::Tell => format!("ack-cc:marks=tell,mark={mark}us"),
+        Marks::Hear => format!("ack-cc:marks=hear,max={most}"),
+    };
     if let Some(queue) = cc.queue {
         let (rate, bytes) = (queue.bits_per_second, queue.bytes);
         // Writing into a string does not fail.
@@ -75,7 +95,22 @@ mod tests {
         assert_eq!((queue.bits_per_second, queue.bytes), (28_000, 4000));
         let text = written(&all);
         assert_eq!(parse(text.trim_start_matches("ack-cc:")), Ok(all));
+        for text in [
+            "marks=tell,mark=80ms,rate=28kbit",
+            "marks=hear,max=9",
+            "marks=own",
+        ] {
+            let cc = parse(text).expect(text);
+            let again = written(&cc);
+            assert_eq!(parse(again.trim_start_matches("ack-cc:")), Ok(cc), "{text}");
+        }
         for (text, reason) in [
+            ("marks=both", "own, tell or hear"),
+            (
+                "marks=hear,mark=9ms",
+                "mark: is for the machine that has the queue",
+            ),
+            ("marks=tell,max=9", "max: is for the machine that hears"),
             ("max=1", "2 to 100"),
             ("queue=4kB", "for the queue of rate"),
             ("mark=0ms", "mark=0ms"),

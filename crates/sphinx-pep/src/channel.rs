@@ -1,43 +1,58 @@
-//! Hand-overs between agents that share a key: sealed with keyed BLAKE3, numbered by the time of day, never accepted twice.
+//! Messages between agents that share a key: sealed with keyed BLAKE3, numbered by the time of day, never accepted twice.
 //!
 //! ```text
-//! "SPH" 1 | sender 8 | number 8 | hand-over | tag 16
+//! what it is 4 | sender 8 | number 8 | message | tag 16
 //! ```
 //!
 //! The sender is a number of the process that seals. The number of a message is its time, in nanoseconds since 1970,
 //! or one more than the last one's: whoever opens it accepts a sender's messages in order, and only those of the last and the
 //! next five seconds, so that it has to remember nothing of older ones. It accepts none from before its own beginning either.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, marker::PhantomData};
 
-use super::Handover;
 use crate::sealed::{Key, Reader};
 
-const MAGIC: [u8; 4] = *b"SPH\x01";
 /// How far the clocks of two agents may differ, and a message be on its way.
 const AGE_NS_MAX: u64 = 5_000_000_000;
 /// Senders that are followed at a time.
 const SENDERS_MAX: usize = 64;
 
-/// Seals hand-overs.
+/// What agents tell each other.
+pub trait Message: Sized {
+    /// What it is, and its version.
+    const MAGIC: [u8; 4];
+
+    /// Appends it.
+    fn write(&self, out: &mut Vec<u8>);
+
+    /// The only message that is written so, if there is one.
+    fn read(bytes: &[u8]) -> Option<Self>;
+}
+
+/// Seals messages.
 #[derive(Debug)]
-pub struct Sealer {
+pub struct Sealer<M> {
     key: Key,
     sender: u64,
     last: u64,
+    kind: PhantomData<M>,
 }
 
-impl Sealer {
+impl<M: Message> Sealer<M> {
     /// `sender` must be another one for each sealer with this key: the time of day at which it begins will do.
-    pub fn new(key: Key, sender: u64) -> Sealer {
-        let last = 0;
-        Sealer { key, sender, last }
+    pub fn new(key: Key, sender: u64) -> Sealer<M> {
+        Sealer {
+            key,
+            sender,
+            last: 0,
+            kind: PhantomData,
+        }
     }
 
     /// A datagram, sealed at a time of day in nanoseconds since 1970.
-    pub fn seal(&mut self, now: u64, message: &Handover) -> Vec<u8> {
+    pub fn seal(&mut self, now: u64, message: &M) -> Vec<u8> {
         self.last = now.max(self.last.saturating_add(1));
-        let mut out = MAGIC.to_vec();
+        let mut out = M::MAGIC.to_vec();
         out.extend(self.sender.to_be_bytes());
         out.extend(self.last.to_be_bytes());
         message.write(&mut out);
@@ -45,35 +60,37 @@ impl Sealer {
     }
 }
 
-/// Opens hand-overs of any senders, each once and in order.
+/// Opens messages of any senders, each once and in order.
 #[derive(Debug)]
-pub struct Opener {
+pub struct Opener<M> {
     key: Key,
     since: u64,
     /// The last number of each sender.
     newest: BTreeMap<u64, u64>,
+    kind: PhantomData<M>,
 }
 
-impl Opener {
+impl<M: Message> Opener<M> {
     /// Opens what is sealed with this key from a time of day on, in nanoseconds since 1970.
-    pub fn new(key: Key, now: u64) -> Opener {
+    pub fn new(key: Key, now: u64) -> Opener<M> {
         Opener {
             key,
             since: now,
             newest: BTreeMap::new(),
+            kind: PhantomData,
         }
     }
 
     /// The message in a datagram that has come at a time of day; `None` if it is forged, damaged, old, or not newer than the newest of
     /// its sender so far.
-    pub fn open(&mut self, now: u64, datagram: &[u8]) -> Option<Handover> {
+    pub fn open(&mut self, now: u64, datagram: &[u8]) -> Option<M> {
         let mut reader = Reader(self.key.open(datagram)?);
-        if reader.take()? != MAGIC {
+        if reader.take()? != M::MAGIC {
             return None;
         }
         let sender = u64::from_be_bytes(reader.take()?);
         let number = u64::from_be_bytes(reader.take()?);
-        let message = Handover::read(reader.0)?;
+        let message = M::read(reader.0)?;
         if number < self.since || number.abs_diff(now) > AGE_NS_MAX {
             return None;
         }
@@ -99,6 +116,9 @@ impl Opener {
 mod tests {
     use super::*;
     use crate::handoff::format::tests::messages;
+
+    type Sealer = super::Sealer<crate::handoff::Handover>;
+    type Opener = super::Opener<crate::handoff::Handover>;
 
     const NOW: u64 = 1_800_000_000_000_000_000;
 

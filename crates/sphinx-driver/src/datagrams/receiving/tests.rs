@@ -1,0 +1,190 @@
+use super::super::numbers::RANGES_MAX;
+use super::*;
+use crate::pool::BufferPool;
+
+const MS: Nanos = 1_000_000;
+const ROOM: usize = 100_000;
+
+fn ms(ms: u64) -> Time {
+    Time::from_nanos(ms * MS)
+}
+
+/// A queue with little room, and where its memory comes from.
+struct Receiving {
+    queue: RecvQueue<()>,
+    pool: BufferPool,
+}
+
+impl Receiving {
+    fn new() -> Self {
+        Self {
+            queue: RecvQueue::new(ROOM),
+            pool: BufferPool::new(0),
+        }
+    }
+
+    /// One of flow 0 arrives as soon as it is sent.
+    fn arrives(&mut self, now: Time, kind: FlowKind, number: u64, life_ms: u64, len: usize) {
+        let stamp = Stamp {
+            number,
+            time: (now.as_nanos() / 1000) as u32,
+            life: life_ms * 1000,
+        };
+        let delivery = match kind {
+            FlowKind::Ordered => Delivery::Ordered(stamp),
+            FlowKind::Live => Delivery::Live(stamp),
+        };
+        let datagram = Datagram {
+            flow: 0,
+            delivery,
+            len,
+        };
+        let place = (self.pool.take(len), 0..len);
+        let added = self.queue.add(now, 0, &datagram, place);
+        assert_eq!(added, Ok(()));
+    }
+
+    fn live(&mut self) -> Vec<u64> {
+        let next = || self.queue.next_live(0);
+        let given = std::iter::from_fn(next);
+        given.filter_map(|arrived| arrived.number).collect()
+    }
+
+    fn ordered(&mut self) -> Vec<u64> {
+        let given = std::iter::from_fn(|| self.queue.next());
+        given.filter_map(|arrived| arrived.number).collect()
+    }
+
+    fn missing(&mut self) -> Vec<u64> {
+        let missing = self.queue.take_missing(0);
+        missing.into_iter().flatten().collect()
+    }
+
+    fn ends(&mut self, now: Time, total: u64) {
+        let ended = FlowNews::Ended { flow: 0, total };
+        assert_eq!(self.queue.on_news(now, ended), Ok(()));
+    }
+
+    fn expires(&mut self, now: Time, kind: FlowKind, numbers: Range<u64>) {
+        let expired = FlowNews::Expired {
+            kind,
+            flow: 0,
+            first: numbers.start,
+            count: numbers.end - numbers.start,
+        };
+        assert_eq!(self.queue.on_news(now, expired), Ok(()));
+    }
+}
+
+#[test]
+fn messages_that_make_room_are_reported() {
+    for on_time in [false, true] {
+        let mut receiving = Receiving::new();
+        receiving.arrives(ms(1), FlowKind::Live, 0, 100, 10);
+        receiving.queue.set_on_time(0, on_time);
+        for number in 1..100 {
+            receiving.arrives(ms(1), FlowKind::Live, number, 100, 10_000);
+        }
+        assert!(receiving.queue.bytes() <= ROOM);
+        receiving.queue.handle_timeout(ms(101));
+        let (live, missing) = (receiving.live(), receiving.missing());
+        assert!(live.len() > 5 && receiving.queue.bytes() == 0);
+        assert_eq!(receiving.queue.counts().overrun, missing.len() as u64);
+        let all: Vec<u64> = missing.into_iter().chain(live).collect();
+        assert_eq!(all, (0..100).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_is_missing_when_a_flow_is_over_is_reported() {
+    let mut receiving = Receiving::new();
+    for number in [1, 4] {
+        receiving.arrives(ms(1), FlowKind::Live, number, 100, 10);
+    }
+    receiving.ends(ms(2), 7);
+    receiving.expires(ms(3), FlowKind::Live, 3..5);
+    assert_eq!(receiving.missing(), [3]);
+    assert_eq!(receiving.live(), [1, 4]);
+    assert_eq!(receiving.queue.live_end(0), LiveEnd::Open);
+    // A second after the last that is known to have been of use.
+    let over = receiving.queue.next_due().expect("it is waited for");
+    assert_eq!(over, ms(1101));
+    receiving.queue.handle_timeout(over);
+    assert_eq!(receiving.missing(), [0, 2, 5, 6]);
+    assert_eq!(receiving.queue.counts().missed, 5);
+    assert_eq!(receiving.queue.live_end(0), LiveEnd::Ended);
+    assert_eq!(receiving.queue.next_due(), None);
+    // What comes now has been reported.
+    receiving.arrives(ms(1102), FlowKind::Live, 5, 2000, 10);
+    assert!(receiving.live().is_empty() && receiving.missing().is_empty());
+}
+
+#[test]
+fn more_gaps_than_are_kept_are_reported() {
+    let mut receiving = Receiving::new();
+    let last = 2 * RANGES_MAX as u64 + 1;
+    for number in 0..=last {
+        if number % 2 == 1 {
+            receiving.arrives(ms(1), FlowKind::Live, number, 100, 0);
+            assert_eq!(receiving.live(), [number]);
+        }
+    }
+    assert_eq!(receiving.missing(), [0]);
+    receiving.ends(ms(1), last + 1);
+    receiving.queue.handle_timeout(ms(1101));
+    let even = (2..=last).filter(|number| number % 2 == 0);
+    assert_eq!(receiving.missing(), even.collect::<Vec<_>>());
+}
+
+#[test]
+fn each_message_comes_at_its_own_time() {
+    let mut receiving = Receiving::new();
+    receiving.arrives(ms(1), FlowKind::Live, 0, 50, 10);
+    receiving.queue.set_on_time(0, true);
+    assert_eq!(receiving.live(), [0], "as they came until now");
+    for (number, life_ms) in [(1, 500), (2, 20), (3, 20)] {
+        receiving.arrives(ms(number), FlowKind::Live, number, life_ms, 10);
+    }
+    for (at, number) in [(22, 2), (23, 3), (501, 1)] {
+        assert_eq!(receiving.queue.next_due(), Some(ms(at)));
+        receiving.queue.handle_timeout(ms(at));
+        assert_eq!(receiving.live(), [number]);
+    }
+    assert_eq!(receiving.queue.next_due(), None);
+}
+
+#[test]
+fn a_datagram_in_order_waits_for_its_own_time_at_most() {
+    let mut receiving = Receiving::new();
+    for (number, life_ms) in [(1, 500), (3, 20), (5, 600)] {
+        receiving.arrives(ms(1), FlowKind::Ordered, number, life_ms, 10);
+    }
+    assert!(receiving.ordered().is_empty());
+    assert_eq!(receiving.queue.next_due(), Some(ms(21)));
+    receiving.queue.handle_timeout(ms(21));
+    assert_eq!(receiving.ordered(), [1, 3]);
+    receiving.arrives(ms(22), FlowKind::Ordered, 2, 500, 10);
+    assert_eq!(receiving.queue.counts().late, 1, "after a later one");
+    receiving.expires(ms(23), FlowKind::Ordered, 4..5);
+    assert_eq!(receiving.ordered(), [5]);
+}
+
+#[test]
+fn nothing_waits_for_a_datagram_that_made_room() {
+    let mut receiving = Receiving::new();
+    receiving.expires(ms(1), FlowKind::Ordered, 0..1);
+    for number in 2..20 {
+        receiving.arrives(ms(1), FlowKind::Ordered, number, 500, 10_000);
+    }
+    // The first goes, and those behind it wait for nothing then, but for 1.
+    assert!(receiving.queue.bytes() <= ROOM);
+    let before = receiving.queue.counts().overrun;
+    assert!(before > 5 && receiving.ordered().is_empty());
+    receiving.arrives(ms(2), FlowKind::Ordered, 1, 500, 0);
+    let given = receiving.ordered();
+    assert_eq!(given[0], 1);
+    let rest = given.len() as u64 - 1;
+    assert_eq!(given[1..], (20 - rest..20).collect::<Vec<_>>());
+    let dropped = receiving.queue.counts().overrun;
+    assert_eq!(rest + dropped, 18);
+}
