@@ -50,6 +50,19 @@ impl PacketProtection for Metered {
         })
     }
 
+    fn seal_from(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        body: &[u8],
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
+        let keys = &mut self.keys;
+        self.meter.measure(Stage::Seal, || {
+            PacketProtection::seal_from(keys, header, packet_number, body, datagram)
+        })
+    }
+
     fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
         self.keys.permit(packet_number)
     }
@@ -79,6 +92,20 @@ impl PacketProtection for Metered {
         let keys = &mut self.keys;
         self.meter.measure(Stage::Open, || {
             PacketProtection::open(keys, header, packet_number, datagram, now, pto)
+        })
+    }
+
+    fn open_into(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        packet: (&[u8], &mut [u8]),
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError> {
+        let keys = &mut self.keys;
+        self.meter.measure(Stage::Open, || {
+            PacketProtection::open_into(keys, header, packet_number, packet, now, pto)
         })
     }
 

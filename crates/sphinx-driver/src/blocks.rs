@@ -270,6 +270,22 @@ impl RxBlocks {
         }
     }
 
+    /// The place of a source symbol that is not there, in a block of which something is.
+    pub(crate) fn vacancy(&mut self, slot: Slot, index: u16) -> Option<&mut [u8]> {
+        let block = self.blocks.get_mut(slot.0 as usize)?.as_mut()?;
+        let (index, len) = (usize::from(index), block.symbol_len);
+        let is_vacant = index < block.n && !bits::contains(&block.have, index);
+        is_vacant.then(|| &mut block.memory[index * len..][..len])
+    }
+
+    /// A source symbol is in its place.
+    pub(crate) fn occupy(&mut self, slot: Slot, index: u16) {
+        match self.blocks.get_mut(slot.0 as usize) {
+            Some(Some(block)) => bits::insert(&mut block.have, usize::from(index)),
+            _ => debug_assert!(false, "a place in a block that is not there"),
+        }
+    }
+
     /// Makes memory for a block of which nothing has arrived yet.
     pub(crate) fn reserve(&mut self, slot: Slot, n: u16, symbol_len: u16, pool: &BufferPool) {
         self.block(slot, n, symbol_len, pool);

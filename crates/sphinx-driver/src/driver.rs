@@ -12,7 +12,10 @@ mod sending;
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{PathId, PathNews, Profile, Room, Session, StreamId, Time, Tuple, Urgency};
+use sphinx_proto::{
+    PacketMeta, PacketNumber, PathId, PathNews, Profile, Room, Session, StreamId, Time, Tuple,
+    Urgency,
+};
 
 use crate::blocks::{RxBlocks, TxBlocks};
 use crate::executor::Executor;
@@ -70,6 +73,20 @@ pub struct Origin {
     pub tuple: Tuple,
     /// ECN codepoint, 0–3.
     pub ecn: u8,
+}
+
+impl Origin {
+    /// What the core is told of a packet that came so.
+    fn meta(&self, now: Time, packet_number: PacketNumber, datagram_len: usize) -> PacketMeta {
+        PacketMeta {
+            now,
+            received_at: self.received_at,
+            packet_number,
+            tuple: self.tuple,
+            ecn: self.ecn,
+            datagram_len,
+        }
+    }
 }
 
 /// Why a session is over for its application.

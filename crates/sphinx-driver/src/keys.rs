@@ -172,6 +172,26 @@ impl EpochKey {
             .map(|body| body.len())
             .ok()
     }
+
+    /// Opens into `body`; whether the packet is whole, and its body as long as that.
+    fn open_into(
+        &self,
+        path: PathId,
+        packet_number: PacketNumber,
+        datagram: &[u8],
+        body: &mut [u8],
+    ) -> bool {
+        let Some((head, sealed)) = datagram.split_first_chunk::<HEADER_LEN>() else {
+            return false;
+        };
+        let Some((sealed, tag)) = sealed.split_last_chunk::<TAG_LEN>() else {
+            return false;
+        };
+        let nonce = self.nonce(path, packet_number);
+        self.aead
+            .open_separate_gather(nonce, Aad::from(*head), sealed, tag, body)
+            .is_ok()
+    }
 }
 
 /// Key of the header protection; one for all epochs.

@@ -10,12 +10,24 @@ use crate::keys::{Keys, OpenError, OpeningKey, Permit, SealError, SealingKey};
 
 /// What seals packets of one epoch and path, in any thread.
 pub trait SealPacket: Send + Sync {
-    /// Seals `datagram` in place: 24 bytes for the header, the plaintext body, 16 bytes for the tag.
+    /// Seals `datagram` in place: 22 bytes for the header, the plaintext body, 16 bytes for the tag.
     /// `phase` and `packet_number` of `header` are not looked at.
     ///
     /// # Errors
     /// When the permit is for another key.
     fn seal(&self, permit: Permit, header: &Header, datagram: &mut [u8]) -> Result<(), SealError>;
+
+    /// The same of `body`, which stays as it is, into `datagram`.
+    ///
+    /// # Errors
+    /// When the permit is for another key, or `datagram` is not 38 bytes longer than `body`.
+    fn seal_from(
+        &self,
+        permit: Permit,
+        header: &Header,
+        body: &[u8],
+        datagram: &mut [u8],
+    ) -> Result<(), SealError>;
 }
 
 /// What opens packets of one epoch and path, in any thread.
@@ -41,6 +53,18 @@ pub trait PacketProtection: Sized {
         &mut self,
         header: &Header,
         packet_number: PacketNumber,
+        datagram: &mut [u8],
+    ) -> Result<(), SealError>;
+
+    /// Seals `body`, which stays as it is, into `datagram`, which is 38 bytes longer. Otherwise as [`seal`](Self::seal).
+    ///
+    /// # Errors
+    /// Those of [`seal`](Self::seal).
+    fn seal_from(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        body: &[u8],
         datagram: &mut [u8],
     ) -> Result<(), SealError>;
 
@@ -75,6 +99,19 @@ pub trait PacketProtection: Sized {
         pto: Nanos,
     ) -> Result<Range<usize>, OpenError>;
 
+    /// Opens such a datagram, which stays as it is, into `body`, which is as long as its body. Otherwise as [`open`](Self::open).
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); what `body` holds is garbage then.
+    fn open_into(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        packet: (&[u8], &mut [u8]),
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError>;
+
     /// The epoch whose key is to open the packet elsewhere.
     ///
     /// # Errors
@@ -107,6 +144,16 @@ impl SealPacket for SealingKey {
     fn seal(&self, permit: Permit, header: &Header, datagram: &mut [u8]) -> Result<(), SealError> {
         SealingKey::seal(self, permit, header, datagram)
     }
+
+    fn seal_from(
+        &self,
+        permit: Permit,
+        header: &Header,
+        body: &[u8],
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
+        SealingKey::seal_from(self, permit, header, body, datagram)
+    }
 }
 
 impl OpenPacket for OpeningKey {
@@ -128,6 +175,16 @@ impl PacketProtection for Keys {
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
         self.sealer.seal(header, packet_number, datagram)
+    }
+
+    fn seal_from(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        body: &[u8],
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
+        self.sealer.seal_from(header, packet_number, body, datagram)
     }
 
     fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
@@ -155,6 +212,18 @@ impl PacketProtection for Keys {
         pto: Nanos,
     ) -> Result<Range<usize>, OpenError> {
         self.opener.open(header, packet_number, datagram, now, pto)
+    }
+
+    fn open_into(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        packet: (&[u8], &mut [u8]),
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError> {
+        self.opener
+            .open_into(header, packet_number, packet, now, pto)
     }
 
     fn choose(

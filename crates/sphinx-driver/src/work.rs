@@ -14,7 +14,7 @@ use crate::executor::JobKind;
 use crate::protection::{OpenPacket, SealPacket};
 
 pub(crate) use opening::{OpenRun, Opening};
-pub(crate) use sealing::{GONE, SealRun, write_body};
+pub(crate) use sealing::{Body, GONE, SealRun, body_of};
 
 /// Packets of one run at most.
 pub(crate) const RUN_PACKETS_MAX: usize = 64;

@@ -144,6 +144,16 @@ impl Receiver {
         Opened::Open(slot)
     }
 
+    /// Slot and index of the source symbol that this header announces, if its block is under way and of this shape.
+    pub(crate) fn place_of(&self, header: &Header, symbol_len: usize) -> Option<(Slot, u16)> {
+        let Ok(SymbolId::Source(index)) = header.symbol() else {
+            return None;
+        };
+        let (slot, shape) = self.blocks.get(self.expand_block(header.block))?;
+        let fits = shape.n == header.n && usize::from(shape.symbol_len) == symbol_len;
+        fits.then_some((slot, index))
+    }
+
     /// An authenticated symbol of `symbol_len` bytes: where it belongs.
     pub(crate) fn on_symbol(
         &mut self,

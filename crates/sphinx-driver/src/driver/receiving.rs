@@ -1,9 +1,9 @@
 //! Opening packets, and making blocks of what they carry.
 
 use sphinx_fec::Error;
-use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Header};
+use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Header, OVERHEAD};
 use sphinx_proto::{
-    AbandonedBlock, Job, PacketMeta, PacketNumber, PartPlacement, PathId, Placement, Received, Time,
+    AbandonedBlock, Job, PacketNumber, PartPlacement, PathId, Placement, Received, Slot, Time,
 };
 
 use super::{Driver, EndReason, Origin, Workshop};
@@ -14,8 +14,8 @@ use crate::window::{Step, WindowRepair};
 use crate::work::{DecodeJob, OpenRun, Opening, Task, TaskId, Work};
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
-    /// A data-plane datagram with one of this session's connection ids. It is opened in place; its bytes are
-    /// of no use afterwards.
+    /// A data-plane datagram with one of this session's connection ids. It is opened in place, or into the place that its symbol has in a
+    /// block; its bytes are of no use afterwards.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -45,13 +45,26 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             return self.open_later(now, origin, packet, datagram, workshop);
         }
         let pto = self.core.probe_timeout();
+        let packet = (&header, packet_number, datagram.len());
+        let place = self.core.place_of(&header, datagram.len() - OVERHEAD);
+        let place =
+            place.and_then(|place| Some((place, self.rx.vacancy(place.0, place.1)?)));
+        if let Some((place, body)) = place {
+            let (protection, sealed) = (&mut lane.protection, (&*datagram, body));
+            return match protection.open_into(&header, packet_number, sealed, now, pto) {
+                Ok(()) => {
+                    lane.replay.commit(packet_number);
+                    self.handle_placed(now, origin, packet, place, workshop);
+                }
+                Err(error) => self.did_not_open(now, error),
+            };
+        }
         let opened = lane
             .protection
             .open(&header, packet_number, datagram, now, pto);
         match opened {
             Ok(body) => {
                 lane.replay.commit(packet_number);
-                let packet = (&header, packet_number, datagram.len());
                 self.handle_packet(now, origin, packet, &datagram[body], workshop);
             }
             Err(error) => self.did_not_open(now, error),
@@ -123,6 +136,30 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
+    /// A packet is the peer's, and new. It was opened into the place of this symbol.
+    fn handle_placed(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        (header, packet_number, datagram_len): (&Header, PacketNumber, usize),
+        (slot, index): (Slot, u16),
+        workshop: &mut Workshop,
+    ) {
+        let meta = origin.meta(now, packet_number, datagram_len);
+        let Some(body) = self.rx.vacancy(slot, index) else {
+            return;
+        };
+        let Received::Symbol(placement) = self.core.handle_packet(&meta, header, body) else {
+            return;
+        };
+        // What is not wanted any more does not become known by lying there.
+        if placement != Placement::Discard {
+            self.rx.occupy(slot, index);
+        }
+        self.window.stored(header.block, &placement);
+        self.settle(now, workshop);
+    }
+
     /// A packet is the peer's, and new.
     fn handle_packet(
         &mut self,
@@ -132,14 +169,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         body: &[u8],
         workshop: &mut Workshop,
     ) {
-        let meta = PacketMeta {
-            now,
-            received_at: origin.received_at,
-            packet_number,
-            tuple: origin.tuple,
-            ecn: origin.ecn,
-            datagram_len,
-        };
+        let meta = origin.meta(now, packet_number, datagram_len);
         match self.core.handle_packet(&meta, header, body) {
             Received::Nothing => {}
             Received::Symbol(placement) => self.store(now, header, placement, body, workshop),

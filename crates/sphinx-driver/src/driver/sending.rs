@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use sphinx_proto::wire::{ConnectionId, HEADER_LEN, OVERHEAD};
+use sphinx_proto::wire::{ConnectionId, OVERHEAD};
 use sphinx_proto::{Bond, PathId, PathNews, PathPolicy, Time, Transmit, Tuple};
 
 use super::{Driver, EndReason, Workshop};
 use crate::executor::{Executor, JobKind};
 use crate::outbox::Outbox;
 use crate::protection::PacketProtection;
-use crate::work::write_body;
+use crate::work::{Body, body_of};
 
 /// A fault of this end.
 pub(super) const NO_KEYS: &str = "a path without keys";
@@ -57,15 +57,22 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     ) -> Result<(), EndReason> {
         let to = self.source.tuple(transmit.path, &transmit.to);
         let datagram = out.push(&to, transmit.body_len + OVERHEAD);
-        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
         let tx = &self.tx;
         let symbols_of = |slot| tx.get(slot).map(|block| &*block.symbols);
-        let sealed = write_body(symbols_of, transmit, workshop, body).and_then(|copied| {
-            self.counters.copied_bytes += copied as u64;
+        let sealed = body_of(symbols_of, transmit, workshop, datagram).and_then(|body| {
             let lane = self.lanes.of(transmit.path).ok_or(NO_KEYS)?;
-            lane.protection
-                .seal(&transmit.header, transmit.packet_number, datagram)
-                .map_err(|error| error.to_string())
+            let (header, packet_number) = (&transmit.header, transmit.packet_number);
+            let sealed = match body {
+                Body::Elsewhere(body) => {
+                    let protection = &mut lane.protection;
+                    protection.seal_from(header, packet_number, body, datagram)
+                }
+                Body::Written { copied } => {
+                    self.counters.copied_bytes += copied as u64;
+                    lane.protection.seal(header, packet_number, datagram)
+                }
+            };
+            sealed.map_err(|error| error.to_string())
         });
         if sealed.is_err() {
             // It has its place in the queue; no plaintext leaves.

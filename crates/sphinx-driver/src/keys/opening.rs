@@ -45,6 +45,11 @@ impl OpeningKey {
         let len = self.key.open(self.path, packet_number, datagram)?;
         Some(HEADER_LEN..HEADER_LEN + len)
     }
+
+    /// Opens such a datagram into `body`: whether the packet is whole, and its body as long as that. Otherwise what `body` holds is garbage.
+    fn open_into(&self, packet_number: PacketNumber, datagram: &[u8], body: &mut [u8]) -> bool {
+        self.key.open_into(self.path, packet_number, datagram, body)
+    }
 }
 
 /// Opens the packets of one direction and path, and follows the epochs.
@@ -129,6 +134,23 @@ impl Opener {
         let body = key.open(packet_number, datagram);
         self.note(epoch, packet_number, body.is_some(), now, pto)?;
         body.ok_or(OpenError::Invalid)
+    }
+
+    /// Opens such a datagram into `body`, which has to be as long as its body. Otherwise as [`open`](Self::open): after an error what `body`
+    /// holds is garbage, and the datagram is as it was.
+    pub fn open_into(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        (datagram, body): (&[u8], &mut [u8]),
+        now: Time,
+        pto: Nanos,
+    ) -> Result<(), OpenError> {
+        let epoch = self.choose(header, packet_number, now)?;
+        let key = self.key(epoch).ok_or(OpenError::Invalid)?;
+        let is_open = key.open_into(packet_number, datagram, body);
+        self.note(epoch, packet_number, is_open, now, pto)?;
+        is_open.then_some(()).ok_or(OpenError::Invalid)
     }
 
     /// The epoch whose [`key`](Self::key) is to open the packet. The arguments are those of [`open`](Self::open).

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aws_lc_rs::aead::Aad;
+use aws_lc_rs::aead::{Aad, Nonce};
 use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD};
 use sphinx_proto::{PacketNumber, PathId};
 
@@ -97,7 +97,7 @@ pub struct SealingKey {
 }
 
 impl SealingKey {
-    /// Seals `datagram` in place: 24 bytes for the header, the plaintext body, 16 bytes for the tag.
+    /// Seals `datagram` in place: 22 bytes for the header, the plaintext body, 16 bytes for the tag.
     ///
     /// `phase` and `packet_number` of `header` are not looked at.
     ///
@@ -109,6 +109,48 @@ impl SealingKey {
         header: &Header,
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
+        let (nonce, head) = self.begin(permit, header)?;
+        let body_len = body_len(datagram)?;
+        datagram[..HEADER_LEN].copy_from_slice(&head);
+        let (body, tag) = datagram[HEADER_LEN..].split_at_mut(body_len);
+        let sealed = (self.key.aead)
+            .seal_in_place_separate_tag(nonce, Aad::from(head), body)
+            .expect(BELOW_LIMIT);
+        tag.copy_from_slice(sealed.as_ref());
+        self.hp.apply(datagram);
+        Ok(())
+    }
+
+    /// Seals `body`, which stays as it is, into `datagram`, which has 38 bytes more. Else as [`seal`](Self::seal).
+    ///
+    /// # Errors
+    /// Those of [`seal`](Self::seal), and when the datagram has another size.
+    pub fn seal_from(
+        &self,
+        permit: Permit,
+        header: &Header,
+        body: &[u8],
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
+        let (nonce, head) = self.begin(permit, header)?;
+        if body_len(datagram)? != body.len() {
+            return Err(SealError::BufferSize);
+        }
+        datagram[..HEADER_LEN].copy_from_slice(&head);
+        let (sealed, tag) = datagram[HEADER_LEN..].split_at_mut(body.len());
+        (self.key.aead)
+            .seal_out_of_place_scatter(nonce, Aad::from(head), body, sealed, &[], tag)
+            .expect(BELOW_LIMIT);
+        self.hp.apply(datagram);
+        Ok(())
+    }
+
+    /// Nonce and header of the packet that may be sealed.
+    fn begin(
+        &self,
+        permit: Permit,
+        header: &Header,
+    ) -> Result<(Nonce, [u8; HEADER_LEN]), SealError> {
         let Permit {
             path,
             epoch,
@@ -117,24 +159,16 @@ impl SealingKey {
         if (path, epoch) != (self.path, self.epoch) {
             return Err(SealError::OtherKey);
         }
-        let body_len = body_len(datagram)?;
         let header = Header {
             phase: phase(epoch),
             packet_number: packet_number.truncated(),
             ..*header
         };
-        let head = header.encode();
-        datagram[..HEADER_LEN].copy_from_slice(&head);
-        let (body, tag) = datagram[HEADER_LEN..].split_at_mut(body_len);
-        let nonce = self.key.nonce(path, packet_number);
-        let sealed = (self.key.aead)
-            .seal_in_place_separate_tag(nonce, Aad::from(head), body)
-            .expect("a datagram is far below the size limit of AES-GCM");
-        tag.copy_from_slice(sealed.as_ref());
-        self.hp.apply(datagram);
-        Ok(())
+        Ok((self.key.nonce(path, packet_number), header.encode()))
     }
 }
+
+const BELOW_LIMIT: &str = "a datagram is far below the size limit of AES-GCM";
 
 fn body_len(datagram: &[u8]) -> Result<usize, SealError> {
     let len = datagram.len().checked_sub(OVERHEAD);
@@ -203,7 +237,7 @@ impl Sealer {
         }
     }
 
-    /// Seals `datagram` in place: 24 bytes for the header, the plaintext body, 16 bytes for the tag.
+    /// Seals `datagram` in place: 22 bytes for the header, the plaintext body, 16 bytes for the tag.
     ///
     /// `phase` and `packet_number` of `header` are not looked at. Packet numbers must rise from call
     /// to call; gaps are allowed. On an error neither the datagram nor the sealer has changed.
@@ -218,10 +252,9 @@ impl Sealer {
         self.key.seal(permit, header, datagram)
     }
 
-    /// Seals a copy of `body` into `datagram`, which has exactly 40 bytes more. Else as [`seal`].
+    /// Seals `body`, which stays as it is, into `datagram`, which has exactly 38 bytes more. Else as [`seal`].
     ///
     /// [`seal`]: Self::seal
-    #[cfg(test)]
     pub fn seal_from(
         &mut self,
         header: &Header,
@@ -229,11 +262,11 @@ impl Sealer {
         body: &[u8],
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
-        if datagram.len() != body.len() + OVERHEAD {
+        if body_len(datagram)? != body.len() {
             return Err(SealError::BufferSize);
         }
-        datagram[HEADER_LEN..][..body.len()].copy_from_slice(body);
-        self.seal(header, packet_number, datagram)
+        let permit = self.permit(packet_number)?;
+        self.key.seal_from(permit, header, body, datagram)
     }
 
     /// The right to seal this packet with the present [`key`](Self::key), after beginning the next epoch when it is time.

@@ -126,11 +126,16 @@ impl SealRun {
             found.map(|(_, symbols)| &**symbols)
         };
         let Sealing { transmit, permit } = &mut self.packets[at];
-        let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
-        let sealed = write_body(symbols_of, transmit, workshop, body).and_then(|copied| {
-            self.copied += copied;
+        let sealed = body_of(symbols_of, transmit, workshop, datagram).and_then(|body| {
             let permit = permit.take().ok_or(TWICE)?;
-            let sealed = self.key.seal(permit, &transmit.header, datagram);
+            let header = &transmit.header;
+            let sealed = match body {
+                Body::Elsewhere(body) => self.key.seal_from(permit, header, body, datagram),
+                Body::Written { copied } => {
+                    self.copied += copied;
+                    self.key.seal(permit, header, datagram)
+                }
+            };
             sealed.map_err(|error| error.to_string())
         });
         if sealed.is_err() {
@@ -151,16 +156,25 @@ impl SealRun {
     }
 }
 
-/// What a packet carries, before it is sealed. How many bytes of it are of symbols that were there and have been copied.
-pub(crate) fn write_body<'a>(
+/// What a packet carries, before it is sealed.
+pub(crate) enum Body<'a> {
+    /// These bytes, from where they are sealed into the datagram.
+    Elsewhere(&'a [u8]),
+    /// It has been written into the datagram, and so many bytes of it were copied from symbols that were there.
+    Written { copied: usize },
+}
+
+/// What `datagram` is to carry. A source symbol alone is not copied into it, but sealed into it.
+pub(crate) fn body_of<'a>(
     symbols_of: impl Fn(Slot) -> Option<&'a TxSymbols>,
-    transmit: &Transmit,
+    transmit: &'a Transmit,
     workshop: &mut Workshop,
-    body: &mut [u8],
-) -> Result<usize, String> {
+    datagram: &mut [u8],
+) -> Result<Body<'a>, String> {
+    let body = &mut datagram[HEADER_LEN..][..transmit.body_len];
     let mut copied = 0;
     match &transmit.content {
-        Content::Control(frames) => body.copy_from_slice(frames),
+        Content::Control(frames) => return Ok(Body::Elsewhere(frames)),
         Content::Window { span, slots, row } => {
             let mut blocks = Vec::with_capacity(slots.len());
             for slot in slots {
@@ -181,9 +195,10 @@ pub(crate) fn write_body<'a>(
         }
         Content::Symbol { slot, symbol } => {
             let block = symbols_of(*slot).ok_or(GONE)?;
-            copied += match transmit.fragment {
-                None => write_symbol(block, *symbol, workshop, body)?,
-                Some(part) => write_part(block, *symbol, part, workshop, body)?,
+            copied += match (transmit.fragment, *symbol) {
+                (None, SymbolId::Source(index)) => return Ok(Body::Elsewhere(block.source(index))),
+                (None, repair) => write_symbol(block, repair, workshop, body)?,
+                (Some(part), symbol) => write_part(block, symbol, part, workshop, body)?,
             };
         }
         Content::Bundle {
@@ -206,7 +221,7 @@ pub(crate) fn write_body<'a>(
             }
         }
     }
-    Ok(copied)
+    Ok(Body::Written { copied })
 }
 
 /// Writes what comes before a symbol: where the symbol goes, and what is behind it.

@@ -57,6 +57,15 @@ impl Session {
         }
     }
 
+    /// Where the body of a packet belongs that has not opened yet, if it is to be a source symbol of a block under way: the block's memory, and
+    /// which of its symbols. It can be opened right into its place, if no symbol is there: anybody may have written the header.
+    pub fn place_of(&self, header: &Header, body_len: usize) -> Option<(Slot, u16)> {
+        match header.kind {
+            PacketKind::Symbol => self.receiver.place_of(header, body_len),
+            PacketKind::Fragment | PacketKind::Control | PacketKind::Bundle => None,
+        }
+    }
+
     fn malformed(&mut self) -> Received {
         self.receiver.refuse();
         Received::Nothing
