@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use sphinx_driver::keys::{Keys, OpenError, Permit, SealError};
 use sphinx_driver::{
-    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, PacketProtection, Queues,
+    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, PacketProtection, PoolBuffer, Queues,
     SealPacket, SharedSlicer, Slicer, Workshop,
 };
 use sphinx_net::{Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx};
@@ -189,18 +189,30 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
     }
 
     fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
-        let to = Destination {
-            remote: to.remote,
-            local_ip: to.local_ip,
-            ecn: Ecn::NotEct,
-        };
-        match self.tx.frame(&to, len) {
+        match self.tx.frame(&destination(to), len) {
             Some(frame) => frame,
             None => {
                 self.lost.resize(len, 0);
                 &mut self.lost
             }
         }
+    }
+
+    fn push_sealed(
+        &mut self,
+        to: &Tuple,
+        memory: PoolBuffer,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        self.tx.take_over(&destination(to), Box::new(memory), lens)
+    }
+}
+
+fn destination(to: &Tuple) -> Destination {
+    Destination {
+        remote: to.remote,
+        local_ip: to.local_ip,
+        ecn: Ecn::NotEct,
     }
 }
 

@@ -27,7 +27,7 @@ use crate::work::{DecodeJob, Fault, Outcome, Spare, Task, TaskId, Work};
 use arriving::Arriving;
 use lanes::Lanes;
 use leaving::Leaving;
-use sending::Source;
+pub(crate) use sending::Source;
 
 /// Working memory for payload, which any number of sessions can share in one thread.
 pub struct Workshop {

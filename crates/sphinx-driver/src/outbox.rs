@@ -2,6 +2,8 @@
 
 use sphinx_proto::Tuple;
 
+use crate::pool::PoolBuffer;
+
 /// Takes the datagrams that a driver sends.
 pub trait Outbox {
     /// Bytes of the datagrams that it holds.
@@ -10,4 +12,19 @@ pub trait Outbox {
     /// The next datagram, of `len` bytes: the driver writes all of them before anything else happens.
     /// Where `to` names no address of this end, routing chooses.
     fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8];
+
+    /// The next datagrams, of these lengths, which lie in `memory` one after another. How many bytes were copied.
+    fn push_sealed(
+        &mut self,
+        to: &Tuple,
+        memory: PoolBuffer,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        let mut at = 0;
+        for len in lens {
+            self.push(to, len).copy_from_slice(&memory[at..][..len]);
+            at += len;
+        }
+        at
+    }
 }

@@ -118,6 +118,31 @@ pub trait PacketTx: Send {
     /// than a frame holds.
     fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]>;
 
+    /// Takes over memory in which datagrams for one destination have been written, one after another, of these lengths. They leave as frames do, in the
+    /// order in which they were taken, and then the memory is dropped. What there is no room for is lost, as it would be in a queue that is full.
+    ///
+    /// How many bytes were copied: none where the back end sends from any memory.
+    fn take_over(
+        &mut self,
+        to: &Destination,
+        memory: Written,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        let mut rest = (*memory).as_ref();
+        let mut copied = 0;
+        for len in lens {
+            let Some((datagram, behind)) = rest.split_at_checked(len) else {
+                break;
+            };
+            if let Some(frame) = self.frame(to, len) {
+                frame.copy_from_slice(datagram);
+                copied += len;
+            }
+            rest = behind;
+        }
+        copied
+    }
+
     /// Bytes of the frames that are taken. Those that have left count until all have.
     fn taken_bytes(&self) -> usize;
 
@@ -134,6 +159,9 @@ pub trait PacketTx: Send {
     /// The error behind the most recent [`Dropped`], if there was one.
     fn last_error(&self) -> Option<io::Error>;
 }
+
+/// Memory of somebody else, with datagrams that are to be sent.
+pub type Written = Box<dyn AsRef<[u8]> + Send>;
 
 /// Where datagrams go and how they are marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

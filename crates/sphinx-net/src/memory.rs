@@ -6,10 +6,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::queue::{FrameQueue, Transmit};
+use crate::queue::{FrameQueue, Memory, Transmit};
 use crate::{
     Capabilities, Counters, Destination, DropReason, Dropped, Ecn, Interest, PacketIo, PacketRx,
-    PacketTx, Ready, Received, Waker,
+    PacketTx, Ready, Received, Waker, Written,
 };
 
 const RECV_BATCH_MAX: usize = 16;
@@ -69,7 +69,7 @@ impl Queue {
     fn put(
         &self,
         end: SocketAddr,
-        arena: &[u8],
+        memory: Memory<'_>,
         transmits: &[Transmit],
         drops: &mut Vec<(usize, Dropped)>,
         counters: &mut Counters,
@@ -98,7 +98,7 @@ impl Queue {
                     ecn: transmit.to.ecn,
                     stride,
                     // The copy is the wire.
-                    payload: arena[transmit.offset..][..transmit.len].to_vec(),
+                    payload: memory.bytes(transmit).unwrap_or_default().to_vec(),
                 });
                 counters.send_datagrams += datagrams as u64;
                 counters.send_bytes += transmit.len as u64;
@@ -266,6 +266,16 @@ impl PacketTx for MemoryTx {
         self.frames.frame(to, len, SEGMENTS_MAX)
     }
 
+    fn take_over(
+        &mut self,
+        to: &Destination,
+        memory: Written,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        self.frames.take_over(to, memory, lens, SEGMENTS_MAX);
+        0
+    }
+
     fn taken_bytes(&self) -> usize {
         self.frames.taken_bytes()
     }
@@ -273,8 +283,8 @@ impl PacketTx for MemoryTx {
     fn flush(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
         let (outgoing, remote) = (&self.outgoing, self.remote);
         let counters = &mut self.counters;
-        self.frames.flush(dropped, |arena, transmits, drops| {
-            Ok(outgoing.put(remote, arena, transmits, drops, counters))
+        self.frames.flush(dropped, |memory, transmits, drops| {
+            Ok(outgoing.put(remote, memory, transmits, drops, counters))
         })
     }
 

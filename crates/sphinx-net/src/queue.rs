@@ -2,20 +2,22 @@
 
 use std::io;
 
-use crate::io::DATAGRAM_BATCH_BYTES_MAX;
+use crate::io::{DATAGRAM_BATCH_BYTES_MAX, Written};
 use crate::{Destination, Dropped};
 
 /// What frames hold before they are written, in debug builds: who relies on it being zero is found out.
 const UNWRITTEN: u8 = 0xa5;
 
-/// Datagrams for one destination, adjacent in the arena.
+/// Datagrams for one destination, adjacent in one piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transmit {
     pub(crate) to: Destination,
     /// Length of every datagram but the last, which may be shorter, in bytes. 0 means that there
     /// is one datagram.
     pub(crate) segment_size: usize,
-    /// Where the first datagram starts in the arena, in bytes.
+    /// Which memory it is: 0 is the arena, others have been taken over.
+    pub(crate) memory: usize,
+    /// Where the first datagram starts in it, in bytes.
     pub(crate) offset: usize,
     /// Bytes of all datagrams together. A descriptor of length 0 sends nothing.
     pub(crate) len: usize,
@@ -31,13 +33,43 @@ impl Transmit {
     }
 }
 
-/// Frames in one piece of memory, and the descriptors that cut it up: for a back end whose sends take any
+/// Where the bytes of descriptors lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory<'a> {
+    arena: &'a [u8],
+    taken_over: &'a [Written],
+}
+
+impl<'a> Memory<'a> {
+    /// An arena alone.
+    pub(crate) fn of(arena: &'a [u8]) -> Self {
+        Self {
+            arena,
+            taken_over: &[],
+        }
+    }
+
+    /// A descriptor's bytes; `None` if they are not there.
+    pub(crate) fn bytes(&self, transmit: &Transmit) -> Option<&'a [u8]> {
+        let memory = match transmit.memory.checked_sub(1) {
+            None => self.arena,
+            Some(at) => (**self.taken_over.get(at)?).as_ref(),
+        };
+        let end = transmit.offset.checked_add(transmit.len)?;
+        memory.get(transmit.offset..end)
+    }
+}
+
+/// Frames in one piece of memory, memory that was taken over, and the descriptors that cut them up: for a back end whose sends take any
 /// slice.
 pub(crate) struct FrameQueue {
     /// Allocated once, so that what is written stays where it is.
     arena: Box<[u8]>,
     /// Bytes of it that are taken.
     taken: usize,
+    /// Memory that was taken over, and bytes of datagrams in it.
+    taken_over: Vec<Written>,
+    taken_over_bytes: usize,
     transmits: Vec<Transmit>,
     /// Descriptors before this one are finished.
     finished: usize,
@@ -51,6 +83,8 @@ impl FrameQueue {
         Self {
             arena: vec![0; capacity].into_boxed_slice(),
             taken: 0,
+            taken_over: Vec::new(),
+            taken_over_bytes: 0,
             transmits: Vec::new(),
             finished: 0,
             drops: Vec::new(),
@@ -59,7 +93,51 @@ impl FrameQueue {
 
     /// See [`PacketTx::taken_bytes`](crate::PacketTx::taken_bytes).
     pub(crate) fn taken_bytes(&self) -> usize {
-        self.taken
+        self.taken + self.taken_over_bytes
+    }
+
+    /// See [`PacketTx::take_over`](crate::PacketTx::take_over). All that is taken together is at most as much as the arena.
+    pub(crate) fn take_over(
+        &mut self,
+        to: &Destination,
+        memory: Written,
+        lens: &mut dyn Iterator<Item = usize>,
+        segments_max: usize,
+    ) {
+        let room = self.arena.len().saturating_sub(self.taken_bytes());
+        let room = room.min((*memory).as_ref().len());
+        self.taken_over.push(memory);
+        let memory = self.taken_over.len();
+        let mut offset = 0;
+        for len in lens {
+            if len > room - offset {
+                break;
+            }
+            self.describe(to, (memory, offset, len), segments_max);
+            offset += len;
+        }
+        self.taken_over_bytes += offset;
+    }
+
+    /// A datagram lies there.
+    fn describe(
+        &mut self,
+        to: &Destination,
+        (memory, offset, len): (usize, usize, usize),
+        segments_max: usize,
+    ) {
+        match self.transmits[self.finished..].last_mut() {
+            Some(last) if last.memory == memory && joins(last, to, len, segments_max) => {
+                last.len += len;
+            }
+            _ => self.transmits.push(Transmit {
+                to: *to,
+                segment_size: len,
+                memory,
+                offset,
+                len,
+            }),
+        }
     }
 
     /// See [`PacketTx::frame`](crate::PacketTx::frame). At most `segments_max` datagrams share a descriptor.
@@ -70,18 +148,13 @@ impl FrameQueue {
         segments_max: usize,
     ) -> Option<&mut [u8]> {
         let offset = self.taken;
-        let frame = self.arena.get_mut(offset..offset.checked_add(len)?)?;
-        self.taken += len;
-        let open = self.transmits[self.finished..].last_mut();
-        match open {
-            Some(last) if joins(last, to, len, segments_max) => last.len += len,
-            _ => self.transmits.push(Transmit {
-                to: *to,
-                segment_size: len,
-                offset,
-                len,
-            }),
+        let end = offset.checked_add(len)?;
+        if end > self.arena.len().checked_sub(self.taken_over_bytes)? {
+            return None;
         }
+        self.taken = end;
+        self.describe(to, (0, offset, len), segments_max);
+        let frame = &mut self.arena[offset..end];
         if cfg!(debug_assertions) {
             frame.fill(UNWRITTEN);
         }
@@ -95,11 +168,19 @@ impl FrameQueue {
     pub(crate) fn flush(
         &mut self,
         dropped: &mut Vec<(Destination, Dropped)>,
-        send: impl FnOnce(&[u8], &mut [Transmit], &mut Vec<(usize, Dropped)>) -> io::Result<usize>,
+        send: impl FnOnce(
+            Memory<'_>,
+            &mut [Transmit],
+            &mut Vec<(usize, Dropped)>,
+        ) -> io::Result<usize>,
     ) -> io::Result<bool> {
         if self.finished < self.transmits.len() {
             let waiting = &mut self.transmits[self.finished..];
-            let finished = send(&self.arena[..self.taken], waiting, &mut self.drops)?;
+            let memory = Memory {
+                arena: &self.arena[..self.taken],
+                taken_over: &self.taken_over,
+            };
+            let finished = send(memory, waiting, &mut self.drops)?;
             dropped.extend(
                 self.drops
                     .drain(..)
@@ -110,6 +191,8 @@ impl FrameQueue {
         let all = self.finished == self.transmits.len();
         if all {
             self.taken = 0;
+            self.taken_over.clear();
+            self.taken_over_bytes = 0;
             self.transmits.clear();
             self.finished = 0;
         }
@@ -154,6 +237,7 @@ mod tests {
         let mut transmit = Transmit {
             to: to(1),
             segment_size: 100,
+            memory: 0,
             offset: 0,
             len: 250,
         };
@@ -193,6 +277,38 @@ mod tests {
             shape(&queue),
             [(1, 100, 0, 100), (2, 100, 100, 100), (2, 100, 200, 100)]
         );
+    }
+
+    #[test]
+    fn memory_that_is_taken_over_leaves_in_its_turn_and_has_its_share_of_the_room() {
+        let mut queue = FrameQueue::new(1000);
+        let written = |len| -> Written { Box::new(vec![7; len]) };
+        queue.frame(&to(1), 100, 64).unwrap().fill(1);
+        queue.take_over(&to(1), written(300), &mut [100, 100, 50].into_iter(), 64);
+        queue.frame(&to(1), 50, 64).unwrap().fill(2);
+        assert_eq!(queue.taken_bytes(), 400);
+        // There is room for five of these, and then for none of whatever length.
+        queue.take_over(&to(2), written(2000), &mut [120; 9].into_iter(), 64);
+        assert_eq!(queue.taken_bytes(), 1000);
+        assert!(queue.frame(&to(1), 1, 64).is_none());
+        let mut left = Vec::new();
+        let mut send = |memory: Memory<'_>, transmits: &mut [Transmit], count: usize| {
+            for transmit in &transmits[..count] {
+                let bytes = memory.bytes(transmit).unwrap();
+                left.push((transmit.to.remote.port(), bytes.len(), bytes[0]));
+            }
+            Ok(count)
+        };
+        let first = queue.flush(&mut Vec::new(), |memory, transmits, _| {
+            send(memory, transmits, 2)
+        });
+        assert!(!first.unwrap() && queue.taken_bytes() == 1000);
+        let rest = queue.flush(&mut Vec::new(), |memory, transmits, _| {
+            send(memory, transmits, 2)
+        });
+        assert!(rest.unwrap() && queue.taken_bytes() == 0);
+        assert_eq!(left, [(1, 100, 1), (1, 250, 7), (1, 50, 2), (2, 600, 7)]);
+        assert!(queue.frame(&to(1), 1000, 64).is_some());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use sphinx_driver::{
     BufferPool, Counters, DATAGRAM_BYTES, DatagramCounts, Driver, EndReason, Origin, Outbox,
-    PacketProtection, Queues, Workshop,
+    PacketProtection, PoolBuffer, Queues, Workshop,
 };
 use sphinx_link::{Datagram, Packet};
 use sphinx_proto::cc::CcKind;
@@ -42,6 +42,22 @@ impl Outbox for Sent {
     fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
         self.0.push((*to, vec![0xaa; len]));
         self.0.last_mut().map_or(&mut [], |(_, datagram)| datagram)
+    }
+
+    /// As a back end that sends from any memory: what is copied here is on its way.
+    fn push_sealed(
+        &mut self,
+        to: &Tuple,
+        memory: PoolBuffer,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        let mut rest = &memory[..];
+        for len in lens {
+            let (datagram, behind) = rest.split_at(len);
+            self.0.push((*to, datagram.to_vec()));
+            rest = behind;
+        }
+        0
     }
 }
 

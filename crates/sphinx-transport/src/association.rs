@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sphinx_driver::keys::Keys;
-use sphinx_driver::{Driver, EndReason, Origin, Outbox, Workshop};
+use sphinx_driver::{Driver, EndReason, Origin, Outbox, PoolBuffer, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Nanos, PATHS_MAX, Paper, PathId, PathState, Sc, Session, Time, Tuple};
@@ -39,18 +39,30 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
     }
 
     fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
-        let to = Destination {
-            remote: to.remote,
-            local_ip: to.local_ip,
-            ecn: Ecn::Ect0,
-        };
-        match self.tx.frame(&to, len) {
+        match self.tx.frame(&destination(to), len) {
             Some(frame) => frame,
             None => {
                 self.lost.resize(len, 0);
                 &mut self.lost
             }
         }
+    }
+
+    fn push_sealed(
+        &mut self,
+        to: &Tuple,
+        memory: PoolBuffer,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        self.tx.take_over(&destination(to), Box::new(memory), lens)
+    }
+}
+
+fn destination(to: &Tuple) -> Destination {
+    Destination {
+        remote: to.remote,
+        local_ip: to.local_ip,
+        ecn: Ecn::Ect0,
     }
 }
 

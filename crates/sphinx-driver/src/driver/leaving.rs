@@ -196,17 +196,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             return Err(EndReason::CannotSeal(fault));
         }
         while out.len_bytes() < limit && self.leaving.is_ready() {
-            let Some((_, Some(run))) = self.leaving.runs.pop_front() else {
+            let Some((_, Some(mut run))) = self.leaving.runs.pop_front() else {
                 break;
             };
             self.leaving.bytes -= run.bytes();
             // What is of a path that is no more is of no use.
             if self.core.has_path(run.path) {
-                for (transmit, sealed) in run.datagrams() {
-                    let to = self.source.tuple(run.path, &transmit.to);
-                    out.push(&to, sealed.len()).copy_from_slice(sealed);
-                }
-                self.counters.copied_bytes += run.bytes() as u64;
+                run.leave(&self.source, out);
             }
             self.counters.copied_bytes += run.copied as u64;
             workshop.spare.keep_sealing(run);

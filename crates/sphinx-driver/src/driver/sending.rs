@@ -155,7 +155,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
 /// A server answers from the address that its client knows. A client lets routing choose, so that it
 /// keeps working when its address changes; so does a server whose address is gone.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Source {
+pub(crate) struct Source {
     is_client: bool,
     refused: bool,
 }
@@ -170,7 +170,7 @@ impl Source {
 
     /// The addresses of a datagram; routing chooses this end's where it is not named.
     /// Of further paths a client chooses it too: it is what makes them others.
-    pub(super) fn tuple(&self, path: PathId, to: &Tuple) -> Tuple {
+    pub(crate) fn tuple(&self, path: PathId, to: &Tuple) -> Tuple {
         let is_first = path == PathId::FIRST;
         let insists = |_: &IpAddr| !is_first || !self.is_client && !self.refused;
         Tuple {

@@ -10,9 +10,11 @@ use sphinx_proto::{Content, PathId, Slot, Transmit};
 
 use super::{RUN_BYTES_MAX, RUN_PACKETS_MAX};
 use crate::blocks::TxSymbols;
-use crate::driver::Workshop;
+use crate::driver::{Source, Workshop};
 use crate::executor::WorkerId;
 use crate::keys::Permit;
+use crate::outbox::Outbox;
+use crate::pool::PoolBuffer;
 use crate::protection::SealPacket;
 
 /// A fault of this end.
@@ -27,8 +29,8 @@ pub(crate) struct SealRun {
     pub(crate) owner: Option<WorkerId>,
     pub(crate) blocks: Vec<(Slot, Arc<TxSymbols>)>,
     pub(crate) packets: Vec<Sealing>,
-    /// Where the datagrams are sealed, one after another; memory of earlier runs is behind them.
-    datagrams: Vec<u8>,
+    /// Where the datagrams have been sealed, one after another.
+    sealed: Option<PoolBuffer>,
     /// Of the datagrams.
     bytes: usize,
     /// Bytes that were copied into them.
@@ -58,7 +60,7 @@ impl SealRun {
             owner: None,
             blocks: Vec::new(),
             packets: Vec::new(),
-            datagrams: Vec::new(),
+            sealed: None,
             bytes: 0,
             copied: 0,
         }
@@ -69,6 +71,7 @@ impl SealRun {
         (self.path, self.epoch, self.key) = (path, epoch, key);
         self.owner = None;
         (self.bytes, self.copied) = (0, 0);
+        self.sealed = None;
     }
 
     /// Lets go of what its packets needed.
@@ -96,10 +99,7 @@ impl SealRun {
     }
 
     pub(super) fn run(&mut self, workshop: &mut Workshop) -> Result<(), String> {
-        let mut memory = std::mem::take(&mut self.datagrams);
-        if memory.len() < self.bytes {
-            memory.resize(self.bytes, 0);
-        }
+        let mut memory = workshop.pool.take(self.bytes);
         let mut rest = &mut memory[..];
         let mut sealed = Ok(());
         for at in 0..self.packets.len() {
@@ -107,7 +107,7 @@ impl SealRun {
             sealed = sealed.and(self.seal(at, workshop, datagram));
             rest = behind;
         }
-        self.datagrams = memory;
+        self.sealed = Some(memory);
         sealed
     }
 
@@ -145,14 +145,28 @@ impl SealRun {
         sealed
     }
 
-    /// The packets and their sealed datagrams.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = (&Transmit, &[u8])> {
-        let mut rest = &self.datagrams[..];
-        self.packets.iter().map(move |packet| {
+    /// Puts the sealed datagrams into `out`, from addresses that `source` chooses.
+    pub(crate) fn leave(&mut self, source: &Source, out: &mut impl Outbox) {
+        let (Some(memory), [first, others @ ..]) = (self.sealed.take(), &self.packets[..]) else {
+            return;
+        };
+        let path = self.path;
+        let goes_along = |packet: &Sealing| packet.transmit.to == first.transmit.to;
+        if others.iter().all(goes_along) {
+            let to = source.tuple(path, &first.transmit.to);
+            let mut lens = self.packets.iter().map(Sealing::len);
+            self.copied += out.push_sealed(&to, memory, &mut lens);
+            return;
+        }
+        // Only while the path is being looked for.
+        let mut rest = &memory[..];
+        for packet in &self.packets {
             let (datagram, behind) = rest.split_at(packet.len());
+            let to = source.tuple(path, &packet.transmit.to);
+            out.push(&to, datagram.len()).copy_from_slice(datagram);
+            self.copied += datagram.len();
             rest = behind;
-            (&packet.transmit, datagram)
-        })
+        }
     }
 }
 

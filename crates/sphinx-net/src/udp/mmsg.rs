@@ -9,7 +9,7 @@ use libc::{c_int, c_uint, iovec, mmsghdr, msghdr};
 
 use super::cmsg::{Control, RecvFields, SendFields};
 use super::name::Name;
-use crate::queue::Transmit;
+use crate::queue::{Memory, Transmit};
 
 /// Most messages in one `sendmmsg`.
 pub(super) const SEND_MESSAGES_MAX: usize = 32;
@@ -105,13 +105,12 @@ impl SendBatch {
         &mut self,
         socket: BorrowedFd<'_>,
         format: SendFormat,
-        arena: &[u8],
+        memory: Memory<'_>,
         messages: &[Transmit],
     ) -> io::Result<usize> {
         let mut count = 0;
         for (index, message) in messages.iter().take(SEND_MESSAGES_MAX).enumerate() {
-            let end = message.offset.checked_add(message.len);
-            let payload = end.and_then(|end| arena.get(message.offset..end));
+            let payload = memory.bytes(message);
             let payload = payload.ok_or(io::ErrorKind::InvalidInput)?;
             let name_len = self.arrays.names[index].encode(&message.to.remote, format.v6_socket);
             let fields = SendFields {
@@ -140,7 +139,7 @@ impl SendBatch {
         // SAFETY: at least `count` headers have just been set up. Their names and control buffers
         // lie in `arrays`, which is borrowed exclusively and not touched in between, and their
         // lengths were returned by the encoders of these very buffers. Each has one iovec over a
-        // slice of `arena`, which is borrowed for the call and only read. The descriptor is
+        // slice of `memory`, which is borrowed for the call and only read. The descriptor is
         // borrowed, hence open.
         let sent = unsafe {
             libc::sendmmsg(

@@ -28,7 +28,7 @@ pub use self::steering::Steering;
 use crate::queue::FrameQueue;
 use crate::{
     Capabilities, Counters, Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Ready,
-    Received, Waker,
+    Received, Waker, Written,
 };
 
 /// Room for anything that the kernel can join into one buffer.
@@ -418,12 +418,19 @@ impl PacketRx for UdpRx {
 
 impl PacketTx for UdpTx {
     fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]> {
-        let from = |place: &IpAddr| Some(*place) == to.local_ip;
-        let mut others = self.others.iter_mut();
-        if let Some((_, tx)) = others.find(|(place, _)| from(place)) {
-            return tx.frames.frame(to, len, tx.sender.segments_max());
-        }
-        self.frames.frame(to, len, self.sender.segments_max())
+        let (frames, segments_max) = self.frames_to(to);
+        frames.frame(to, len, segments_max)
+    }
+
+    fn take_over(
+        &mut self,
+        to: &Destination,
+        memory: Written,
+        lens: &mut dyn Iterator<Item = usize>,
+    ) -> usize {
+        let (frames, segments_max) = self.frames_to(to);
+        frames.take_over(to, memory, lens, segments_max);
+        0
     }
 
     fn taken_bytes(&self) -> usize {
@@ -445,11 +452,21 @@ impl PacketTx for UdpTx {
 }
 
 impl UdpTx {
+    /// Those of the socket that sends from the address which `to` names, and how many datagrams it sends at once.
+    fn frames_to(&mut self, to: &Destination) -> (&mut FrameQueue, usize) {
+        let from = |place: &IpAddr| Some(*place) == to.local_ip;
+        let mut others = self.others.iter_mut();
+        match others.find(|(place, _)| from(place)) {
+            Some((_, tx)) => (&mut tx.frames, tx.sender.segments_max()),
+            None => (&mut self.frames, self.sender.segments_max()),
+        }
+    }
+
     fn flush_own(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
         let (socket, counters) = (self.socket.as_fd(), &mut self.counters);
         let sender = &mut self.sender;
-        let all = self.frames.flush(dropped, |arena, transmits, drops| {
-            sender.send(socket, arena, transmits, drops, counters)
+        let all = self.frames.flush(dropped, |memory, transmits, drops| {
+            sender.send(socket, memory, transmits, drops, counters)
         });
         if self.sender.take_interrupted() {
             self.errors_expected.store(true, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use libc::{c_int, sock_filter, sock_fprog};
 
 use super::mmsg::{SendBatch, SendFormat};
-use crate::queue::Transmit;
+use crate::queue::{Memory, Transmit};
 use crate::{Destination, Ecn};
 
 /// Datagrams per segmented send that newer kernels take, and all that know GSO.
@@ -202,6 +202,7 @@ pub(super) fn probe_sending(v6_socket: bool) -> SendProbe {
                 ecn,
             },
             segment_size: 1,
+            memory: 0,
             offset: 0,
             len,
         };
@@ -209,7 +210,7 @@ pub(super) fn probe_sending(v6_socket: bool) -> SendProbe {
             v6_socket,
             ecn: true,
         };
-        match batch.send(socket.as_fd(), format, &arena, &[message]) {
+        match batch.send(socket.as_fd(), format, Memory::of(&arena), &[message]) {
             Ok(_) => Answer::Yes,
             Err(error) => match error.raw_os_error() {
                 Some(libc::EINVAL | libc::EIO | libc::ENOPROTOOPT | libc::EOPNOTSUPP) => Answer::No,

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use super::mmsg::{SEND_MESSAGES_MAX, SendBatch, SendFormat};
 use crate::io::DATAGRAM_BATCH_BYTES_MAX;
-use crate::queue::Transmit;
+use crate::queue::{Memory, Transmit};
 use crate::{Counters, DropReason, Dropped};
 
 /// How often a message is tried again that met the error of an earlier one.
@@ -59,7 +59,7 @@ impl Sender {
     pub(super) fn send(
         &mut self,
         socket: BorrowedFd<'_>,
-        arena: &[u8],
+        memory: Memory<'_>,
         transmits: &mut [Transmit],
         dropped: &mut Vec<(usize, Dropped)>,
         counters: &mut Counters,
@@ -78,7 +78,7 @@ impl Sender {
                 return Ok(rest.finished);
             };
             counters.send_calls += 1;
-            let error = match self.batch.send(socket, self.format, arena, &self.messages) {
+            let error = match self.batch.send(socket, self.format, memory, &self.messages) {
                 Ok(sent) => {
                     repeats = 0;
                     if suspect.take().is_some() {
@@ -290,6 +290,7 @@ mod tests {
                 ecn: Ecn::NotEct,
             },
             segment_size,
+            memory: 0,
             offset,
             len,
         }
