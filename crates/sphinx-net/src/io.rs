@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::slice::ChunksMut;
+use std::time::Duration;
 
 use crate::{Counters, Waker};
 
@@ -58,6 +59,12 @@ pub trait PacketIo: Send {
     /// A handle that ends [`wait`](Self::wait) from any thread. All handles of a back end are
     /// equal.
     fn waker(&self) -> Waker;
+
+    /// Whoever looks for packets will do so without a pause for this long: a card's driver may be asked each time, instead of its interrupts.
+    /// Where the back end has no such thing, or this process may not have it, nothing changes.
+    fn expect_busy_polling(&mut self, time: Duration) {
+        let _ = time;
+    }
 
     /// Another socket, that sends from and receives at this address, and through this interface alone if one is named: for a further path.
     /// It takes the place of one that was there.

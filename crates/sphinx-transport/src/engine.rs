@@ -25,7 +25,7 @@ use crate::budget::{Budget, Growth};
 use crate::control::{ConnId, Control, Settings, random_bytes};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind, close_code};
-use crate::options::{Options, Service};
+use crate::options::{BUSY_POLL_MAX, Options, Service};
 use crate::routes::Routes;
 use crate::sessions::Sessions;
 use crate::shards::Shard;
@@ -152,13 +152,15 @@ pub(crate) struct Engine<Io: PacketIo> {
     failure: Option<Error>,
     stopping: Option<Instant>,
     last_turn: Instant,
+    /// When something was received last; only with busy polling.
+    received_at: Instant,
     /// Until when packets may gather, as the session says that was served last in this turn.
     gather_until: Option<Time>,
 }
 
 impl<Io: PacketIo> Engine<Io> {
     pub(crate) fn new(
-        io: Io,
+        mut io: Io,
         control: Control,
         purpose: Purpose,
         options: Options,
@@ -166,6 +168,9 @@ impl<Io: PacketIo> Engine<Io> {
         shard: Option<Shard>,
     ) -> io::Result<Self> {
         let waker = io.waker();
+        if !options.busy_poll.is_zero() {
+            io.expect_busy_polling(options.busy_poll.min(BUSY_POLL_MAX));
+        }
         let doorbell = Arc::new(Doorbell::new(waker.clone()));
         let pool = BufferPool::new(POOL_BYTES);
         let crew = match options.workers {
@@ -203,6 +208,7 @@ impl<Io: PacketIo> Engine<Io> {
             failure: None,
             stopping: None,
             last_turn: Instant::now(),
+            received_at: Instant::now(),
             gather_until: None,
         })
     }
@@ -302,6 +308,9 @@ impl<Io: PacketIo> Engine<Io> {
             wake = wake.map(|wake| wake.max(FULL_WAIT));
             Interest::ReadWrite
         };
+        if self.spins(received, clock) && all_sent {
+            return Ok(true);
+        }
         let gather = self.gather(received, clock, now, wake);
         // Where the time of arrival is not known it counts as that of looking, which is not to be late.
         let gather = gather.filter(|_| all_sent && self.io.capabilities().timestamps);
@@ -318,6 +327,18 @@ impl<Io: PacketIo> Engine<Io> {
             _ => self.waker.wait(None, interest, timeout)?,
         };
         Ok(true)
+    }
+
+    /// Whether to look again at once: something was received a moment ago, and whoever asked for busy polling has more processors than time.
+    fn spins(&mut self, received: usize, clock: Instant) -> bool {
+        let time = self.options.busy_poll.min(BUSY_POLL_MAX);
+        if time.is_zero() {
+            return false;
+        }
+        if received > 0 {
+            self.received_at = clock;
+        }
+        clock.saturating_duration_since(self.received_at) < time
     }
 
     /// Sessions for which workers have done something have something to do.

@@ -246,6 +246,9 @@ impl From<LocalPath> for PathOptions {
     }
 }
 
+/// Most of [`Options::busy_poll`]: sleeping costs microseconds.
+pub const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
+
 /// Settings of an endpoint and its sessions.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -309,6 +312,9 @@ pub struct Options {
     /// Processors that the endpoint's threads are bound to: its engine to the first one, or as many engines as it has to as many, its workers to the others in turn, or to their
     /// engine's if there are no more. None: they run where the system likes.
     pub cpus: Vec<usize>,
+    /// For so long an engine that has nothing to do looks again and again before it sleeps: packets are seen some microseconds sooner, for all of a
+    /// processor, and do not gather. At most [`BUSY_POLL_MAX`] counts. Zero, the default: it sleeps at once.
+    pub busy_poll: Duration,
     /// Engines of a server, at least 1 and at most [`SHARDS_MAX`](crate::SHARDS_MAX): each has a socket of the same port, sessions, workers and
     /// its part of [`memory`](Self::memory). A session belongs to one of them, whatever addresses its packets come from. More than one need the kernel's sockets
     /// ([`Io::Udp`]). [`auto_shards`](crate::auto_shards) says how many fill the machine. A connecting end has one.
@@ -347,6 +353,7 @@ impl Default for Options {
             memory: default_memory(),
             workers: 0,
             cpus: Vec::new(),
+            busy_poll: Duration::ZERO,
             shards: 1,
             shards_by_hash: false,
             once: false,

@@ -28,6 +28,9 @@ pub(crate) struct CommonArgs {
     /// Processors to run on, such as 0-2,4: the first one for the thread that has the socket, the others for the workers
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub(crate) cpus: Option<Cpus>,
+    /// Look for packets this long before sleeping, which takes a processor: 50us; at most 10ms [default: off]
+    #[arg(long, value_name = "DURATION", value_parser = busy_poll)]
+    pub(crate) busy_poll: Option<Duration>,
     #[arg(long, value_name = "CODE", default_value = "auto", value_parser = codec, help = format!("Erasure code: {}", transport::Codec::expected()))]
     pub(crate) codec: transport::Codec,
     /// What redundancy is chosen for: auto, bulk, latency; or, for messages of perf client, their deadline: live
@@ -218,6 +221,13 @@ pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
     Ok(Cpus(cpus))
 }
 
+pub(crate) fn busy_poll(text: &str) -> Result<Duration, String> {
+    match units::duration_positive(text)? {
+        time if time <= transport::BUSY_POLL_MAX => Ok(time),
+        _ => Err("expected at most 10ms".to_owned()),
+    }
+}
+
 pub(crate) fn codec(text: &str) -> Result<transport::Codec, String> {
     match transport::Codec::by_name(text) {
         Some(codec) => Ok(codec),
@@ -349,6 +359,7 @@ impl CommonArgs {
                 .given()
                 .unwrap_or_else(|| transport::auto_workers(cpus)),
             cpus: cpus.to_vec(),
+            busy_poll: self.busy_poll.unwrap_or_default(),
             connect_timeout: self.connect_timeout,
             idle_timeout: self.idle_timeout,
             path_memory: if self.no_cache {
@@ -376,6 +387,10 @@ mod tests {
         assert!(memory("4MB").is_err());
         assert_eq!(recv_window("16KiB"), Ok(16 << 10));
         assert!(recv_window("16kB").is_err());
+        assert_eq!(busy_poll("50us"), Ok(Duration::from_micros(50)));
+        for text in ["50", "0", "11ms"] {
+            assert!(busy_poll(text).is_err(), "{text}");
+        }
         assert_eq!((bundle("0"), bundle("8")), (Ok(0), Ok(8)));
         assert!(bundle("9").unwrap_err().contains("at most 8"));
         assert!(bundle("-1").is_err() && bundle("1kB").is_err());

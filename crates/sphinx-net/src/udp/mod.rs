@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -108,6 +109,7 @@ pub struct UdpIo {
     waker: Waker,
     /// What is waited for, if there are several sockets.
     group: Option<Group>,
+    busy_poll: Duration,
 }
 
 /// The half of a [`UdpIo`] that receives. The kernel writes into its buffers, of which one holds whatever GRO
@@ -245,6 +247,7 @@ impl UdpIo {
             },
             waker: Waker::new()?,
             group: None,
+            busy_poll: Duration::ZERO,
         })
     }
 
@@ -351,11 +354,22 @@ impl PacketIo for UdpIo {
         self.waker.clone()
     }
 
+    fn expect_busy_polling(&mut self, time: Duration) {
+        self.busy_poll = time;
+        for rx in self.rx.others.iter().chain([&self.rx]) {
+            options::busy_poll(rx.socket.as_fd(), time);
+        }
+    }
+
     fn attach(&mut self, local: IpAddr, device: Option<&str>) -> io::Result<()> {
         self.attach_with(&UdpConfig {
             device: device.map(str::to_owned),
             ..UdpConfig::new((local, 0).into())
-        })
+        })?;
+        if !self.busy_poll.is_zero() {
+            self.expect_busy_polling(self.busy_poll);
+        }
+        Ok(())
     }
 
     fn counters(&self) -> Counters {

@@ -4,6 +4,7 @@ use std::io;
 use std::mem::size_of_val;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use libc::{c_int, sock_filter, sock_fprog};
 
@@ -61,6 +62,13 @@ pub(super) fn steer(socket: BorrowedFd<'_>, program: &mut [sock_filter]) -> io::
     };
     // SAFETY: the option takes a `sock_fprog`. The kernel reads as many instructions as there are, and copies them.
     unsafe { set_value(socket, libc::SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program) }
+}
+
+/// Lets receive calls that find nothing ask the card's driver, which may take so long.
+pub(super) fn busy_poll(socket: BorrowedFd<'_>, time: Duration) {
+    let us = c_int::try_from(time.as_micros()).unwrap_or(c_int::MAX);
+    // More than the system's default is for those who may configure the network.
+    let _ = set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, us);
 }
 
 /// What [`apply`] achieved.
