@@ -47,14 +47,15 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let pto = self.core.probe_timeout();
         let packet = (&header, packet_number, datagram.len());
         let place = self.core.place_of(&header, datagram.len() - OVERHEAD);
-        let place =
-            place.and_then(|place| Some((place, self.rx.vacancy(place.0, place.1)?)));
-        if let Some((place, body)) = place {
-            let (protection, sealed) = (&mut lane.protection, (&*datagram, body));
-            return match protection.open_into(&header, packet_number, sealed, now, pto) {
+        if let Some((slot, index)) = place
+            && let Some(body) = self.rx.vacancy(slot, index)
+        {
+            let sealed = (&*datagram, body);
+            let opened = (lane.protection).open_into(&header, packet_number, sealed, now, pto);
+            return match opened {
                 Ok(()) => {
                     lane.replay.commit(packet_number);
-                    self.handle_placed(now, origin, packet, place, workshop);
+                    self.handle_placed(now, origin, packet, (slot, index), workshop);
                 }
                 Err(error) => self.did_not_open(now, error),
             };
