@@ -167,6 +167,10 @@ impl Loss {
         }
     }
 
+    fn is_none(&self) -> bool {
+        self.lost == 0
+    }
+
     fn loses(&mut self) -> bool {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -352,7 +356,7 @@ impl<Io: PacketIo> End<Io> {
         let count = self.meter.measure(Stage::Receive, || io.rx().recv())?;
         let now = self.now();
         for index in 0..count {
-            let Some(mut received) = self.io.rx().received(index) else {
+            let Some(received) = self.io.rx().received(index) else {
                 break;
             };
             let origin = Origin {
@@ -362,6 +366,21 @@ impl<Io: PacketIo> End<Io> {
                     local_ip: received.local_ip,
                 },
                 ecn: received.ecn.bits(),
+            };
+            let (len, stride) = (received.payload.len(), received.stride);
+            if loss.is_none() && self.driver.takes_joined(len) {
+                let mut memory = self.workshop.take_memory();
+                if self.io.rx().exchange(index, &mut memory) {
+                    let (driver, workshop) = (&mut self.driver, &mut self.workshop);
+                    self.meter.measure(Stage::Place, || {
+                        driver.handle_joined(now, origin, (memory, len, stride), workshop);
+                    });
+                    continue;
+                }
+                self.workshop.keep_memory(memory);
+            }
+            let Some(mut received) = self.io.rx().received(index) else {
+                break;
             };
             for datagram in received.segments() {
                 if loss.loses() {

@@ -62,6 +62,16 @@ impl Workshop {
     pub fn pool(&self) -> &BufferPool {
         &self.pool
     }
+
+    /// Memory to be exchanged for that of datagrams that have arrived: 64 KiB of whatever content.
+    pub fn take_memory(&mut self) -> Vec<u8> {
+        self.spare.memory()
+    }
+
+    /// Memory that is not needed after all.
+    pub fn keep_memory(&mut self, memory: Vec<u8>) {
+        self.spare.keep_memory(memory);
+    }
 }
 
 /// Where and when a datagram came from.

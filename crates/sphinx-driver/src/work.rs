@@ -54,6 +54,8 @@ pub(crate) enum Fault {
 #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
 pub(crate) struct Spare {
     opening: Vec<Box<OpenRun>>,
+    /// Memory of those, and of buffers that were received.
+    memory: Vec<Vec<u8>>,
     sealing: Vec<Box<SealRun>>,
 }
 
@@ -61,7 +63,8 @@ impl Spare {
     /// Of each kind at most.
     const MAX: usize = 16;
 
-    pub(crate) fn keep_opening(&mut self, run: Box<OpenRun>) {
+    pub(crate) fn keep_opening(&mut self, mut run: Box<OpenRun>) {
+        self.keep_memory(run.take_memory());
         if self.opening.len() < Self::MAX {
             self.opening.push(run);
         }
@@ -74,7 +77,19 @@ impl Spare {
         }
     }
 
-    /// An empty run.
+    /// Memory for datagrams that arrive, of whatever content.
+    pub(crate) fn memory(&mut self) -> Vec<u8> {
+        let spare = self.memory.pop();
+        spare.unwrap_or_else(|| vec![0; RUN_BYTES_MAX])
+    }
+
+    pub(crate) fn keep_memory(&mut self, memory: Vec<u8>) {
+        if self.memory.len() < Self::MAX {
+            self.memory.push(memory);
+        }
+    }
+
+    /// An empty run, without memory.
     pub(crate) fn opening(
         &mut self,
         path: PathId,

@@ -100,6 +100,13 @@ pub trait PacketRx: Send {
     /// is shorter.
     fn received(&mut self, index: usize) -> Option<Received<'_>>;
 
+    /// Gives the buffer `index` of the batch away for `memory` that is as large, which takes its place: the datagrams lie in front, as
+    /// [`received`](Self::received) has said. `false`, and nothing has changed, where the buffers are not to be had, or have another size.
+    fn exchange(&mut self, index: usize, memory: &mut Vec<u8>) -> bool {
+        let _ = (index, memory);
+        false
+    }
+
     /// The addresses of which the network has said, since the last call, that nobody listens there (ICMP
     /// "port unreachable"). Whoever guesses the addresses and ports of both ends can forge that.
     ///

@@ -259,6 +259,14 @@ impl PacketRx for MemoryRx {
             payload: &mut packet.payload,
         })
     }
+
+    fn exchange(&mut self, index: usize, memory: &mut Vec<u8>) -> bool {
+        let Some(packet) = self.held.get_mut(index) else {
+            return false;
+        };
+        std::mem::swap(&mut packet.payload, memory);
+        true
+    }
 }
 
 impl PacketTx for MemoryTx {

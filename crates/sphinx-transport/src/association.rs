@@ -186,6 +186,22 @@ impl Association {
         self.driver.handle_datagram(now, origin, datagram, workshop);
     }
 
+    /// Whether datagrams that have arrived as one are to be given to it with their memory.
+    pub(crate) fn takes_joined(&self, len: usize) -> bool {
+        self.driver.takes_joined(len)
+    }
+
+    /// Such datagrams: their memory, their bytes in it, and those of each.
+    pub(crate) fn handle_joined(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        joined: (Vec<u8>, usize, usize),
+        workshop: &mut Workshop,
+    ) {
+        self.driver.handle_joined(now, origin, joined, workshop);
+    }
+
     /// Everything that is due: timers, events, the application's wishes. `endpoint` is what has been
     /// counted for all sessions.
     pub(crate) fn service(

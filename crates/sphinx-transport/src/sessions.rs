@@ -43,6 +43,10 @@ impl<T> Sessions<T> {
         self.entries.contains_key(&cid)
     }
 
+    pub(crate) fn get(&self, cid: ConnectionId) -> Option<&T> {
+        self.entries.get(&cid).map(|entry| &entry.session)
+    }
+
     /// Adds a session, which is ready.
     pub(crate) fn insert(&mut self, cid: ConnectionId, session: T) {
         self.entries.insert(

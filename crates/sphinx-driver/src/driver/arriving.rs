@@ -6,7 +6,7 @@ use sphinx_proto::wire::Header;
 use sphinx_proto::{PacketNumber, PathId, Time};
 
 use super::{Driver, Origin, Workshop};
-use crate::executor::Executor;
+use crate::executor::{Executor, JobKind};
 use crate::keys::OpenError;
 use crate::protection::PacketProtection;
 use crate::work::{OpenRun, Task, TaskId, Work};
@@ -102,12 +102,88 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 let Some(key) = lane.and_then(|lane| lane.protection.opening(epoch)) else {
                     return self.did_not_open(now, OpenError::Invalid);
                 };
-                none.insert(workshop.spare.opening(path, epoch, key))
+                let run = none.insert(workshop.spare.opening(path, epoch, key));
+                run.set_memory(workshop.spare.memory(), 0);
+                run
             }
         };
-        run.push(origin, *header, packet_number, datagram);
+        run.copy(origin, *header, packet_number, datagram);
         arriving.bytes += datagram.len();
         self.counters.copied_bytes += datagram.len() as u64;
+    }
+
+    /// Whether datagrams that have arrived as one are to be given away together with their memory ([`handle_joined`](Self::handle_joined)):
+    /// whether so many bytes are worth a run of their own for somebody else.
+    pub fn takes_joined(&self, len: usize) -> bool {
+        self.executor.takes(JobKind::Open) && len >= self.executor.bytes_min()
+    }
+
+    /// Datagrams of this session's that have arrived as one: each has `stride` bytes, but the last one, and `len` all together at the beginning of
+    /// `memory`. They are opened there.
+    pub fn handle_joined(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        (mut memory, len, stride): (Vec<u8>, usize, usize),
+        workshop: &mut Workshop,
+    ) {
+        if let Some(before) = self.arriving.filling.take() {
+            self.hand_over_opening(now, before, workshop);
+        }
+        let mut run: Option<Box<OpenRun>> = None;
+        // From where on others follow that need another key, of which the first one has lost its header protection.
+        let mut rest = None;
+        for from in (0..len).step_by(stride.max(1)) {
+            let at = from..len.min(from + stride);
+            let datagram = &mut memory[at.clone()];
+            let Some((path, header, packet_number)) = self.accept(now, origin, datagram) else {
+                continue;
+            };
+            let Some(lane) = self.lanes.of(path) else {
+                continue;
+            };
+            let epoch = match lane.protection.choose(&header, packet_number, now) {
+                Ok(epoch) => epoch,
+                Err(error) => {
+                    self.did_not_open(now, error);
+                    continue;
+                }
+            };
+            let run = match &mut run {
+                Some(run) if (run.path, run.epoch) == (path, epoch) => run,
+                Some(_) => {
+                    rest = Some((path, header, packet_number, memory[from..len].to_vec()));
+                    break;
+                }
+                none => match lane.protection.opening(epoch) {
+                    Some(key) => none.insert(workshop.spare.opening(path, epoch, key)),
+                    None => {
+                        self.did_not_open(now, OpenError::Invalid);
+                        continue;
+                    }
+                },
+            };
+            run.push(origin, header, packet_number, at);
+        }
+        match run {
+            Some(mut run) => {
+                run.set_memory(memory, len);
+                self.arriving.bytes += len;
+                self.hand_over_opening(now, run, workshop);
+            }
+            None => workshop.spare.keep_memory(memory),
+        }
+        let Some((path, header, packet_number, mut rest)) = rest else {
+            return;
+        };
+        let mut datagrams = rest.chunks_mut(stride.max(1));
+        if let Some(first) = datagrams.next() {
+            let packet = (path, &header, packet_number);
+            self.open_later(now, origin, packet, first, workshop);
+        }
+        for datagram in datagrams {
+            self.handle_datagram(now, origin, datagram, workshop);
+        }
     }
 
     /// All that has arrived in this turn is to be opened.

@@ -23,27 +23,16 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         datagram: &mut [u8],
         workshop: &mut Workshop,
     ) {
-        let path = ConnectionId::of_datagram(datagram).and_then(|cid| self.core.path_of_cid(cid));
-        let Some(path) = path.filter(|path| self.core.has_path(*path)) else {
-            // Late, of a path that is no more.
+        let Some((path, header, packet_number)) = self.accept(now, origin, datagram) else {
             return;
         };
-        let Some(lane) = self.lanes.of(path) else {
-            return;
-        };
-        let Some(header) = lane.protection.unprotect(datagram) else {
-            self.counters.invalid += 1;
-            return;
-        };
-        let packet_number = PacketNumber::expand(header.packet_number, lane.replay.expected());
-        let arrival = lane.replay.check(packet_number);
-        if arrival != Arrival::New {
-            return self.seen_before(now, origin, (path, packet_number), arrival, datagram.len());
-        }
         if self.executor.takes(JobKind::Open) {
             let packet = (path, &header, packet_number);
             return self.open_later(now, origin, packet, datagram, workshop);
         }
+        let Some(lane) = self.lanes.of(path) else {
+            return;
+        };
         let pto = self.core.probe_timeout();
         let packet = (&header, packet_number, datagram.len());
         let place = self.core.place_of(&header, datagram.len() - OVERHEAD);
@@ -70,6 +59,30 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             }
             Err(error) => self.did_not_open(now, error),
         }
+    }
+
+    /// Removes the header protection of a datagram; `None` if it cannot be a packet, or has been seen before.
+    pub(super) fn accept(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        datagram: &mut [u8],
+    ) -> Option<(PathId, Header, PacketNumber)> {
+        let path = ConnectionId::of_datagram(datagram).and_then(|cid| self.core.path_of_cid(cid));
+        // It may be late, of a path that is no more.
+        let path = path.filter(|path| self.core.has_path(*path))?;
+        let lane = self.lanes.of(path)?;
+        let Some(header) = lane.protection.unprotect(datagram) else {
+            self.counters.invalid += 1;
+            return None;
+        };
+        let packet_number = PacketNumber::expand(header.packet_number, lane.replay.expected());
+        let arrival = lane.replay.check(packet_number);
+        if arrival != Arrival::New {
+            self.seen_before(now, origin, (path, packet_number), arrival, datagram.len());
+            return None;
+        }
+        Some((path, header, packet_number))
     }
 
     /// A packet was opened elsewhere, or did not open.

@@ -16,7 +16,9 @@ pub(crate) struct OpenRun {
     pub(crate) epoch: u64,
     key: Arc<dyn OpenPacket>,
     pub(crate) packets: Vec<Opening>,
-    datagrams: Vec<u8>,
+    /// Datagrams, one after another, and how far it is filled.
+    memory: Vec<u8>,
+    filled: usize,
 }
 
 /// A packet of a run.
@@ -37,52 +39,79 @@ impl OpenRun {
             epoch,
             key,
             packets: Vec::new(),
-            datagrams: Vec::new(),
+            memory: Vec::new(),
+            filled: 0,
         }
     }
 
-    /// Begins again with the memory of this one.
+    /// Begins again.
     pub(crate) fn begin_again(&mut self, path: PathId, epoch: u64, key: Arc<dyn OpenPacket>) {
         (self.path, self.epoch, self.key) = (path, epoch, key);
         self.packets.clear();
-        self.datagrams.clear();
+        self.filled = 0;
     }
 
     /// Whether it is full, for one more datagram of `len` bytes.
     pub(crate) fn is_full(&self, len: usize) -> bool {
-        self.packets.len() >= RUN_PACKETS_MAX || self.datagrams.len() + len > RUN_BYTES_MAX
+        self.packets.len() >= RUN_PACKETS_MAX || self.filled + len > RUN_BYTES_MAX
     }
 
-    pub(crate) fn push(
+    /// Memory for copies of datagrams, or with those of all packets, of which so much is filled.
+    pub(crate) fn set_memory(&mut self, memory: Vec<u8>, filled: usize) {
+        (self.memory, self.filled) = (memory, filled);
+    }
+
+    /// Its memory, which is of use again.
+    pub(crate) fn take_memory(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.memory)
+    }
+
+    /// A copy of a datagram.
+    pub(crate) fn copy(
         &mut self,
         origin: Origin,
         header: Header,
         packet_number: PacketNumber,
         datagram: &[u8],
     ) {
-        let from = self.datagrams.len();
-        self.datagrams.extend_from_slice(datagram);
+        let at = self.filled..self.filled + datagram.len();
+        if self.memory.len() < at.end {
+            self.memory.resize(RUN_BYTES_MAX.max(at.end), 0);
+        }
+        self.memory[at.clone()].copy_from_slice(datagram);
+        self.filled = at.end;
+        self.push(origin, header, packet_number, at);
+    }
+
+    /// A packet whose datagram lies there in its memory.
+    pub(crate) fn push(
+        &mut self,
+        origin: Origin,
+        header: Header,
+        packet_number: PacketNumber,
+        at: Range<usize>,
+    ) {
         self.packets.push(Opening {
             origin,
             header,
             packet_number,
-            at: from..self.datagrams.len(),
+            at,
             body: None,
         });
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.datagrams.len()
+        self.filled
     }
 
     /// A packet's datagram.
     pub(crate) fn datagram(&self, packet: &Opening) -> &[u8] {
-        &self.datagrams[packet.at.clone()]
+        &self.memory[packet.at.clone()]
     }
 
     pub(super) fn run(&mut self) {
         for packet in &mut self.packets {
-            let datagram = &mut self.datagrams[packet.at.clone()];
+            let datagram = &mut self.memory[packet.at.clone()];
             packet.body = self.key.open(packet.packet_number, datagram);
         }
     }

@@ -156,7 +156,8 @@ impl SendBatch {
 /// Receives batches of messages into buffers of its own.
 pub(super) struct RecvBatch {
     arrays: Arrays,
-    buffers: Vec<u8>,
+    /// One for each message, all of the same size.
+    buffers: Vec<Vec<u8>>,
     buffer_size: usize,
 }
 
@@ -176,7 +177,7 @@ impl RecvBatch {
     pub(super) fn new(messages: usize, buffer_size: usize) -> Self {
         Self {
             arrays: Arrays::new(messages),
-            buffers: vec![0; messages.saturating_mul(buffer_size)],
+            buffers: (0..messages).map(|_| vec![0; buffer_size]).collect(),
             buffer_size,
         }
     }
@@ -194,22 +195,19 @@ impl RecvBatch {
 
     fn recv_with(&mut self, socket: BorrowedFd<'_>, flags: c_int) -> io::Result<usize> {
         let count = self.arrays.headers.len();
-        let base = self.buffers.as_mut_ptr();
-        for index in 0..count {
-            let base = base.wrapping_add(index * self.buffer_size).cast();
+        for (index, buffer) in self.buffers.iter_mut().enumerate() {
             let payload = iovec {
-                iov_base: base,
-                iov_len: self.buffer_size,
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
             };
             self.arrays
                 .describe(index, size_of::<Name>(), size_of::<Control>(), payload);
         }
         let headers = self.arrays.headers();
-        // SAFETY: all `count` headers have just been set up. Their names and control buffers lie
-        // in `arrays`, with their full lengths, and each has one iovec over `buffer_size` bytes
-        // of `buffers`, which is `count` times as long. All of it is borrowed exclusively and not
-        // touched in between, and takes any bytes. There is no timeout. The descriptor is
-        // borrowed, hence open.
+        // SAFETY: all `count` headers have just been set up, as there are as many buffers. Their names
+        // and control buffers lie in `arrays`, with their full lengths, and each has one iovec over
+        // one of `buffers`, with its length. All of it is borrowed exclusively and not touched in
+        // between, and takes any bytes. There is no timeout. The descriptor is borrowed, hence open.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -241,11 +239,17 @@ impl RecvBatch {
 
     /// The first `len` bytes of the payload of message `index`; less if there are not as many.
     pub(super) fn payload(&mut self, index: usize, len: usize) -> &mut [u8] {
-        let start = index
-            .saturating_mul(self.buffer_size)
-            .min(self.buffers.len());
-        let buffer = &mut self.buffers[start..];
-        let len = len.min(self.buffer_size).min(buffer.len());
+        let buffer = &mut self.buffers[index];
+        let len = len.min(buffer.len());
         &mut buffer[..len]
+    }
+
+    /// Swaps the buffer of message `index` for memory that is as large; whether it is.
+    pub(super) fn exchange(&mut self, index: usize, memory: &mut Vec<u8>) -> bool {
+        let fits = memory.len() == self.buffer_size;
+        if fits {
+            std::mem::swap(&mut self.buffers[index], memory);
+        }
+        fits
     }
 }

@@ -421,6 +421,13 @@ impl PacketRx for UdpRx {
         }
     }
 
+    fn exchange(&mut self, index: usize, memory: &mut Vec<u8>) -> bool {
+        match self.batch_of.checked_sub(1) {
+            None => self.receiver.exchange(index, memory),
+            Some(other) => self.others[other].receiver.exchange(index, memory),
+        }
+    }
+
     fn take_refused(&mut self) -> Vec<SocketAddr> {
         let mut refused = self.errors.take_refused();
         for other in &mut self.others {

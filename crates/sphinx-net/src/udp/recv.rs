@@ -91,6 +91,12 @@ impl Receiver {
         self.held.push(held);
     }
 
+    /// See [`PacketRx::exchange`](crate::PacketRx::exchange).
+    pub(super) fn exchange(&mut self, index: usize, memory: &mut Vec<u8>) -> bool {
+        let held = self.held.get(index);
+        held.is_some_and(|held| self.batch.exchange(held.message, memory))
+    }
+
     /// See [`PacketRx::received`](crate::PacketRx::received).
     pub(super) fn received(&mut self, index: usize) -> Option<Received<'_>> {
         let held = self.held.get(index)?;

@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sphinx_driver::{Holding, Origin, Workshop};
-use sphinx_net::{PacketIo, PacketRx};
+use sphinx_net::{PacketIo, PacketRx, Received};
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Time, Tuple};
 
@@ -14,6 +14,8 @@ use crate::routes::Routes;
 use crate::sessions::Sessions;
 use crate::shards::{Letter, Shard};
 
+/// Bytes that arrived as one which may be worth giving away with their memory.
+const JOINED_MIN: usize = 16 << 10;
 /// Runs that are taken from other shards in one turn.
 const TURN_LETTERS: usize = 64;
 
@@ -28,6 +30,18 @@ struct Inside<'a> {
 }
 
 impl Inside<'_> {
+    /// The session that all of these datagrams are of, if it takes them together.
+    fn takes_joined(&self, received: &mut Received<'_>) -> Option<ConnectionId> {
+        let len = received.payload.len();
+        let mut of = received.segments().map(|datagram| {
+            let cid = ConnectionId::of_datagram(datagram).filter(|_| is_data_plane(datagram))?;
+            Some(self.routes.session_of(cid))
+        });
+        let session = of.next()??;
+        let is_theirs = self.sessions.get(session)?.association.takes_joined(len);
+        (is_theirs && of.all(|other| other == Some(session))).then_some(session)
+    }
+
     /// Takes a datagram in, or says which other shard it is for.
     fn take(
         &mut self,
@@ -108,7 +122,24 @@ impl<Io: PacketIo> Engine<Io> {
                 tuple: Tuple { remote, local_ip },
                 ecn: received.ecn.bits(),
             };
-            let stride = received.stride;
+            let (stride, len) = (received.stride, received.payload.len());
+            if len >= JOINED_MIN
+                && let Some(session) = inside.takes_joined(&mut received)
+            {
+                let mut memory = inside.workshop.take_memory();
+                if io.rx().exchange(index, &mut memory) {
+                    if let Some(member) = inside.sessions.wake(session) {
+                        let joined = (memory, len, stride);
+                        let association = &mut member.association;
+                        association.handle_joined(now, origin, joined, inside.workshop);
+                    }
+                    continue;
+                }
+                inside.workshop.keep_memory(memory);
+            }
+            let Some(mut received) = io.rx().received(index) else {
+                break;
+            };
             // What is for other shards: by shard, datagrams one after another.
             let mut away: Vec<(usize, Vec<u8>)> = Vec::new();
             for datagram in received.segments() {
