@@ -36,7 +36,7 @@ pub struct Counters {
     pub send_blocked: u64,
     /// Datagrams dropped, by reason.
     pub send_errors: SendErrors,
-    /// Times that segmentation offload was given up because the kernel refused it. The datagrams
+    /// Times that segmentation offload was given up for a while because the kernel refused it. The datagrams
     /// concerned were sent one by one.
     pub gso_downgrades: u64,
     /// Datagrams, received and sent, that went by the kernel's socket although the back end bypasses it. 0 where there is nothing but that socket.

@@ -40,7 +40,7 @@ pub trait PacketIo: Send {
     fn tx(&mut self) -> &mut Self::Tx;
 
     /// What this back end can do now. It may shrink at run time, for instance when the kernel
-    /// refuses segmentation offload for the route in use; it never grows.
+    /// refuses segmentation offload for the route in use, and then grow again.
     fn capabilities(&self) -> Capabilities;
 
     /// The address packets are received on. The port is never 0; the IP address is unspecified
@@ -195,7 +195,7 @@ pub struct Capabilities {
     /// offload.
     pub segments_max: usize,
     /// Segmentation offload (GSO) worked when the back end was opened and was refused later.
-    /// `segments_max` is 1 from then on.
+    /// `segments_max` is 1 until it is tried again.
     pub gso_downgraded: bool,
     /// One received buffer can hold several datagrams (GRO).
     pub gro: bool,

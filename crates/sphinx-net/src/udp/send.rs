@@ -11,12 +11,20 @@ use crate::{Counters, DropReason, Dropped};
 /// How often a message is tried again that met the error of an earlier one.
 const REPEATS_MAX: u32 = 2;
 
+/// Datagrams that leave one by one before segmentation is tried again, at first and at last: a route that refuses it may not stay.
+const RETRY_FIRST: u64 = 1 << 13;
+const RETRY_LAST: u64 = 1 << 22;
+
 /// The sending half of a socket.
 pub(super) struct Sender {
     batch: SendBatch,
     format: SendFormat,
-    segments_max: usize,
-    gso_downgraded: bool,
+    /// Most datagrams in one message where nobody refuses.
+    segments_possible: usize,
+    /// Segmentation has been refused, and is tried again after so many datagrams.
+    refused: Option<u64>,
+    /// After how many it is when it is refused the next time.
+    retry_after: u64,
     last_errno: Option<i32>,
     /// A call ended with an error that ICMP had left at the socket.
     interrupted: bool,
@@ -29,21 +37,39 @@ impl Sender {
         Self {
             batch: SendBatch::new(),
             format,
-            segments_max: segments_max.max(1),
-            gso_downgraded: false,
+            segments_possible: segments_max.max(1),
+            refused: None,
+            retry_after: RETRY_FIRST,
             last_errno: None,
             interrupted: false,
             messages: Vec::with_capacity(SEND_MESSAGES_MAX),
         }
     }
 
-    /// Most datagrams in one message; 1 once the kernel has refused segmentation.
+    /// Most datagrams in one message; 1 for a while once the kernel has refused segmentation.
     pub(super) fn segments_max(&self) -> usize {
-        self.segments_max
+        match self.refused {
+            Some(_) => 1,
+            None => self.segments_possible,
+        }
     }
 
     pub(super) fn gso_downgraded(&self) -> bool {
-        self.gso_downgraded
+        self.refused.is_some()
+    }
+
+    /// The kernel refuses segmentation.
+    fn downgrade(&mut self) {
+        self.refused = Some(self.retry_after);
+        self.retry_after = (2 * self.retry_after).min(RETRY_LAST);
+    }
+
+    /// So many datagrams have left.
+    fn on_sent(&mut self, datagrams: u64) {
+        self.refused = match self.refused {
+            Some(left) if left > datagrams => Some(left - datagrams),
+            _ => None,
+        };
     }
 
     pub(super) fn last_error(&self) -> Option<io::Error> {
@@ -71,7 +97,10 @@ impl Sender {
         let mut repeats = 0;
         loop {
             match suspect {
-                None => rest.plan(SEND_MESSAGES_MAX, self.segments_max, &mut self.messages),
+                None => {
+                    let segments_max = self.segments_max();
+                    rest.plan(SEND_MESSAGES_MAX, segments_max, &mut self.messages);
+                }
                 Some(_) => rest.plan(1, 1, &mut self.messages),
             }
             let Some(first) = self.messages.first().copied() else {
@@ -81,16 +110,18 @@ impl Sender {
             let error = match self.batch.send(socket, self.format, memory, &self.messages) {
                 Ok(sent) => {
                     repeats = 0;
-                    if suspect.take().is_some() {
-                        self.segments_max = 1;
-                        self.gso_downgraded = true;
-                        counters.gso_downgrades += 1;
-                    }
+                    let before = counters.send_datagrams;
                     for message in self.messages.iter().take(sent) {
                         counters.send_datagrams += message.datagrams() as u64;
                         counters.send_bytes += message.len as u64;
                         counters.send_gso_batches += u64::from(message.datagrams() > 1);
                         rest.advance(message.len);
+                    }
+                    if suspect.take().is_some() {
+                        self.downgrade();
+                        counters.gso_downgrades += 1;
+                    } else {
+                        self.on_sent(counters.send_datagrams - before);
                     }
                     continue;
                 }

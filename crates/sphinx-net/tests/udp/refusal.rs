@@ -40,7 +40,7 @@ fn a_refused_segmentation_sends_the_same_datagrams_one_by_one() {
     }
     // The kernel does not segment what has no checksum.
     let socket = socket2::SockRef::from(&a);
-    disable_checksums(&socket);
+    set_no_checksums(&socket, true);
     let arena = pattern(50 * 100 + 30);
     let before = transmit(b.local_addr(), 0, 100);
     let batch = transmit(b.local_addr(), 100, arena.len());
@@ -71,9 +71,40 @@ fn a_refused_segmentation_sends_the_same_datagrams_one_by_one() {
     );
 }
 
-fn disable_checksums(socket: &socket2::SockRef<'_>) {
+/// A route that refuses it may not stay, and one that does is not asked too often.
+#[test]
+fn segmentation_is_tried_again_some_thousands_of_datagrams_later() {
+    let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
+    let segments_max = a.capabilities().segments_max;
+    if segments_max == 1 {
+        eprintln!("skipped: no segmentation offload here");
+        return;
+    }
+    let arena = pattern(60 * 100);
+    let batch = transmit(b.local_addr(), 100, arena.len());
+    let mut until = |a: &mut UdpIo, done: &dyn Fn(&UdpIo) -> bool| {
+        for _ in 0..400 {
+            if done(a) {
+                return;
+            }
+            assert!(send(a, &arena, &[batch]).is_empty());
+            assert_eq!(receive(&mut b, 60).len(), 60);
+        }
+        panic!("{:?}", a.counters());
+    };
+    set_no_checksums(&socket2::SockRef::from(&a), true);
+    until(&mut a, &|a| a.counters().gso_downgrades == 2);
+    assert_eq!(a.capabilities().segments_max, 1);
+    set_no_checksums(&socket2::SockRef::from(&a), false);
+    until(&mut a, &|a| a.capabilities().segments_max == segments_max);
+    until(&mut a, &|a| a.counters().send_gso_batches > 2);
+    assert_eq!(a.counters().gso_downgrades, 2);
+    assert_eq!(a.counters().send_errors.total(), 0);
+}
+
+fn set_no_checksums(socket: &socket2::SockRef<'_>, on: bool) {
     use std::os::fd::AsRawFd;
-    let on: libc::c_int = 1;
+    let on = libc::c_int::from(on);
     // SAFETY: pointer and length describe `on`, which outlives the call and is only read.
     let result = unsafe {
         libc::setsockopt(
