@@ -430,6 +430,35 @@ mod tests {
         }
     }
 
+    /// What has not been opened may be written only where nobody looks: neither into a block that is not there, nor over a symbol.
+    #[test]
+    fn only_places_without_a_symbol_are_given_out() {
+        let pool = BufferPool::new(0);
+        let mut blocks = RxBlocks::default();
+        assert!(blocks.vacancy(Slot(0), 0).is_none());
+        assert_eq!(pool.stats().used_bytes, 0);
+        let (slot, n, symbol_len) = (Slot(0), 2, 4);
+        let symbol = SymbolId::Source(1);
+        let placement = Placement::Block {
+            slot,
+            n,
+            symbol_len,
+            symbol,
+        };
+        assert_eq!(blocks.store(placement, &[7; 4], &pool), 4);
+        assert!(blocks.vacancy(slot, 1).is_none() && blocks.vacancy(slot, 2).is_none());
+        blocks.vacancy(slot, 0).expect("a place").fill(0xee);
+        assert!(blocks.symbol(slot, 0).is_none() && blocks.whole(slot).is_none());
+        blocks.vacancy(slot, 0).expect("still").fill(5);
+        blocks.occupy(slot, 0);
+        assert!(blocks.vacancy(slot, 0).is_none());
+        let (whole, _) = blocks.whole(slot).expect("both are there");
+        assert_eq!(whole, [5, 5, 5, 5, 7, 7, 7, 7]);
+        let block = blocks.take(slot).expect("there");
+        assert!(blocks.vacancy(slot, 0).is_none(), "it is being decoded");
+        blocks.put_back(slot, block);
+    }
+
     #[test]
     fn repair_symbols_restore_a_block() {
         let (n, symbol_len, slot) = (5_u16, 3_u16, Slot(2));

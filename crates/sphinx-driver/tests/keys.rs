@@ -97,6 +97,33 @@ fn too_many_forgeries_end_the_session() {
     );
 }
 
+/// Each packet comes after one with the same header and another body, which is opened into the same place: nothing stays of that.
+#[test]
+fn forged_symbols_leave_nothing_in_their_places() {
+    for flip in [0, 40, 1] {
+        let mut scenario = Scenario::new((lossy(5), lossy(6))).both_ways(400_000);
+        scenario.cc = CcKind::Fixed(2_500_000);
+        let mut pair = build(&scenario, 1 << 23);
+        let forged = Rc::new(RefCell::new([0_u64; 2]));
+        let counted = Rc::clone(&forged);
+        pair.tap = Some(Box::new(move |side, datagram| {
+            let mut forgery = datagram.clone();
+            let len = forgery.payload.len();
+            // From behind: of the tag, or of the body behind what header protection looks at.
+            let at = len - 1 - flip.min(len - 39);
+            forgery.payload[at] ^= 0x55;
+            counted.borrow_mut()[1 - side] += 1;
+            vec![forgery]
+        }));
+        pair.must_transfer(60 * SEC);
+        for (end, forged) in std::iter::zip(&pair.ends, *forged.borrow()) {
+            let invalid = end.counters().invalid;
+            // Those that are late are replays, and others are lost.
+            assert!(invalid > forged / 4, "{invalid} of {forged} were opened");
+        }
+    }
+}
+
 /// No acknowledgement comes back: the key is used up, and the session says so. What would have been the
 /// next packet does not leave in the clear.
 #[test]

@@ -146,9 +146,10 @@ impl<P: PacketProtection> End<P> {
         let role = config.role;
         let is_client = role == Role::Client;
         let (packet, decoding) = (plan.packet_delay_max, plan.job_delay_max);
+        let opening = packet.max(plan.open_delay_max);
         let jobs_seed = seed ^ 0x6a6f_6273;
         let late = match plan.workers {
-            0 => Late::new(jobs_seed, [packet, decoding, packet]),
+            0 => Late::new(jobs_seed, [opening, decoding, packet]),
             workers => Late::crew(jobs_seed, workers),
         };
         let late = late.panicking(plan.panics_at);

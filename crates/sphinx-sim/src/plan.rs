@@ -81,6 +81,8 @@ pub struct Plan {
     pub job_delay_max: Nanos,
     /// Opening a packet, or encoding and sealing it, takes up to this long.
     pub packet_delay_max: Nanos,
+    /// Opening alone, if that takes longer.
+    pub open_delay_max: Nanos,
     /// So many workers do these jobs, instead, in no time but in any order; 0: none.
     pub workers: u16,
     /// The job with this number of those that take time, or that workers do, panics.
@@ -119,6 +121,7 @@ impl Default for Plan {
             order: ReadOrder::default(),
             job_delay_max: 0,
             packet_delay_max: 0,
+            open_delay_max: 0,
             workers: 0,
             panics_at: None,
             gathers: false,
