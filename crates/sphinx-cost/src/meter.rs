@@ -14,7 +14,7 @@ pub enum Stage {
     Slice,
     /// Pieces become blocks, and the core hears of them.
     HandOver,
-    /// The core chooses what leaves, and a symbol is copied or encoded into its frame.
+    /// The core chooses what leaves, and a repair is encoded into its frame.
     Encode,
     /// Sealing and header protection.
     Seal,
