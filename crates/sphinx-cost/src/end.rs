@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use sphinx_driver::keys::{Keys, OpenError, Permit, SealError};
 use sphinx_driver::{
-    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, PacketProtection, PoolBuffer, Queues,
-    SealPacket, SharedSlicer, Slicer, Workshop,
+    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, PacketProtection, PoolBuffer,
+    Queues, SealPacket, SharedSlicer, Slicer, Workshop,
 };
 use sphinx_net::{Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx};
 use sphinx_proto::wire::{ConnectionId, Header};

@@ -207,7 +207,10 @@ fn packets_arrived_when_they_came_however_late_they_are_opened() {
         }));
         pair.must_transfer(30 * SEC);
         drop(pair);
-        Rc::try_unwrap(longest).expect("the tap is gone").into_inner() * 1000
+        Rc::try_unwrap(longest)
+            .expect("the tap is gone")
+            .into_inner()
+            * 1000
     };
     let (at_once, late) = (longest(0), longest(OPENING_MAX));
     assert!(
@@ -249,7 +252,10 @@ fn a_worker_that_panics_ends_the_session() {
 fn copies_are_counted() {
     const BYTES: u64 = 2_000_000;
     // The first symbol of a block is copied, as it makes the block's memory; and headers, of what goes into a run.
-    for (workers, times) in [(0, [0.0..=0.001, 0.0..=0.02]), (3, [0.0..=0.001, 1.9..=2.1])] {
+    for (workers, times) in [
+        (0, [0.0..=0.001, 0.0..=0.02]),
+        (3, [0.0..=0.001, 1.9..=2.1]),
+    ] {
         let link = |seed| LinkConfig {
             seed,
             delay: Duration::from_millis(5),

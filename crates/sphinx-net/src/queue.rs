@@ -168,11 +168,7 @@ impl FrameQueue {
     pub(crate) fn flush(
         &mut self,
         dropped: &mut Vec<(Destination, Dropped)>,
-        send: impl FnOnce(
-            Memory<'_>,
-            &mut [Transmit],
-            &mut Vec<(usize, Dropped)>,
-        ) -> io::Result<usize>,
+        send: impl FnOnce(Memory<'_>, &mut [Transmit], &mut Vec<(usize, Dropped)>) -> io::Result<usize>,
     ) -> io::Result<bool> {
         if self.finished < self.transmits.len() {
             let waiting = &mut self.transmits[self.finished..];

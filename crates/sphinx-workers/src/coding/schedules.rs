@@ -194,8 +194,7 @@ impl End {
             id(*ids)
         };
         self.driver.supply(|| [7; 8], spare);
-        self.driver
-            .transmit(now, 256 << 10, &mut self.workshop, to);
+        self.driver.transmit(now, 256 << 10, &mut self.workshop, to);
         self.end = self.end.take().or_else(|| self.driver.poll_end());
     }
 }
