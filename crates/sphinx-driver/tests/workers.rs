@@ -253,8 +253,8 @@ fn copies_are_counted() {
     const BYTES: u64 = 2_000_000;
     // The first symbol of a block is copied, as it makes the block's memory; and headers, of what goes into a run.
     for (workers, times) in [
-        (0, [0.0..=0.001, 0.0..=0.02]),
-        (3, [0.0..=0.001, 1.9..=2.1]),
+        (0, [0.0..=0.01, 0.0..=0.02]),
+        (3, [0.0..=0.01, 1.9..=2.1]),
     ] {
         let link = |seed| LinkConfig {
             seed,
