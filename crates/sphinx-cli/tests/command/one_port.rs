@@ -107,47 +107,6 @@ fn one_ticket_is_good_for_whatever_it_permits() {
     server.end().expect(143);
 }
 
-/// Each client, what its line says, and what it gets for sending files, measuring and tunnelling.
-#[test]
-fn who_may_do_what() {
-    let scratch = Scratch::new();
-    let target = echo();
-    scratch.file("a", 1000);
-    let mut server = kept(&scratch);
-    let tunnel = format!("tunnel:tcp:{target}");
-    for (client, rules, codes) in [
-        ("files", "files:inbox", [0, 4, 4]),
-        ("perf", "perf", [4, 0, 4]),
-        ("tunnel", tunnel.as_str(), [4, 4, 0]),
-        // Who may have a tunnel at all is told of each target.
-        ("listener", "listen:2222", [4, 4, 9]),
-        ("both", "files:own/place,perf", [0, 0, 4]),
-        ("tun", "tun", [4, 4, 9]),
-    ] {
-        invited(&scratch, client, &[rules]);
-        let send = ["send", "--json", "office:", "a"];
-        let perf = ["perf", "client", "--json", "office", "--bytes", "10kB"];
-        let stdio = ["tunnel", "office", "-W", &target];
-        user(&scratch, client, &send).end().expect(codes[0]);
-        user(&scratch, client, &perf).end().expect(codes[1]);
-        through(user(&scratch, client, &stdio)).expect(codes[2]);
-        if codes[0] == 4 {
-            let denied = server.event("denied");
-            assert_eq!(denied["client"], client);
-            assert_eq!(denied["target"], "files");
-        }
-    }
-    // Nothing for nobody.
-    let authorized = scratch.path("s/authorized");
-    let text = fs::read_to_string(&authorized).expect("clients");
-    fs::write(&authorized, text.replace("permit=perf", "")).expect("a file");
-    let perf = ["perf", "client", "--json", "office", "--bytes", "10kB"];
-    until(4, || user(&scratch, "perf", &perf).end());
-    scratch.assert_same("a", "in/inbox/a");
-    scratch.assert_same("a", "in/own/place/a");
-    assert_eq!(scratch.arrived(), ["inbox", "own"]);
-}
-
 #[test]
 fn who_was_invited_joins_whatever_it_is_for() {
     let scratch = Scratch::new();
