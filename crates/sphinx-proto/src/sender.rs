@@ -18,6 +18,9 @@ use crate::{BlockId, Nanos, PacketNumber, PathId, Time, WindowNumber};
 /// Longest time that a repair waits for a packet to ride in; half a round trip if that is shorter.
 const RIDE_WAIT_MAX: Nanos = 25_000_000;
 
+/// What is awaited leaves such a part of the peer's window to other streams: less than these leave to it, a quarter of what is common.
+const AWAITED_LEAVES: u64 = 8;
+
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
@@ -137,13 +140,18 @@ impl Sender {
     /// Whether a block that waits may be on its way now, in its turn.
     pub(crate) fn has_room_for(&self, block: &WaitingBlock, room: u64) -> bool {
         let cost = block.part.cost;
-        // What is awaited is not held up by what others hold: else all that is behind it would be, for ever. Nor is the first one of a stream,
-        // which was cut when there was more room.
-        let stream = block.part.stream;
-        let most = match block.is_awaited || self.streams.held(stream) == 0 {
-            true => self.streams.credit_left(),
-            false => self.streams.most(stream),
+        let (streams, stream) = (&self.streams, block.part.stream);
+        // What is awaited is not held up by what others hold, else all that is behind it would be, for ever; and leaves these something, as
+        // nobody may read it. Nor is the first block of a stream held up, which was cut when there was more room.
+        let by_credit = match (block.is_awaited, streams.held(stream)) {
+            (_, 0) => streams.credit_left(),
+            (true, _) => {
+                let for_others = streams.window() / AWAITED_LEAVES;
+                streams.credit_left().saturating_sub(for_others)
+            }
+            (false, _) => 0,
         };
+        let most = streams.most(stream).max(by_credit);
         self.blocks.has_room() && cost <= room && cost <= most
     }
 

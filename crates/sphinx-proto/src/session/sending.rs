@@ -113,7 +113,7 @@ impl Session {
                 return Some(self.make(now, at, next));
             }
         }
-        let is_waiting = self.sender.blocks().has_unsent();
+        let is_waiting = self.sender.blocks().has_unsent() || !self.sender.waiting().is_empty();
         self.paths.weigh_costs(now, is_waiting);
         self.paper_symbol(now).or_else(|| self.sc_symbol(now))
     }
