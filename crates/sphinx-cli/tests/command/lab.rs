@@ -125,6 +125,17 @@ fn a_report_needs_figures() {
         .expect(0);
     let page = fs::read_to_string(scratch.path("d/index.html")).unwrap();
     assert!(page.matches("<svg").count() == 2 && page.contains("lab figure 8 --quick"));
+    // A caption that its runs do not say.
+    let caption = scratch.path("d/fig8.md");
+    let text = fs::read_to_string(&caption).unwrap();
+    fs::write(&caption, text.replace("lt` sends no source symbols", "lt` sends everything")).unwrap();
+    Running::start(&scratch, &["lab", "report", "d"], &[])
+        .end()
+        .expect(1);
+    Running::start(&scratch, &["lab", "report", "d", "--redraw"], &[])
+        .end()
+        .expect(0);
+    assert_eq!(fs::read_to_string(&caption).unwrap(), text);
 }
 
 #[test]

@@ -58,7 +58,6 @@ const ENDINGS: [(&str, &[&str]); 17] = [
     ("codes bench", &["--n=2", "--time-ms=1", "--code=rlc"]),
     ("codes plan", &["--plr=6%", "--n=10"]),
     ("codes simulate", &["--plr=6%", "--n=10", "--blocks=2"]),
-    ("codes figures", &["--output=/proc/absent"]),
     ("lab link", &["--", "true"]),
     ("lab link set", &["loss=1%"]),
     (
