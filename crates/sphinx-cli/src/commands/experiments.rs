@@ -311,7 +311,11 @@ pub(super) fn report(args: &ReportArgs, context: &Context) -> Outcome<()> {
     let page = page.display().to_string();
     let names: Vec<&str> = figures.into_iter().map(Figure::argument).collect();
     let faults: Vec<String> = (examined.iter())
-        .flat_map(|one| one.faults.iter().map(|fault| format!("{}: {fault}", one.figure.name())))
+        .flat_map(|one| {
+            one.faults
+                .iter()
+                .map(|fault| format!("{}: {fault}", one.figure.name()))
+        })
         .collect();
     context.reporter.event(
         Event::new("done")

@@ -128,7 +128,11 @@ fn a_report_needs_figures() {
     // A caption that its runs do not say.
     let caption = scratch.path("d/fig8.md");
     let text = fs::read_to_string(&caption).unwrap();
-    fs::write(&caption, text.replace("lt` sends no source symbols", "lt` sends everything")).unwrap();
+    fs::write(
+        &caption,
+        text.replace("lt` sends no source symbols", "lt` sends everything"),
+    )
+    .unwrap();
     Running::start(&scratch, &["lab", "report", "d"], &[])
         .end()
         .expect(1);
