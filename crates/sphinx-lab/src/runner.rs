@@ -213,25 +213,28 @@ pub fn recall(scenario: &Scenario, file: &Path) -> Result<Results, ScenarioFailu
         runs,
         failures,
     } = recorded(file).map_err(failed)?;
-    let names = scenario.contestants.iter().map(|one| one.name());
-    let running: Vec<&str> = names
-        .filter(|name| !missing.iter().any(|(one, _)| one == name))
+    let running: Vec<&dyn Contestant> = (scenario.contestants.iter())
+        .map(AsRef::as_ref)
+        .filter(|contestant| !missing.iter().any(|(one, _)| one == contestant.name()))
         .collect();
     let cells = scenario.cells.iter().map(|cell| {
         let description = cell.description();
-        let groups = running.iter().map(|name| {
+        let groups = running.iter().map(|contestant| {
+            let name = contestant.name();
             let mut group = Group::new(name);
             for (seed, repetition) in rounds(scenario) {
                 let is_one = |run: &&Run| {
                     let is_cell = run.cell == cell.name && run.description == description;
                     let is_round = run.seed == seed && run.repetition == repetition;
-                    is_cell && is_round && run.contestant == *name
+                    // What had other options once has only the name in common.
+                    let is_contestant = run.contestant == name && contestant.is_of(&run.settings);
+                    is_cell && is_round && is_contestant
                 };
                 let found = || runs.iter().filter(is_one);
                 // What was measured at another commit, or by another build of it, is of the past.
                 let Some(last) = found().next_back() else {
                     let is_one = |failure: &&Failure| {
-                        let is_group = failure.cell == cell.name && failure.contestant == *name;
+                        let is_group = failure.cell == cell.name && failure.contestant == name;
                         is_group && failure.seed == seed
                     };
                     let failure = failures.iter().rfind(is_one);

@@ -48,7 +48,7 @@ const FREE: [&str; 9] = [
 ];
 /// What makes a command end soon whatever else it is told, so that it can be tried. An option that is
 /// tried itself is left out of it.
-const ENDINGS: [(&str, &[&str]); 17] = [
+const ENDINGS: [(&str, &[&str]); 16] = [
     ("recv", &["--listen=192.0.2.1:9", "--output=in"]),
     ("send", &["--ticket-file=absent", "a"]),
     ("cp", &["--rsh=/absent/ssh", "absent", "h:"]),

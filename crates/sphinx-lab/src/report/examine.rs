@@ -98,8 +98,8 @@ impl Asked {
 mod tests {
     use super::*;
     use crate::{
-        BlockNumbers, Cell, Clock, Run, Validity, report::JsonLines, run::tests::example,
-        scenario::Scenario,
+        BlockNumbers, Cell, Clock, Contestant, Run, Validity, report::JsonLines,
+        run::tests::example, scenario::Scenario,
     };
 
     const COMMIT: &str = "0123456789ab";
@@ -124,8 +124,10 @@ mod tests {
         base * (1.0 + seed as f64 / 1000.0)
     }
 
-    fn run(cell: &Cell, contestant: &str, seed: u64) -> Run {
-        let mut run = example(contestant, seed);
+    fn run(cell: &Cell, contestant: &dyn Contestant, seed: u64) -> Run {
+        let mut run = example(contestant.name(), seed);
+        run.settings = contestant.settings();
+        let contestant = contestant.name();
         run.cell.clone_from(&cell.name);
         run.description = cell.description();
         run.clock = cell.clock;
@@ -159,7 +161,7 @@ mod tests {
                 for cell in &scenario.cells {
                     for contestant in &scenario.contestants {
                         let seeds = scenario.seeds.iter();
-                        let runs = seeds.map(|seed| run(cell, contestant.name(), *seed));
+                        let runs = seeds.map(|seed| run(cell, contestant.as_ref(), *seed));
                         runs.filter_map(&lie)
                             .for_each(|run| lines.run(&run).unwrap());
                     }
@@ -233,6 +235,17 @@ mod tests {
             page.contains("1 seed instead of 3") && page.contains("undecided"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn runs_with_other_options_are_not_those_of_a_row() {
+        let planted = Planted::new(|mut run| {
+            if is_row(&run, "sphinx-paper") {
+                run.settings = "sphx 0.1.0 (build 01234567), --codec srlt".to_owned();
+            }
+            Some(run)
+        });
+        assert_eq!(planted.faults(), ["not measured: sphinx-paper in r10-l6"]);
     }
 
     #[test]
