@@ -137,7 +137,7 @@ impl Cause {
                 "the other end{from} has taken nothing for {seconds} s: its disk, or what reads there, is slow; waiting for it"
             ),
             Cause::PeerSendsNothing => format!(
-                "the other end{from} lives and has sent nothing for {seconds} s: its disk is slow; waiting for it"
+                "the other end{from} has sent nothing for {seconds} s: its disk is slow, unless nothing is heard from now on; waiting for it"
             ),
         }
     }
