@@ -79,7 +79,6 @@ fn chart(design: &Design, runs: &[Run], sheet: &mut Sheet) {
 
 /// How many seeds, and whether the emulator was in time.
 fn conditions(design: &Design, runs: &[Run]) -> String {
-    let seeds: std::collections::BTreeSet<u64> = runs.iter().map(|run| run.seed).collect();
     let latest = runs.iter().map(|run| run.late_ms_max).fold(0.0, f64::max);
     let late = runs.iter().filter(|run| run.late_ms_max > LATE_MS).count();
     let places = design.cells.iter().map(|cell| cell.places).max();
@@ -87,17 +86,39 @@ fn conditions(design: &Design, runs: &[Run]) -> String {
         fewer if fewer < design.at_once => format!(", {fewer} where they are fast"),
         _ => String::new(),
     };
-    let seeds = match seeds.len() {
-        1 => "One seed".to_owned(),
-        many => format!("Medians of {many} seeds, the same for all"),
-    };
     format!(
-        "{seeds}; {} paths at once{fast}. The latest packet of the emulator was {latest:.1} ms late; in {late} of {} runs one was more than \
+        "{}; {} paths at once{fast}. The latest packet of the emulator was {latest:.1} ms late; in {late} of {} runs one was more than \
          {LATE_MS:.0} ms late. Every run: `{}.ndjson`.",
+        seeds(design, runs),
         design.at_once,
         runs.len(),
         design.name
     )
+}
+
+/// How many seeds each variant has; a cell that was measured later may have fewer.
+fn seeds(design: &Design, runs: &[Run]) -> String {
+    let of = |cell: &super::Cell| {
+        let counts = design.variants.iter().map(|variant| {
+            let these = runs.iter();
+            let is_it = |run: &&Run| run.cell == cell.name && run.variant == variant.name;
+            these.filter(is_it).count()
+        });
+        counts.min().unwrap_or(0)
+    };
+    let mut cells: std::collections::BTreeMap<usize, Vec<&str>> = Default::default();
+    for cell in design.cells {
+        cells.entry(of(cell)).or_default().push(cell.name);
+    }
+    let most = cells.pop_last().map_or(0, |it| it.0);
+    let mut text = match most {
+        1 => "One seed".to_owned(),
+        many => format!("Medians of {many} seeds, the same for all"),
+    };
+    for (fewer, names) in cells.into_iter().rev() {
+        text += &format!("; {fewer} of: {}", names.join("; "));
+    }
+    text
 }
 
 /// Every group of every run, a line each.
