@@ -85,6 +85,8 @@ pub(crate) enum Which {
     Eleven,
     /// Reliability, goodput, efficiency, computation and latency as numbers
     Table1,
+    /// The paper's mode, one assumption at a time, in virtual time: what ICM adds, and the order of the codes
+    Gap,
     /// What carries small messages: streams, live messages, datagrams, beside TCP, QUIC and SRT
     Modes,
     /// Links as people have them: goodput against what waits, beside TCP and QUIC.

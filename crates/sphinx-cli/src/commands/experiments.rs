@@ -223,6 +223,7 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::Ten => vec![Figure::Blocks],
         Which::Eleven => vec![Figure::Video],
         Which::Table1 => vec![Figure::Table1],
+        Which::Gap => vec![Figure::Gap],
         Which::Modes => vec![Figure::Modes],
         Which::Links => vec![Figure::Links],
         Which::Ablations => vec![Figure::Ablations],

@@ -27,6 +27,7 @@ mod claim;
 mod codes;
 mod curves;
 mod eln;
+mod gap;
 mod goodput;
 mod links;
 mod mixed;
@@ -74,6 +75,8 @@ pub enum Figure {
     Video,
     /// Table 1 as numbers.
     Table1,
+    /// The paper's mode, one assumption at a time.
+    Gap,
     /// What carries small messages.
     Modes,
     /// Links as people have them.
@@ -124,13 +127,14 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 24] = [
+    pub const ALL: [Figure; 25] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
         Figure::Goodput,
         Figure::Blocks,
         Figure::Video,
+        Figure::Gap,
         Figure::Modes,
         Figure::Links,
         Figure::Ablations,
@@ -160,6 +164,7 @@ impl Figure {
             Figure::Blocks => "10",
             Figure::Video => "11",
             Figure::Table1 => "table1",
+            Figure::Gap => "gap",
             Figure::Modes => "modes",
             Figure::Links => "links",
             Figure::Ablations => "ablations",
@@ -198,6 +203,7 @@ impl Figure {
             Figure::Goodput => goodput::SCENARIOS,
             Figure::Blocks => blocks::SCENARIOS,
             Figure::Video => video::SCENARIOS,
+            Figure::Gap => gap::SCENARIOS,
             Figure::Modes => modes::SCENARIOS,
             Figure::Links => links::SCENARIOS,
             Figure::Ablations => ablations::SCENARIOS,
@@ -329,6 +335,7 @@ impl Studio<'_> {
             Figure::Blocks => blocks::draw(self, &mut sheet)?,
             Figure::Video => video::draw(self, &mut sheet)?,
             Figure::Table1 => table1::draw(self, &mut sheet)?,
+            Figure::Gap => gap::draw(self, &mut sheet)?,
             Figure::Modes => modes::draw(self, &mut sheet)?,
             Figure::Links => links::draw(self, &mut sheet)?,
             Figure::Ablations => ablations::draw(self, &mut sheet)?,
