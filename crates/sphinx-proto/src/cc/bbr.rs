@@ -19,13 +19,15 @@
 //! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
 //! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
 //! | probe-rtt | 1 | 0.5 | two rounds; rare, since down empties the queue in every cycle |
+//! | share | 1.05 | so much that a little waits | no queue is left without it, or others do not yield |
 //! | blackout | probes only | 2 packets | anything is acknowledged: then start-up from half the rate |
 //!
-//! [`super::startup`] has the first phase, [`super::resume`] its shortcut on a remembered path, `cycle` the
-//! others, and how policers are told from lossy channels. The measurements behind the constants are in
+//! [`super::startup`] has the first phase, [`super::resume`] its shortcut on a remembered path, `share` what happens beside others like us, `cycle` the
+//! rest, and how policers are told from lossy channels. The measurements behind the constants are in
 //! `docs/decisions/0007-rate-control.md`.
 
 mod cycle;
+mod share;
 mod span;
 
 use crate::PacketNumber;
@@ -57,6 +59,8 @@ const DOWN_CWND_GAIN: f64 = 1.25;
 const CE_FACTOR: f64 = 0.85;
 /// A policer that start-up has met is as if so many probes had found losses.
 const POLICED_CAUTION: u32 = 2;
+/// Part of the highest estimate that is forgotten in each round.
+const PEAK_FORGET: f64 = 1.0 / 16.0;
 /// Part of an old rate that is resumed at once (after a blackout, or from an earlier session).
 const RESUME_FACTOR: f64 = 0.5;
 /// Shortest round: SACKs come about once a millisecond, however short the path.
@@ -86,6 +90,8 @@ pub enum Phase {
     Down,
     /// Half a BDP in flight, to see the round trip without a queue of ours.
     ProbeRtt,
+    /// Beside others like us in a queue.
+    Share,
     /// Nothing comes back: probes only.
     Blackout,
 }
@@ -143,6 +149,16 @@ pub struct Bbr {
     probe_rtt_min: Option<Nanos>,
     /// Cycles in a row in which no round trip came near the minimum.
     cycles_without_min: u32,
+    /// The queue that packets of this round and of the last one met.
+    this_round: share::Round,
+    last_round: share::Round,
+    share: share::Share,
+    /// Emptying its part of a queue that is shared, and going back to that.
+    dips: bool,
+    /// Estimate of the probe up that led to this start-up.
+    grew_from: Option<f64>,
+    /// Highest estimate of late, bytes per second.
+    peak: f64,
 }
 
 impl Bbr {
@@ -200,6 +216,12 @@ impl Bbr {
             trial_run: 0,
             probe_rtt_min: None,
             cycles_without_min: 0,
+            this_round: share::Round::default(),
+            last_round: share::Round::default(),
+            share: share::Share::default(),
+            dips: false,
+            grew_from: None,
+            peak: 0.0,
         }
     }
 
@@ -234,6 +256,8 @@ impl Bbr {
     }
 
     fn enter(&mut self, phase: Phase, now: Time) {
+        self.grew_from = (self.phase == Phase::Up).then_some(self.up_from);
+        self.dips = false;
         self.phase = phase;
         self.phase_at = now;
         self.phase_round = self.round;
@@ -250,6 +274,7 @@ impl Bbr {
                 self.up_sent = 0.0;
             }
             Phase::ProbeRtt => self.probe_rtt_min = None,
+            Phase::Share => self.begin_share(),
             Phase::Drain | Phase::Cruise | Phase::Down | Phase::Blackout => {}
         }
     }
@@ -271,7 +296,9 @@ impl Bbr {
     fn on_round(&mut self, now: Time) {
         self.round += 1;
         self.round_at = now;
+        self.last_round = std::mem::take(&mut self.this_round);
         self.sampler.on_round();
+        self.peak = self.bw.max(self.peak * (1.0 - PEAK_FORGET));
         let usual = !matches!(self.phase, Phase::ProbeRtt | Phase::Blackout);
         self.delay.on_round(usual);
         self.round_end_pn = self.sampler.last_pn().saturating_add(1);
@@ -292,6 +319,8 @@ impl Bbr {
         self.found |= verdict != Verdict::Grow;
         match verdict {
             Verdict::Grow => {}
+            // A faster link would have shown more: others have given way.
+            Verdict::Found if self.has_grown_little() && self.may_share(now) => self.dip(now),
             Verdict::Found => self.enter(Phase::Drain, now),
             Verdict::Policed => {
                 self.up_lost_too_much = true;
@@ -330,7 +359,7 @@ impl Bbr {
             };
             let verdict = self.startup.grow(CWND_GAIN, self.bdp(), self.slack());
             self.judge_startup(verdict, now);
-        } else {
+        } else if s.run.phase != Phase::Share && self.phase != Phase::Share {
             let wary = lossy || (s.run.phase == Phase::Up && self.caution() > 0);
             let rate = if wary { strict } else { s.full_rate() };
             self.on_cycle_sample(s, rate, lossy, now);
@@ -342,12 +371,14 @@ impl Bbr {
             return;
         }
         self.ce_round = Some(self.round);
+        // Marks tell more than delay does.
+        self.refuse_share(now);
         match self.phase {
             Phase::Up => self.enter(Phase::Down, now),
             Phase::Startup => self.judge_startup(Verdict::Found, now),
             // Marks of the first round belong to what was sent before.
             Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
-            Phase::Cruise | Phase::Down | Phase::Drain => {
+            Phase::Cruise | Phase::Down | Phase::Drain | Phase::Share => {
                 self.bw *= CE_FACTOR;
                 self.enter(Phase::Down, now);
             }
@@ -397,6 +428,12 @@ impl RateControl for Bbr {
     fn on_ack(&mut self, ack: &AckSummary<'_>) {
         let now = ack.now;
         self.delay.on_ack(ack, self.sampler.jitter());
+        if ack.rtt_sample.is_some() {
+            let queue = self.delay.latest_queue();
+            self.this_round.add(queue);
+            self.note_queue(now, queue);
+        }
+        self.this_round.count(ack.acked.len(), ack.lost.len());
         if !ack.acked.is_empty() && self.phase == Phase::Blackout {
             self.sampler.forget();
             let known = self.loss.known();
@@ -422,7 +459,9 @@ impl RateControl for Bbr {
                 Phase::Cruise if settled.run.id < self.trial_run => None,
                 Phase::Cruise => Some(Pace::Cruise),
                 Phase::Down | Phase::Drain => Some(Pace::Low),
-                Phase::Startup | Phase::Up | Phase::ProbeRtt | Phase::Blackout => None,
+                Phase::Startup | Phase::Up | Phase::ProbeRtt | Phase::Share | Phase::Blackout => {
+                    None
+                }
             };
             if let Some(sample) = settled.sample.filter(|s| self.is_usable(s)) {
                 self.on_sample(sample, now);
@@ -458,6 +497,7 @@ impl RateControl for Bbr {
 
     fn on_app_limited(&mut self, _now: Time) {
         self.sampler.on_app_limited();
+        self.this_round.is_app_limited = true;
         self.startup.on_app_limited();
     }
 
@@ -476,6 +516,7 @@ impl RateControl for Bbr {
             Phase::Up => UP_GAIN * self.up_from / self.bw.max(1.0),
             Phase::Down if self.in_doubt => DOUBT_GAIN,
             Phase::Drain | Phase::Down => DOWN_GAIN,
+            Phase::Share => share::PACE,
             Phase::Cruise if self.lossy_probes >= 2 => WARY_GAIN,
             Phase::Cruise | Phase::ProbeRtt | Phase::Blackout => 1.0,
         };
@@ -490,6 +531,7 @@ impl RateControl for Bbr {
             Phase::Startup => self.startup.cwnd(),
             Phase::Drain => self.bdp() + self.slack(),
             Phase::ProbeRtt => self.bdp() / 2.0,
+            Phase::Share => return self.share_window(),
             Phase::Blackout => return (PROBE_PACKETS * self.packet_bytes) as u64,
             Phase::Cruise | Phase::Up | Phase::Down => {
                 // Below the estimate less is under way, and a path that has died is noticed later.
@@ -531,6 +573,7 @@ impl RateControl for Bbr {
             Phase::Up => "up",
             Phase::Down => "down",
             Phase::ProbeRtt => "probe-rtt",
+            Phase::Share => "share",
             Phase::Blackout => "blackout",
         }
     }

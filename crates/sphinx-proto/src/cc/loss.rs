@@ -254,11 +254,15 @@ impl ChannelLoss {
         self.dispersion.burstiness()
     }
 
+    /// Standard error of the share that the channel loses of `packets`.
+    pub(super) fn error(&self, packets: u64) -> f64 {
+        let p = self.channel();
+        (p * (1.0 - p) / packets.max(1) as f64 * self.burstiness()).sqrt()
+    }
+
     /// Relative standard error of a rate that is inferred from what arrives of `packets`.
     pub(super) fn rate_error(&self, packets: u64) -> f64 {
-        let p = self.channel();
-        let spread = p * (1.0 - p) / packets.max(1) as f64 * self.burstiness();
-        spread.sqrt() / (1.0 - p)
+        self.error(packets) / (1.0 - self.channel())
     }
 
     /// The channel's loss rate, 0 to 1, if it has been measured.

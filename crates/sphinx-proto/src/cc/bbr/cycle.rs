@@ -13,6 +13,9 @@ use super::{Bbr, Phase, UP_GAIN};
 
 /// Growth that proves new capacity in probe up.
 const GROWTH: f64 = 1.12;
+/// A probe up that shows more than this, although the link was the limit, has taken it from others.
+const ELASTIC: f64 = 1.08;
+const ELASTIC_ERRORS: f64 = 3.0;
 /// Rounds at the estimated rate, and the most after fruitless probes that cost packets.
 const CRUISE_ROUNDS: u32 = 4;
 const CRUISE_ROUNDS_MAX: u32 = 64;
@@ -123,7 +126,13 @@ impl Bbr {
                 let proven = caution == 0 || self.growths > caution + DOUBTED_PROBES;
                 self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
             } else if s.window_full {
-                self.enter(Phase::Down, now);
+                let least = ELASTIC + ELASTIC_ERRORS * self.loss.rate_error(s.packets);
+                let elastic = rate > least * self.up_from && !s.app_limited;
+                if elastic && self.caution() == 0 && self.may_share(now) {
+                    self.dip(now);
+                } else {
+                    self.enter(Phase::Down, now);
+                }
             }
         }
     }
@@ -154,6 +163,16 @@ impl Bbr {
                     self.enter(Phase::Cruise, now);
                 }
             }
+            Phase::Share => {
+                if round_done {
+                    self.share_round(now);
+                }
+            }
+            Phase::Cruise
+                if round_done && self.rounds_in_phase() == 2 && self.is_beside_others(now) =>
+            {
+                self.enter(Phase::Share, now);
+            }
             Phase::Cruise => {
                 let rounds = if self.in_doubt {
                     DOUBT_ROUNDS
@@ -174,6 +193,10 @@ impl Bbr {
             }
             Phase::ProbeRtt => {
                 if self.rounds_in_phase() >= 2 {
+                    if self.dips {
+                        self.enter(Phase::Share, now);
+                        return;
+                    }
                     if let Some(rtt) = self.probe_rtt_min {
                         self.delay.replace_min_rtt(now, rtt);
                     }
