@@ -158,9 +158,13 @@ impl Bbr {
 
     /// Whether nothing of late has shown that sharing does not work here.
     pub(super) fn may_share(&self, now: Time) -> bool {
-        self.share
-            .refused_at
-            .is_none_or(|at| now.saturating_sub(at) > REFUSED << self.share.refusals.min(4))
+        let refused_for = REFUSED << self.share.refusals.min(4);
+        // Where the delay varies by itself it does not tell how long a queue is.
+        self.sampler.jitter() == 0
+            && self
+                .share
+                .refused_at
+                .is_none_or(|at| now.saturating_sub(at) > refused_for)
     }
 
     /// Not for a while: the queue belongs to others who do not yield, or marks tell more than delay.
