@@ -26,6 +26,7 @@
 //! rest, and how policers are told from lossy channels. The measurements behind the constants are in
 //! `docs/decisions/0007-rate-control.md`.
 
+mod compete;
 mod cycle;
 mod share;
 mod span;
@@ -59,7 +60,7 @@ const DOWN_CWND_GAIN: f64 = 1.25;
 const CE_FACTOR: f64 = 0.85;
 /// A policer that start-up has met is as if so many probes had found losses.
 const POLICED_CAUTION: u32 = 2;
-/// Part of the highest estimate that is forgotten in each round.
+/// Part of the highest estimate that is forgotten in each round, but beside others.
 const PEAK_FORGET: f64 = 1.0 / 16.0;
 /// Part of an old rate that is resumed at once (after a blackout, or from an earlier session).
 const RESUME_FACTOR: f64 = 0.5;
@@ -71,6 +72,9 @@ const ROUND_PACKETS: f64 = 16.0;
 /// Loss in start-up that is believed to lie behind the link at most. Beside others in a full queue, whose packets hide it, a flow that takes
 /// all its losses for the channel's sends more the more it loses.
 const LOSS_BELIEVED: f64 = 0.6;
+/// Packets of a round that show that more is lost, and rounds in a row that end a start-up: one may have met a burst.
+const BRAKE_PACKETS: u64 = 16;
+const FLOODS: u32 = 2;
 /// Loss of a train that stretched, believed to lie behind the link while the channel is unknown: beyond that
 /// the train may have been more than the link's queue holds.
 const LOSS_UNPROVEN: f64 = 0.3;
@@ -92,6 +96,8 @@ pub enum Phase {
     ProbeRtt,
     /// Beside others like us in a queue.
     Share,
+    /// Beside others who fill it.
+    Compete,
     /// Nothing comes back: probes only.
     Blackout,
 }
@@ -137,6 +143,8 @@ pub struct Bbr {
     ce_round: Option<u64>,
     /// What an earlier session knew.
     resume: CarefulResume,
+    /// Rounds of start-up in a row that lost too much.
+    floods: u32,
     /// A start-up has come to an end.
     found: bool,
     /// Length of the latest sample by which start-up took the link's rate as known; without one, as long as can be.
@@ -153,6 +161,9 @@ pub struct Bbr {
     this_round: share::Round,
     last_round: share::Round,
     share: share::Share,
+    compete: compete::Compete,
+    /// The phase before was beside others who do not yield.
+    competed: bool,
     /// Emptying its part of a queue that is shared, and going back to that.
     dips: bool,
     /// Estimate of the probe up that led to this start-up.
@@ -210,6 +221,7 @@ impl Bbr {
             lossy_samples: 0,
             ce_round: None,
             resume: CarefulResume::new(params.memory),
+            floods: 0,
             found: false,
             measured_over: Nanos::MAX,
             before_trial: 0.0,
@@ -219,6 +231,8 @@ impl Bbr {
             this_round: share::Round::default(),
             last_round: share::Round::default(),
             share: share::Share::default(),
+            compete: compete::Compete::default(),
+            competed: false,
             dips: false,
             grew_from: None,
             peak: 0.0,
@@ -258,7 +272,10 @@ impl Bbr {
     fn enter(&mut self, phase: Phase, now: Time) {
         self.grew_from = (self.phase == Phase::Up).then_some(self.up_from);
         self.dips = false;
+        self.competed = self.phase == Phase::Compete;
         self.phase = phase;
+        self.delay
+            .keep_base(matches!(phase, Phase::Share | Phase::Compete));
         self.phase_at = now;
         self.phase_round = self.round;
         self.phase_run = self.sampler.start_run(phase);
@@ -274,8 +291,12 @@ impl Bbr {
                 self.up_sent = 0.0;
             }
             Phase::ProbeRtt => self.probe_rtt_min = None,
-            Phase::Share => self.begin_share(),
-            Phase::Drain | Phase::Cruise | Phase::Down | Phase::Blackout => {}
+            Phase::Share => {
+                self.share.use_now(now);
+                self.sampler.share();
+                self.begin_share();
+            }
+            Phase::Drain | Phase::Cruise | Phase::Down | Phase::Compete | Phase::Blackout => {}
         }
     }
 
@@ -295,14 +316,18 @@ impl Bbr {
 
     fn on_round(&mut self, now: Time) {
         self.round += 1;
+        let lasted = now.saturating_sub(self.round_at);
         self.round_at = now;
         self.last_round = std::mem::take(&mut self.this_round);
-        self.sampler.on_round();
-        self.peak = self.bw.max(self.peak * (1.0 - PEAK_FORGET));
+        self.sampler.on_round(self.share.lately(now));
+        if !self.share.lately(now) {
+            self.peak *= 1.0 - PEAK_FORGET;
+        }
+        self.peak = self.peak.max(self.bw);
         let usual = !matches!(self.phase, Phase::ProbeRtt | Phase::Blackout);
         self.delay.on_round(usual);
         self.round_end_pn = self.sampler.last_pn().saturating_add(1);
-        if self.phase == Phase::Startup {
+        if self.phase == Phase::Startup && self.brake_startup(lasted, now) {
             // Samples begin with the train.
             self.phase_run = self.sampler.start_run(Phase::Startup);
             let (rtt, has_queue) = (self.rtt(), self.has_queue());
@@ -313,6 +338,26 @@ impl Bbr {
             self.bw = bw;
             self.judge_startup(verdict, now);
         }
+    }
+
+    /// More was lost than can lie behind the link: whatever the delay of what arrives says, the flight was too large. Whether start-up goes on.
+    fn brake_startup(&mut self, lasted: Nanos, now: Time) -> bool {
+        let round = self.last_round;
+        if round.loss() <= LOSS_BELIEVED || round.packets() < BRAKE_PACKETS {
+            self.floods = 0;
+            return true;
+        }
+        let got = rate_of(round.acked() as f64 * self.packet_bytes, lasted);
+        self.bw = self.bw.min(got / (1.0 - LOSS_BELIEVED)).max(1.0);
+        let window = self.startup_window();
+        self.startup.brake(window);
+        self.floods += 1;
+        if self.floods < FLOODS {
+            return true;
+        }
+        self.floods = 0;
+        self.judge_startup(Verdict::Found, now);
+        false
     }
 
     fn judge_startup(&mut self, verdict: Verdict, now: Time) {
@@ -359,7 +404,12 @@ impl Bbr {
             };
             let verdict = self.startup.grow(CWND_GAIN, self.bdp(), self.slack());
             self.judge_startup(verdict, now);
-        } else if s.run.phase != Phase::Share && self.phase != Phase::Share {
+        } else if self.phase == Phase::Compete && s.run.phase == Phase::Compete {
+            self.on_compete_sample(&s);
+        } else if ![s.run.phase, self.phase]
+            .iter()
+            .any(|p| matches!(p, Phase::Share | Phase::Compete))
+        {
             let wary = lossy || (s.run.phase == Phase::Up && self.caution() > 0);
             let rate = if wary { strict } else { s.full_rate() };
             self.on_cycle_sample(s, rate, lossy, now);
@@ -378,7 +428,7 @@ impl Bbr {
             Phase::Startup => self.judge_startup(Verdict::Found, now),
             // Marks of the first round belong to what was sent before.
             Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
-            Phase::Cruise | Phase::Down | Phase::Drain | Phase::Share => {
+            Phase::Cruise | Phase::Down | Phase::Drain | Phase::Share | Phase::Compete => {
                 self.bw *= CE_FACTOR;
                 self.enter(Phase::Down, now);
             }
@@ -427,7 +477,17 @@ impl RateControl for Bbr {
 
     fn on_ack(&mut self, ack: &AckSummary<'_>) {
         let now = ack.now;
+        let (before, threshold) = (self.delay.min_rtt(), self.queue_threshold());
         self.delay.on_ack(ack, self.sampler.jitter());
+        let fell = |before: Nanos| {
+            self.delay
+                .min_rtt()
+                .is_some_and(|rtt| rtt + threshold < before)
+        };
+        if before.is_some_and(fell) && self.sampler.jitter() == 0 {
+            // What seemed to be the path was a queue of others, and what it dropped the channel's.
+            self.loss = ChannelLoss::default();
+        }
         if ack.rtt_sample.is_some() {
             let queue = self.delay.latest_queue();
             self.this_round.add(queue);
@@ -459,9 +519,12 @@ impl RateControl for Bbr {
                 Phase::Cruise if settled.run.id < self.trial_run => None,
                 Phase::Cruise => Some(Pace::Cruise),
                 Phase::Down | Phase::Drain => Some(Pace::Low),
-                Phase::Startup | Phase::Up | Phase::ProbeRtt | Phase::Share | Phase::Blackout => {
-                    None
-                }
+                Phase::Startup
+                | Phase::Up
+                | Phase::ProbeRtt
+                | Phase::Share
+                | Phase::Compete
+                | Phase::Blackout => None,
             };
             if let Some(sample) = settled.sample.filter(|s| self.is_usable(s)) {
                 self.on_sample(sample, now);
@@ -517,6 +580,7 @@ impl RateControl for Bbr {
             Phase::Down if self.in_doubt => DOUBT_GAIN,
             Phase::Drain | Phase::Down => DOWN_GAIN,
             Phase::Share => share::PACE,
+            Phase::Compete => self.compete.gain(),
             Phase::Cruise if self.lossy_probes >= 2 => WARY_GAIN,
             Phase::Cruise | Phase::ProbeRtt | Phase::Blackout => 1.0,
         };
@@ -530,8 +594,12 @@ impl RateControl for Bbr {
         let window = match self.phase {
             Phase::Startup => self.startup.cwnd(),
             Phase::Drain => self.bdp() + self.slack(),
-            Phase::ProbeRtt => self.bdp() / 2.0,
+            // What is left of a queue shows only if little of ours is in it.
+            Phase::ProbeRtt => {
+                return (self.bdp() / 2.0).max(share::FEWEST_PACKETS * self.packet_bytes) as u64;
+            }
             Phase::Share => return self.share_window(),
+            Phase::Compete => self.compete_window(),
             Phase::Blackout => return (PROBE_PACKETS * self.packet_bytes) as u64,
             Phase::Cruise | Phase::Up | Phase::Down => {
                 // Below the estimate less is under way, and a path that has died is noticed later.
@@ -574,6 +642,7 @@ impl RateControl for Bbr {
             Phase::Down => "down",
             Phase::ProbeRtt => "probe-rtt",
             Phase::Share => "share",
+            Phase::Compete => "compete",
             Phase::Blackout => "blackout",
         }
     }

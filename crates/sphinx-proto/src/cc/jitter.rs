@@ -15,6 +15,9 @@ const FORGET: f64 = 1.0 / 32.0;
 const SPREAD: f64 = 2.0;
 /// The same for holds within one sample, whose rate is not known but from the sample itself.
 const SAMPLE_SPREAD: f64 = 1.5;
+/// Packets that were held come together: in less than this part of the time that the link is believed to need. Those that come a little too early show
+/// that it is faster than is believed.
+const TOGETHER: Nanos = 2;
 /// Packets of one sample come earlier than evenly if they come faster than its mean rate by this.
 const UNEVEN: f64 = 1.25;
 
@@ -28,8 +31,19 @@ pub(super) struct Jitter {
 
 impl Jitter {
     /// Packets sent within `sent` arrived within `received`; the link needs at least `least` for them.
-    pub(super) fn on_arrivals(&mut self, sent: Nanos, least: Nanos, received: Nanos) {
-        self.early = add(self.early, sent.min(least), received);
+    pub(super) fn on_arrivals(
+        &mut self,
+        sent: Nanos,
+        least: Nanos,
+        received: Nanos,
+        is_shared: bool,
+    ) {
+        let expected = sent.min(least);
+        if is_shared && received < expected && received > least / TOGETHER {
+            // Others have left: the link is as fast as it was, and has more for us.
+            return;
+        }
+        self.early = add(self.early, expected, received);
         self.longest = self.longest.max(self.early);
     }
 
@@ -90,9 +104,9 @@ mod tests {
         let mut jitter = Jitter::default();
         for round in 0..3 {
             // Held for 8 ms, then five arrivals at once.
-            jitter.on_arrivals(MS, MS, 9 * MS);
+            jitter.on_arrivals(MS, MS, 9 * MS, true);
             for _ in 0..5 {
-                jitter.on_arrivals(MS, MS, 0);
+                jitter.on_arrivals(MS, MS, 0, true);
             }
             assert_eq!(jitter.spread(), 10 * MS, "round {round}");
         }
@@ -108,7 +122,7 @@ mod tests {
         for (sent, received) in [(MS, 2 * MS), (MS, MS), (2 * MS, MS), (4 * MS, MS)] {
             for _ in 0..50 {
                 // The link sends them in a millisecond at best.
-                jitter.on_arrivals(sent, MS, received);
+                jitter.on_arrivals(sent, MS, received, false);
             }
         }
         assert_eq!(jitter.spread(), 0);

@@ -92,6 +92,8 @@ pub(super) struct PathDelay {
     usual_one_way: RoundMean,
     /// Part of the usual round trip above the smallest one that is jitter.
     held: Nanos,
+    /// What was smallest stays so: nothing will show it for a while.
+    keeps_base: bool,
     /// Latest readings of the queueing delay.
     recent: [Nanos; RECENT],
     latest: Nanos,
@@ -116,6 +118,16 @@ impl PathDelay {
     /// Round trip without a queue, jitter included.
     pub(super) fn base_rtt(&self) -> Option<Nanos> {
         self.min_rtt.map(|min| min.saturating_add(self.held))
+    }
+
+    /// Smoothed round trip, what waits included.
+    pub(super) fn smoothed_rtt(&self) -> Nanos {
+        self.smoothed_rtt as Nanos
+    }
+
+    /// Whether a path without a queue is not to be seen for a while.
+    pub(super) fn keep_base(&mut self, keeps: bool) {
+        self.keeps_base = keeps;
     }
 
     /// A round ended, in which packets were sent about as fast as the link takes them, or not.
@@ -186,7 +198,8 @@ impl PathDelay {
             && let Some(packet) = ack.acked.iter().find(|p| p.pn == arrival.pn)
         {
             let one_way = arrival.received_at.wrapping_sub(packet.sent_at) as i64;
-            let base = self.base.update(ack.now.as_nanos(), WINDOW, one_way);
+            let window = if self.keeps_base { Nanos::MAX } else { WINDOW };
+            let base = self.base.update(ack.now.as_nanos(), window, one_way);
             let base = base.saturating_add(self.usual_one_way.above(base, most));
             self.usual_one_way.add(one_way);
             queue = queue.min(one_way.saturating_sub(base).max(0) as Nanos);

@@ -137,8 +137,8 @@ impl Sample {
             return rate;
         }
         let received = self.recv_interval.saturating_sub(self.jitter);
-        let bytes = (self.delivered_bytes + self.lost_bytes) as f64;
-        let highest = rate_of(bytes, self.send_interval.max(received + CLOCK_NOISE));
+        let shortest = self.send_interval.max(received + CLOCK_NOISE);
+        let highest = rate * self.interval() as f64 / shortest.max(1) as f64;
         rate.max(highest.min(most))
     }
 
@@ -189,6 +189,8 @@ pub(super) struct RateSampler {
     start: Option<Anchor>,
     latest: Option<Anchor>,
     jitter: Jitter,
+    /// Others use the link too.
+    is_shared: bool,
     /// Shortest time under way, by clocks that need not agree.
     fastest: RotatingMin,
     /// Of a sample of start-up, bytes delivered at each anchor and its time.
@@ -211,6 +213,7 @@ impl RateSampler {
             start: None,
             latest: None,
             jitter: Jitter::default(),
+            is_shared: false,
             fastest: RotatingMin::default(),
             arrivals: Vec::new(),
             last: Totals::default(),
@@ -237,9 +240,15 @@ impl RateSampler {
         self.last_pn
     }
 
-    /// A round trip has passed.
-    pub(super) fn on_round(&mut self) {
+    /// A round trip has passed, in which others used the link too, or not.
+    pub(super) fn on_round(&mut self, is_shared: bool) {
+        self.is_shared = is_shared;
         self.jitter.on_round();
+    }
+
+    /// Others use the link from now on.
+    pub(super) fn share(&mut self) {
+        self.is_shared = true;
     }
 
     /// By how much the delays of two packets may differ without a queue.
@@ -372,6 +381,7 @@ impl RateSampler {
                     anchor.sent_at.saturating_sub(latest.sent_at),
                     time_for(bytes as f64, fastest),
                     anchor.received_at.saturating_sub(latest.received_at),
+                    self.is_shared,
                 );
             }
             None => self.jitter.interrupt(),

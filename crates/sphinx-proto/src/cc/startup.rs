@@ -210,6 +210,12 @@ impl Startup {
         was_train && self.train <= 0.0 && self.following.is_some()
     }
 
+    /// The window was too large, and so was the pace.
+    pub(super) fn brake(&mut self, cwnd: f64) {
+        self.cwnd = self.cwnd.min(cwnd);
+        self.braked = true;
+    }
+
     /// A round begins, and with it a train.
     fn begin_train(&mut self, bw: f64, time: Nanos, packet_bytes: f64) {
         let bytes = bytes_in(GAIN * bw, time);

@@ -98,6 +98,7 @@ impl Bbr {
             self.slow_samples += 1;
             if self.slow_samples >= 2 && now.saturating_sub(self.slow_since) >= SLOW_TIME {
                 self.bw = highest;
+                self.share.use_now(now);
                 self.enter(Phase::Drain, now);
                 return;
             }
@@ -166,6 +167,11 @@ impl Bbr {
             Phase::Share => {
                 if round_done {
                     self.share_round(now);
+                }
+            }
+            Phase::Compete => {
+                if round_done {
+                    self.compete_round(now);
                 }
             }
             Phase::Cruise

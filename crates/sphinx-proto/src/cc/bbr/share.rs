@@ -12,7 +12,7 @@
 //! longer: that is a matter for the cycle too.
 
 use super::super::{MS, Nanos, SEC, Time, bytes_in, rate_of, time_for};
-use super::{Bbr, Phase};
+use super::{Bbr, Phase, compete};
 
 /// What a flow keeps waiting, as bytes for a rate of one byte per second. It grows with the root of the rate, so that slow flows have some
 /// packets there and fast ones a delay that can be measured: 6 ms at 10 Mbit/s, 2 ms at 100.
@@ -23,7 +23,7 @@ const GAIN: f64 = 0.25;
 /// Packets leave a little faster than the window turns over, so that it is the limit.
 pub(super) const PACE: f64 = 1.05;
 /// The window never falls below so many packets.
-const FEWEST_PACKETS: f64 = 3.0;
+pub(super) const FEWEST_PACKETS: f64 = 3.0;
 /// Rounds with hardly any queue before steps double, and by how much they grow at most: others have left.
 const EMPTY_ROUNDS: u32 = 3;
 const STEPS_MAX: f64 = 64.0;
@@ -39,6 +39,9 @@ const LOSS_ERRORS: f64 = 3.0;
 /// A queue so many times as long as a flow would make at the rate that it came with, for so many rounds …
 const UNYIELDING: Nanos = 4;
 const UNYIELDING_ROUNDS: u32 = 20;
+/// … or, where they did not before, these.
+const AGAIN_UNYIELDING: Nanos = 2;
+const AGAIN_ROUNDS: u32 = 8;
 /// … is not shared for so long, and twice as long after each time, until it was shared for so many rounds.
 const KNOWN_ROUNDS: u64 = 60;
 const REFUSED: Nanos = 3 * SEC;
@@ -79,12 +82,24 @@ impl Round {
         self.lost += lost as u64;
     }
 
-    fn loss(&self) -> f64 {
+    pub(super) fn loss(&self) -> f64 {
         self.lost as f64 / (self.acked + self.lost).max(1) as f64
     }
 
+    pub(super) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    pub(super) fn packets(&self) -> u64 {
+        self.acked + self.lost
+    }
+
     /// Mean queue.
-    fn queue(&self) -> Option<Nanos> {
+    pub(super) fn queue(&self) -> Option<Nanos> {
         (self.readings > 0).then(|| self.sum / self.readings)
     }
 }
@@ -120,6 +135,11 @@ impl Share {
     pub(super) fn lately(&self, now: Time) -> bool {
         self.used_at
             .is_some_and(|at| now.saturating_sub(at) < LATELY)
+    }
+
+    /// It is shared now.
+    pub(super) fn use_now(&mut self, now: Time) {
+        self.used_at = Some(now);
     }
 }
 
@@ -182,6 +202,11 @@ impl Bbr {
         }
     }
 
+    /// Loss of a round beyond the channel's that is taken for chance.
+    pub(super) fn chance(&self, round: &Round) -> f64 {
+        LOSS_ERRORS * self.loss.error(round.acked + round.lost)
+    }
+
     /// The phase begins.
     pub(super) fn begin_share(&mut self) {
         let queue = self.last_round.queue().unwrap_or(0);
@@ -189,7 +214,11 @@ impl Bbr {
         if !std::mem::take(&mut self.share.resumes) {
             let wait = time_for(self.kept(self.bw), self.bw);
             self.share.window = bytes_in(self.bw, self.rtt().saturating_add(queue));
-            self.share.entered_at = (self.bw, UNYIELDING * wait);
+            let (part, times) = match self.competed {
+                true => (1.0, AGAIN_UNYIELDING),
+                false => (compete::PART, UNYIELDING),
+            };
+            self.share.entered_at = (part * self.bw, times * wait);
             self.share.over = (0, 0);
         }
         // Not when others do.
@@ -199,15 +228,19 @@ impl Bbr {
     /// A round ended.
     pub(super) fn share_round(&mut self, now: Time) {
         let round = self.last_round;
-        self.share.used_at = Some(now);
+        self.share.use_now(now);
+        if self.sampler.jitter() > 0 {
+            self.refuse_share(now);
+            self.enter(Phase::Cruise, now);
+            return;
+        }
         let Some(queue) = round.queue() else { return };
         let (base, before) = (self.rtt(), self.share.window);
         let rtt = base.saturating_add(queue);
         let rate = rate_of(before, rtt);
         let kept = self.kept(rate);
         let wait = time_for(kept, rate);
-        let chance = LOSS_ERRORS * self.loss.error(round.acked + round.lost);
-        let has_lost = round.loss() > self.loss.channel() + chance.max(LOSS_STEP);
+        let has_lost = round.loss() > self.loss.channel() + self.chance(&round).max(LOSS_STEP);
         if has_lost && queue < wait / FOREIGN_PART {
             // Not by this queue: there is a policer.
             self.refuse_share(now);
@@ -223,12 +256,16 @@ impl Bbr {
         } else {
             self.share.over.0 += 1;
         }
-        if self.share.over.0 >= UNYIELDING_ROUNDS {
+        if self.share.over.0
+            >= if self.share.refusals > 0 {
+                AGAIN_ROUNDS
+            } else {
+                UNYIELDING_ROUNDS
+            }
+        {
             // However little is ours, the queue stays: it is of others who fill it, or the path has become longer.
-            self.bw = entered;
-            self.refuse_share(now);
             self.share.refusals += 1;
-            self.enter(Phase::ProbeRtt, now);
+            self.compete(entered, REFUSED << self.share.refusals.min(4), now);
             return;
         }
         if self.rounds_in_phase() == KNOWN_ROUNDS {

@@ -64,8 +64,6 @@ impl Bbr {
     pub(super) fn fastest(&self) -> f64 {
         match self.phase {
             Phase::Startup => STARTUP_FASTEST * self.bw,
-            // Of a link that is shared, only the part that others leave is known.
-            _ if self.share.lately(self.round_at) => f64::INFINITY,
             // Beside others the estimate falls, the link does not become slower.
             _ => UP_GAIN * self.bw.max(self.peak),
         }
