@@ -258,8 +258,9 @@ impl Association {
             inner.close_answered = true;
             news = true;
         }
-        let silent = Duration::from_nanos(now.saturating_sub(core.last_received()));
-        inner.heard_at = clock.checked_sub(silent);
+        let then = |at| clock.checked_sub(Duration::from_nanos(now.saturating_sub(at)));
+        inner.heard_at = then(core.last_received());
+        inner.asked_at = core.asked_at().and_then(then);
         if now >= self.stats_at || news {
             self.stats_at = now + STATS_INTERVAL;
             self.publish(&mut inner);
@@ -591,6 +592,7 @@ impl Association {
         let control = &self.control;
         Stats {
             silence: Duration::ZERO,
+            unanswered: Duration::ZERO,
             elapsed: self.lasted.unwrap_or_else(|| self.shared.elapsed()),
             wire_bytes_sent: core.ip_bytes_sent
                 + control.bytes_sent
