@@ -203,18 +203,14 @@ bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n
 bench-instructions: tools ## Instructions per coded block, and per packet of the TCP agent, counted by callgrind
 	@scripts/bench-instructions
 
-.PHONY: figures
-figures: tools ## Draw the paper's figures 7 and 8 again into docs/figures
-	$(CARGO) run --release --locked --package sphinx-codes --features fft-rs --example codes -- figures
-
 .PHONY: results
-results: build ## Measure every figure and render docs/results (about an hour)
+results: build ## Measure every figure and render docs/results (hours: ten seeds)
 	$(SPHX) lab figure all
 	$(SPHX) lab report
 	@scripts/check-report
 
 .PHONY: lab-quick
-lab-quick: build ## The paper's figures in less than six minutes, with the orderings that must hold
+lab-quick: build ## The paper's figures in less than six minutes, with the claims that must hold
 	@scripts/lab-quick
 
 .PHONY: lint

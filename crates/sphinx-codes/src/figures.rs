@@ -1,9 +1,6 @@
-//! The paper's figures 7 and 8, from scratch: redundancy against loss rate, and
+//! What the paper's figures 7 and 8 show: redundancy against loss rate, and
 //! coding time against symbol length.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sphinx_fec::{CodeId, Engine, lt, params};
@@ -11,7 +8,7 @@ use sphinx_fec::{CodeId, Engine, lt, params};
 use crate::bench::{self, Setting};
 use crate::loss::Loss;
 use crate::simulate::{self, Rows, Scenario};
-use crate::svg::{self, Chart, Series, Style};
+use crate::svg::{Chart, Series, Style};
 
 /// The look of a code, the same in all figures.
 fn look(code: CodeId) -> usize {
@@ -36,29 +33,6 @@ const SYMBOL_LENGTHS: [usize; 6] = [250, 500, 1000, 2000, 4000, 8000];
 /// Share of blocks that may fail in the first flight, where a code is solved
 /// for that.
 const EPSILON: f64 = 0.01;
-
-/// Computes both figures and writes them as CSV and SVG; returns the files.
-///
-/// # Errors
-/// If a file cannot be written.
-pub fn write_all(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    fs::create_dir_all(directory)?;
-    let mut files = Vec::new();
-    let charts = [
-        ("fig7-redundancy", redundancy(100, &LOSS_RATES, 1)),
-        ("fig8-encode", coding_time(true, Duration::from_millis(60))),
-        ("fig8-decode", coding_time(false, Duration::from_millis(60))),
-    ];
-    for (name, chart) in charts {
-        let csv = directory.join(name).with_extension("csv");
-        fs::write(&csv, to_csv(&chart))?;
-        files.push(csv);
-        let svg = directory.join(name).with_extension("svg");
-        fs::write(&svg, svg::render(&chart))?;
-        files.push(svg);
-    }
-    Ok(files)
-}
 
 /// The data of a chart, a line per point.
 #[must_use]
@@ -158,54 +132,51 @@ fn window_redundancy(n: usize, p: f64, seed: u64) -> f64 {
     enough as f64 / 10.0
 }
 
-/// Figure 8: microseconds for a block of 100 kB against symbol length in bytes,
-/// for repairs against 6 % loss; decoding of as many losses as that usually
-/// brings. Measured: different on every machine.
+/// What a block of 100 kB takes in one code, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct CodingTime {
+    /// The code.
+    pub code: CodeId,
+    /// Bytes of a symbol.
+    pub symbol_bytes: usize,
+    /// To encode.
+    pub encode_us: f64,
+    /// To decode.
+    pub decode_us: f64,
+}
+
+/// Figure 8, once: every code with every symbol length, one after the other, for repairs against 6 % loss, and for as many losses as
+/// that usually brings. Measured: different on every machine.
 #[must_use]
-pub fn coding_time(is_encoding: bool, time: Duration) -> Chart {
-    let codes = CodeId::ALL.into_iter();
-    let mut series: Vec<Series> = codes
-        .map(|code| {
-            let points = SYMBOL_LENGTHS.iter().filter_map(|&symbol_len| {
-                let n = BLOCK_BYTES / symbol_len;
-                let setting = Setting {
-                    engine: Engine::detect(),
-                    n,
-                    repairs: params::repair_for(n, 0.06, EPSILON),
-                    lost: bench::usual_losses(n),
-                    symbol_len,
-                    time,
-                };
-                let speed = bench::measure(code, &setting).ok()?;
-                let time = if is_encoding {
-                    speed.encode
-                } else {
-                    speed.decode
-                };
-                Some((symbol_len as f64, time.as_secs_f64() * 1e6))
-            });
-            Series::new(code.name(), Style::Line, points.collect()).with_look(look(code))
+pub fn coding_times(time: Duration) -> Vec<CodingTime> {
+    let lengths = SYMBOL_LENGTHS.iter();
+    let settings = lengths.flat_map(|&symbol_len| CodeId::ALL.map(|code| (code, symbol_len)));
+    settings
+        .filter_map(|(code, symbol_len)| {
+            let n = BLOCK_BYTES / symbol_len;
+            let setting = Setting {
+                engine: Engine::detect(),
+                n,
+                repairs: params::repair_for(n, 0.06, EPSILON),
+                lost: bench::usual_losses(n),
+                symbol_len,
+                time,
+            };
+            let speed = bench::measure(code, &setting).ok()?;
+            Some(CodingTime {
+                code,
+                symbol_bytes: symbol_len,
+                encode_us: speed.encode.as_secs_f64() * 1e6,
+                decode_us: speed.decode.as_secs_f64() * 1e6,
+            })
         })
-        .filter(|series| !series.points.is_empty())
-        .collect();
-    let published = [
-        (CodeId::Srlt, 2000.0),
-        (CodeId::Lt, 15_000.0),
-        (CodeId::Rs, 18_000.0),
-    ];
-    series.extend(published.map(|(code, time)| {
-        let name = format!("published: {}", code.name());
-        Series::new(&name, Style::Marks, vec![(1000.0, time)]).with_look(look(code))
-    }));
-    let verb = if is_encoding { "encode" } else { "decode" };
-    Chart {
-        title: format!("Figure 8: time to {verb} a block of 100 kB"),
-        x_label: "symbol length (bytes)".to_owned(),
-        y_label: "time (µs)".to_owned(),
-        is_x_logarithmic: true,
-        is_y_logarithmic: true,
-        series,
-    }
+        .collect()
+}
+
+/// The look of the code of this name.
+#[must_use]
+pub fn look_of(code: &str) -> usize {
+    CodeId::by_name(code).map_or(OTHER_LOOKS[0], look)
 }
 
 #[cfg(test)]

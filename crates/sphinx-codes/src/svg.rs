@@ -41,7 +41,7 @@ pub enum Style {
 /// Points with a name.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Its name in the legend; it is not there without.
     pub name: String,
     /// How to draw it.
     pub style: Style,
@@ -52,6 +52,10 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// Intervals: where on the horizontal axis, from, to.
     pub ranges: Vec<(f64, f64, f64)>,
+    /// Single runs, that the points are the middle of.
+    pub dots: Vec<(f64, f64)>,
+    /// Runs that do not count.
+    pub crosses: Vec<(f64, f64)>,
 }
 
 impl Series {
@@ -64,6 +68,8 @@ impl Series {
             look: None,
             points,
             ranges: Vec::new(),
+            dots: Vec::new(),
+            crosses: Vec::new(),
         }
     }
 
@@ -159,7 +165,11 @@ impl Axis {
 /// The chart as an SVG document.
 #[must_use]
 pub fn render(chart: &Chart) -> String {
-    let points = || chart.series.iter().flat_map(|series| &series.points);
+    let of_series = |series: &Series| {
+        let all = [&series.points, &series.dots, &series.crosses];
+        all.into_iter().flatten().copied().collect::<Vec<_>>()
+    };
+    let points = || chart.series.iter().flat_map(of_series);
     let ranges = || chart.series.iter().flat_map(|series| &series.ranges);
     let xs: Vec<f64> = points().map(|point| point.0).collect();
     let highs = ranges().map(|(_, _, high)| *high);
@@ -199,6 +209,7 @@ pub fn render(chart: &Chart) -> String {
         &chart.x_label,
     );
     text(&mut out, (8.0, TOP - 10.0), "start", 13, &chart.y_label);
+    let mut named = 0;
     for (i, series) in chart.series.iter().enumerate() {
         let look = series.look.unwrap_or(i);
         let colour = COLOURS[look % COLOURS.len()];
@@ -217,8 +228,20 @@ pub fn render(chart: &Chart) -> String {
                  stroke-width=\"4\"/>"
             );
         }
+        for (points, is_counted) in [(&series.dots, true), (&series.crosses, false)] {
+            for (px, py) in points
+                .iter()
+                .filter(|it| it.0.is_finite() && it.1.is_finite())
+            {
+                run(&mut out, (x.place(*px), y.place(*py)), is_counted, colour);
+            }
+        }
         draw(&mut out, series.style, &placed, look);
-        let at = TOP + 20.0 * i as f64 + 8.0;
+        if series.name.is_empty() {
+            continue;
+        }
+        let at = TOP + 20.0 * f64::from(named) + 8.0;
+        named += 1;
         let sample = [(right + 14.0, at), (right + 42.0, at)];
         let sample = if series.style == Style::Marks {
             &sample[..1]
@@ -284,6 +307,23 @@ fn draw(out: &mut String, style: Style, points: &[(f64, f64)], look: usize) {
             }
         }
     }
+}
+
+/// A single run: a dot, or a cross if it does not count.
+fn run(out: &mut String, (x, y): (f64, f64), is_counted: bool, colour: &str) {
+    let _ = match is_counted {
+        true => writeln!(
+            out,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.6\" fill=\"{colour}\" fill-opacity=\"0.6\"/>"
+        ),
+        false => {
+            let (left, top) = (x - 3.0, y - 3.0);
+            writeln!(
+                out,
+                "<path d=\"M{left:.1} {top:.1}l6 6m0 -6l-6 6\" stroke=\"{colour}\" fill=\"none\"/>"
+            )
+        }
+    };
 }
 
 /// A shape of about radius `r`: what tells series apart without colour.
@@ -359,6 +399,8 @@ mod tests {
         for is_logarithmic in [false, true] {
             let series = |name: &str, style| Series {
                 ranges: vec![(1.0, 0.0, 40.0)],
+                dots: vec![(1.0, 3.0), (10.0, f64::INFINITY)],
+                crosses: vec![(10.0, 1.0)],
                 ..Series::new(
                     name,
                     style,
@@ -376,12 +418,16 @@ mod tests {
                     series("dashes", Style::Dashes),
                     series("dots", Style::Dotted).with_look(0),
                     series("marks <", Style::Marks),
+                    series("", Style::Plain),
                 ],
             };
             let svg = render(&chart);
             assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
             assert!(svg.contains("A &amp; B") && svg.contains("marks &lt;"));
-            assert_eq!(svg.matches("<polyline").count(), 6);
+            // Without a name, there is no sample in the legend.
+            assert_eq!(svg.matches("<polyline").count(), 7);
+            assert_eq!(svg.matches("r=\"1.6\"").count(), 5);
+            assert_eq!(svg.matches("l6 6m0 -6l-6 6").count(), 5);
             assert!(svg.contains("white") && !embed(&svg).contains("white"));
             assert!(!svg.contains("NaN") && !svg.contains("inf"));
         }

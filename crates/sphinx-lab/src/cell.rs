@@ -30,6 +30,16 @@ impl Cell {
     }
 }
 
+impl Cell {
+    /// What a perfect transport without headers would carry, in bits per second: all that the link delivers, or what is offered.
+    pub fn reference_bits(&self) -> f64 {
+        match self.workload.offered_bits() {
+            Some(offered) => offered as f64,
+            None => self.link.rate as f64 * (1.0 - self.link.forward_loss()),
+        }
+    }
+}
+
 /// A named choice of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellSet {

@@ -68,6 +68,11 @@ pub trait Contestant: fmt::Debug {
     /// Version and settings, for the record.
     fn settings(&self) -> String;
 
+    /// Whether what was recorded with these settings is a run of this contestant, in whatever build.
+    fn is_of(&self, settings: &str) -> bool {
+        settings == self.settings()
+    }
+
     /// Whether it can run on this system.
     ///
     /// # Errors

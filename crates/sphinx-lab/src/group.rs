@@ -12,7 +12,7 @@ use crate::{
 pub struct Group {
     /// The contestant.
     pub contestant: String,
-    /// What was measured.
+    /// What was measured, runs in which the emulator was starved included.
     pub runs: Vec<Run>,
     /// Why other runs have no result.
     pub failures: Vec<String>,
@@ -81,12 +81,23 @@ impl Group {
         }
     }
 
+    /// The runs that count.
+    pub fn used(&self) -> impl Iterator<Item = &Run> {
+        let runs = self.runs.iter();
+        runs.filter(|run| run.validity != Validity::Starved)
+    }
+
+    /// Those that do not, as the emulator was starved.
+    pub fn left_out(&self) -> impl Iterator<Item = &Run> {
+        let runs = self.runs.iter();
+        runs.filter(|run| run.validity == Validity::Starved)
+    }
+
     /// The medians; none without a run.
     pub fn numbers(&self, cell: &Cell) -> Option<GroupNumbers> {
         // Best first, so that the first one's kind is the best there is.
         let kinds = [Validity::Valid, Validity::Noisy, Validity::Starved];
-        let usable = |run: &&Run| run.validity != Validity::Starved;
-        let mut used: Vec<&Run> = self.runs.iter().filter(usable).collect();
+        let mut used: Vec<&Run> = self.used().collect();
         if used.is_empty() {
             used = self.runs.iter().collect();
         }
@@ -99,16 +110,12 @@ impl Group {
         let rates = || used.iter().map(|run| run.goodput_mbit_s);
         let spread = rates().fold(f64::MIN, f64::max) - rates().fold(f64::MAX, f64::min);
         let delivered = 1.0 - cell.link.forward_loss();
-        let reference = match cell.workload.offered_bits() {
-            Some(offered) => offered as f64,
-            None => cell.link.rate as f64 * delivered,
-        };
         let wire_ratio = over(&Run::wire_ratio)?;
         Some(GroupNumbers {
             goodput_mbit_s: goodput,
             goodput_interval: interval(&rates().collect::<Vec<_>>()),
             goodput_spread: if goodput > 0.0 { spread / goodput } else { 0.0 },
-            goodput_ratio: goodput * 1e6 / reference,
+            goodput_ratio: goodput * 1e6 / cell.reference_bits(),
             delivered: over(&|run| run.done.bytes as f64)? / cell.workload.bytes().max(1) as f64,
             wire_ratio,
             wire_ratio_delivered: wire_ratio * delivered,

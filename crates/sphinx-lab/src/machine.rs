@@ -72,7 +72,7 @@ fn parse_machine_time(stat: &str, ticks: f64) -> Option<MachineTime> {
 }
 
 /// Where measurements were made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
     /// The kernel's release.
     pub kernel: String,

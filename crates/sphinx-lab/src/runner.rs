@@ -13,14 +13,17 @@ use thiserror::Error;
 use crate::{
     Cell, Contestant, Experiment, Group, Run, RunError, Validity,
     machine::{Environment, Made},
-    report::JsonLines,
+    report::{Failure, JsonLines, Recorded, recorded},
     scenario::{Scenario, ScenarioError},
 };
 
 /// How often a run is repeated at once because the emulator was starved.
 const STARVED_AGAIN: u32 = 2;
 /// And how many of all runs: on a machine that is busy throughout, repeating does not help.
-const STARVED_AGAIN_ONE_IN: usize = 10;
+const STARVED_AGAIN_ONE_IN: usize = 4;
+
+/// Before the reason why a contestant has no runs in a cell: it cannot carry what is asked for.
+pub const MISSING: &str = "missing: ";
 
 /// What came of a scenario.
 #[derive(Debug)]
@@ -41,6 +44,13 @@ impl Results {
         let (cell, groups) = self.cells.iter().find(|(one, _)| one.name == cell)?;
         let group = groups.iter().find(|group| group.contestant == contestant)?;
         Some((cell, group))
+    }
+
+    /// The contestants that can run here, in the order of the scenario.
+    pub fn contestants(&self) -> impl Iterator<Item = &str> {
+        let first = self.cells.first();
+        let groups = first.into_iter().flat_map(|(_, groups)| groups);
+        groups.map(|group| group.contestant.as_str())
     }
 }
 
@@ -130,7 +140,7 @@ pub fn run(
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Results, ScenarioFailure> {
-    let mut record = Record::open(file)?;
+    let mut record = Record::open(file, &environment.made)?;
     let mut running: Vec<&dyn Contestant> = Vec::new();
     let mut missing = Vec::new();
     for contestant in &scenario.contestants {
@@ -149,14 +159,17 @@ pub fn run(
         missing: &missing,
         on_file,
     });
+    let mut measured_on = environment.clone();
     if jobs(scenario, &running).count() > on_file {
         record.write(|lines| lines.environment(&environment, &running, scenario))?;
         for (name, reason) in &missing {
             record.write(|lines| lines.skipped(name, reason))?;
         }
+    } else if record.lines.is_some() {
+        measured_on = record.environment.clone();
     }
     let mut results = Results {
-        environment,
+        environment: measured_on,
         missing,
         cells: Vec::new(),
         interrupted: false,
@@ -167,7 +180,7 @@ pub fn run(
         running,
         record,
         repeats,
-        made: results.environment.made.clone(),
+        made: environment.made.clone(),
         stop,
         observer,
     };
@@ -181,6 +194,71 @@ pub fn run(
         }
     }
     Ok(results)
+}
+
+/// The results of a scenario as they are on file; nothing is run. Of several runs of one kind the last counts, and the starved ones
+/// before it are left out. What the file says of missing contestants and of the machine is believed.
+///
+/// # Errors
+///
+/// [`ScenarioFailure::File`] if there is no such file, or it is one of something else.
+pub fn recall(scenario: &Scenario, file: &Path) -> Result<Results, ScenarioFailure> {
+    let failed = |error| ScenarioFailure::File {
+        path: file.to_owned(),
+        error,
+    };
+    let Recorded {
+        environment,
+        missing,
+        runs,
+        failures,
+    } = recorded(file).map_err(failed)?;
+    let running: Vec<&dyn Contestant> = (scenario.contestants.iter())
+        .map(AsRef::as_ref)
+        .filter(|contestant| !missing.iter().any(|(one, _)| one == contestant.name()))
+        .collect();
+    let cells = scenario.cells.iter().map(|cell| {
+        let description = cell.description();
+        let groups = running.iter().map(|contestant| {
+            let name = contestant.name();
+            let mut group = Group::new(name);
+            for (seed, repetition) in rounds(scenario) {
+                let is_one = |run: &&Run| {
+                    let is_cell = run.cell == cell.name && run.description == description;
+                    let is_round = run.seed == seed && run.repetition == repetition;
+                    // What had other options once has only the name in common.
+                    let is_contestant = run.contestant == name && contestant.is_of(&run.settings);
+                    is_cell && is_round && is_contestant
+                };
+                let found = || runs.iter().filter(is_one);
+                // What was measured at another commit, or by another build of it, is of the past.
+                let Some(last) = found().next_back() else {
+                    let is_one = |failure: &&Failure| {
+                        let is_group = failure.cell == cell.name && failure.contestant == name;
+                        is_group && failure.seed == seed
+                    };
+                    let failure = failures.iter().rfind(is_one);
+                    group.failures.extend(failure.map(|it| it.reason.clone()));
+                    continue;
+                };
+                let now = found().filter(|run| {
+                    run.made.commit == last.made.commit && run.settings == last.settings
+                });
+                let starved = now.clone().filter(|run| run.validity == Validity::Starved);
+                let counting = now.filter(|run| run.validity != Validity::Starved);
+                group.runs.extend(starved.cloned());
+                group.runs.extend(counting.last().cloned());
+            }
+            group
+        });
+        (cell.clone(), groups.collect())
+    });
+    Ok(Results {
+        environment,
+        cells: cells.collect(),
+        missing,
+        interrupted: false,
+    })
 }
 
 /// A scenario under way.
@@ -216,7 +294,10 @@ impl Runner<'_> {
                 if let Some(run) = self.record.known.remove(&job.key()) {
                     group.runs.push(run);
                 } else if let Err(reason) = Experiment::check(cell, contestant) {
-                    group.failures.push(format!("missing: {reason}"));
+                    let reason = format!("{MISSING}{reason}");
+                    self.record
+                        .write(|lines| lines.failed(cell, contestant.name(), seed, &reason))?;
+                    group.failures.push(reason);
                 } else {
                     fresh = true;
                     if !self.job(&job, group)? {
@@ -251,8 +332,8 @@ impl Runner<'_> {
                 Ok(run) => {
                     self.record.write(|lines| lines.run(&run))?;
                     let starved = run.validity == Validity::Starved;
+                    group.runs.push(run);
                     if !starved || attempt == STARVED_AGAIN || self.repeats == 0 {
-                        group.runs.push(run);
                         break;
                     }
                     self.repeats -= 1;
@@ -319,15 +400,19 @@ fn jobs<'a>(
 /// The file of results, if there is one, and what it had.
 struct Record {
     path: PathBuf,
+    /// Where what it had was made.
+    environment: Environment,
     lines: Option<JsonLines>,
     known: HashMap<Key, Run>,
 }
 
 impl Record {
-    fn open(file: Option<&Path>) -> Result<Record, ScenarioFailure> {
+    /// What counts of it are runs of the same commit.
+    fn open(file: Option<&Path>, made: &Made) -> Result<Record, ScenarioFailure> {
         let Some(path) = file else {
             return Ok(Record {
                 path: PathBuf::new(),
+                environment: Environment::default(),
                 lines: None,
                 known: HashMap::new(),
             });
@@ -336,10 +421,10 @@ impl Record {
             path: path.to_owned(),
             error,
         })?;
-        let (lines, runs) = opened;
-        let usable = runs
+        let (lines, recorded) = opened;
+        let usable = (recorded.runs)
             .into_iter()
-            .filter(|run| run.validity != Validity::Starved);
+            .filter(|run| run.validity != Validity::Starved && run.made.commit == made.commit);
         let known = usable.map(|run| {
             let name = format!("{} {}", run.cell, run.contestant);
             let (description, settings) = (run.description.clone(), run.settings.clone());
@@ -347,6 +432,7 @@ impl Record {
         });
         Ok(Record {
             path: path.to_owned(),
+            environment: recorded.environment,
             known: known.collect(),
             lines: Some(lines),
         })

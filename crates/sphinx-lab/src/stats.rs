@@ -44,6 +44,137 @@ pub fn interval(values: &[f64]) -> Option<(f64, f64)> {
     }
 }
 
+/// How many times one thing is another: the middle of the pairs, and its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// The middle.
+    pub middle: f64,
+    /// Its interval; none of one pair.
+    pub interval: Option<(f64, f64)>,
+}
+
+/// So many pairs make a sum of ranks that can be improbable enough for an interval.
+const RANKED_MIN: usize = 6;
+/// Beyond so many, the normal distribution serves as well as Student's.
+const RANKED_MAX: usize = 100;
+/// Student's t for a two-sided probability of 5 % and [`RANKED_MAX`] degrees of freedom or more.
+const STUDENT_T_MANY: f64 = 1.984;
+
+/// What the first of each pair is of the second, by the logarithms of their ratios, so that half and twice are as far from one.
+/// Nothing if there is no pair, or one that has no such ratio.
+pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
+    let logarithms: Option<Vec<f64>> = (pairs.iter())
+        .map(|(left, right)| {
+            let is_ratio = *left > 0.0 && *right > 0.0 && left.is_finite() && right.is_finite();
+            is_ratio.then(|| (left / right).ln())
+        })
+        .collect();
+    let (middle, interval) = centre(&logarithms?)?;
+    Some(Ratio {
+        middle: middle.exp(),
+        interval: interval.map(|(low, high)| (low.exp(), high.exp())),
+    })
+}
+
+/// The middle of values that scatter around one, and its 95 % interval: the mean and Student's t for 2 to 5 and for many, otherwise
+/// the estimate of Hodges and Lehmann with the ranks of Wilcoxon, which a few values far from the others hardly move.
+pub fn centre(values: &[f64]) -> Option<(f64, Option<(f64, f64)>)> {
+    let count = values.len();
+    let mean = values.iter().sum::<f64>() / count as f64;
+    let squares = || {
+        values
+            .iter()
+            .map(|value| (value - mean).powi(2))
+            .sum::<f64>()
+    };
+    let by_student = |t: f64| {
+        let reach = t * (squares() / (count - 1) as f64 / count as f64).sqrt();
+        Some((mean, Some((mean - reach, mean + reach))))
+    };
+    match count {
+        0 => None,
+        1 => Some((mean, None)),
+        2..RANKED_MIN => by_student(STUDENT_T[count - 2]),
+        RANKED_MIN..=RANKED_MAX => {
+            let mut means: Vec<f64> = Vec::with_capacity(count * (count + 1) / 2);
+            for (at, left) in values.iter().enumerate() {
+                means.extend(
+                    values[at..]
+                        .iter()
+                        .map(|right| f64::midpoint(*left, *right)),
+                );
+            }
+            means.sort_unstable_by(f64::total_cmp);
+            let aside = improbable_ranks(count);
+            let ends = (means[aside], means[means.len() - 1 - aside]);
+            Some((median(means)?, Some(ends)))
+        }
+        _ => by_student(STUDENT_T_MANY),
+    }
+}
+
+/// The largest number of means of pairs that may be left out at each end of an interval of 95 %: the sum of the ranks of the positive
+/// ones of `count` values around zero is below it with 2.5 % at most.
+fn improbable_ranks(count: usize) -> usize {
+    // In how many of the 2^count sets of ranks the sum is that of the index.
+    let mut ways = vec![0.0; count * (count + 1) / 2 + 1];
+    ways[0] = 1.0;
+    for rank in 1..=count {
+        for sum in (rank..ways.len()).rev() {
+            ways[sum] += ways[sum - rank];
+        }
+    }
+    let all = 2_f64.powi(count as i32);
+    let (mut below, mut aside) = (0.0, 0);
+    while (below + ways[aside]) / all <= 0.025 {
+        below += ways[aside];
+        aside += 1;
+    }
+    aside
+}
+
+/// Two heaps that values fall into, with nothing between them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peaks {
+    /// The medians of the lower and of the upper one.
+    pub medians: [f64; 2],
+    /// How many values each has.
+    pub counts: [usize; 2],
+}
+
+/// Whether values, none of them negative, fall into two heaps, so that their median says nothing of either. With fewer than four, that
+/// the largest is half as large again as the smallest is enough: nobody knows then.
+pub fn peaks(values: &[f64]) -> Option<Peaks> {
+    // Of the middle between the heaps, the least that the gap has to be: smaller ones do not matter to anybody.
+    const GAP_MIN: f64 = 0.2;
+    const FEW: usize = 4;
+    const FEW_GAP_MIN: f64 = 0.4;
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let (least_of_a_heap, gap_min) = match sorted.len() {
+        0 | 1 => return None,
+        2..FEW => (1, FEW_GAP_MIN),
+        count => (count.div_ceil(5).max(2), GAP_MIN),
+    };
+    let widest = (least_of_a_heap..=sorted.len() - least_of_a_heap).max_by(|left, right| {
+        let gap = |at: usize| sorted[at] - sorted[at - 1];
+        gap(*left).total_cmp(&gap(*right))
+    })?;
+    let (lower, upper) = sorted.split_at(widest);
+    let (from, to) = (lower.last()?, upper.first()?);
+    let width = |heap: &[f64]| heap[heap.len() - 1] - heap[0];
+    let gap = to - from;
+    let is_wide =
+        gap > 2.0 * width(lower).max(width(upper)) && gap > gap_min * f64::midpoint(*from, *to);
+    is_wide.then_some(Peaks {
+        medians: [
+            median(lower.iter().copied())?,
+            median(upper.iter().copied())?,
+        ],
+        counts: [lower.len(), upper.len()],
+    })
+}
+
 /// What a set of values looks like.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Distribution {
@@ -101,6 +232,75 @@ mod tests {
         assert_eq!(interval(&six), Some((1.0, 6.0)));
         let many: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(interval(&many), Some((40.0, 61.0)));
+    }
+
+    #[test]
+    fn ratios_of_pairs() {
+        assert_eq!(paired_ratio(&[]), None);
+        assert_eq!(paired_ratio(&[(1.0, 0.0)]), None);
+        let one = paired_ratio(&[(3.0, 2.0)]).unwrap();
+        assert!((one.middle - 1.5).abs() < 1e-12 && one.interval.is_none());
+        // Of three, the mean of the logarithms and Student's t.
+        let three = paired_ratio(&[(2.0, 1.0), (4.0, 1.0), (8.0, 1.0)]).unwrap();
+        let reach = (4.303 * 2_f64.ln() / 3_f64.sqrt()).exp();
+        let (low, high) = three.interval.unwrap();
+        assert!((three.middle - 4.0).abs() < 1e-9);
+        assert!((low - 4.0 / reach).abs() < 1e-6 && (high - 4.0 * reach).abs() < 1e-4);
+    }
+
+    /// The critical values of tables for Wilcoxon's signed ranks: sums up to these have a probability of 2.5 % at most.
+    #[test]
+    fn ranks_are_those_of_the_tables() {
+        for (count, critical) in [(6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (20, 52), (50, 434)] {
+            assert_eq!(improbable_ranks(count), critical + 1, "{count}");
+        }
+    }
+
+    #[test]
+    fn one_odd_pair_moves_little() {
+        let mut pairs: Vec<(f64, f64)> =
+            (0..10).map(|at| (2.0 + f64::from(at) / 1e3, 1.0)).collect();
+        pairs[9].0 = 50.0;
+        let ratio = paired_ratio(&pairs).unwrap();
+        let (low, high) = ratio.interval.unwrap();
+        assert!(low > 1.99 && ratio.middle < 2.1 && high < 11.0, "{ratio:?}");
+    }
+
+    /// 95 of 100 intervals hold what they are about.
+    #[test]
+    fn intervals_hold_the_truth() {
+        let mut state = 1_u64;
+        let mut uniform = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        for count in [3, 5, 6, 10, 30, 120] {
+            let mut held = 0;
+            for _ in 0..1000 {
+                let values: Vec<f64> = (0..count)
+                    .map(|_| (0..12).map(|_| uniform()).sum::<f64>() - 6.0)
+                    .collect();
+                let (low, high) = centre(&values).unwrap().1.unwrap();
+                held += u32::from(low <= 0.0 && 0.0 <= high);
+            }
+            assert!((930..=990).contains(&held), "{count}: {held}");
+        }
+    }
+
+    #[test]
+    fn two_heaps_are_seen() {
+        let both = peaks(&[83.0, 166.0, 84.0, 165.0, 167.0, 166.5, 82.0, 166.2]).unwrap();
+        assert_eq!(both.counts, [3, 5]);
+        assert_eq!(both.medians, [83.0, 166.2]);
+        // One value apart is no heap, and neither are values that scatter.
+        assert_eq!(peaks(&[83.0, 166.0, 165.0, 167.0, 166.5, 166.2]), None);
+        assert_eq!(peaks(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 9.0]), None);
+        assert_eq!(peaks(&[10.0, 10.1, 10.0, 11.0, 11.1]), None);
+        // Of two nobody knows.
+        assert!(peaks(&[83.0, 166.0]).is_some() && peaks(&[160.0, 166.0]).is_none());
+        assert_eq!(peaks(&[0.0, 0.0, 0.0]), None);
     }
 
     #[test]

@@ -366,12 +366,20 @@ pub fn interfaces() -> io::Result<Vec<String>> {
     Ok(names.filter(|name| name != "lo").collect())
 }
 
+/// What is said of an interface at which no agent can be.
+pub(crate) fn missing(name: &str) -> String {
+    match name {
+        "lo" => "lo leads to no other machine".to_owned(),
+        name => format!("there is no interface {name}"),
+    }
+}
+
 /// Whether all these interfaces exist.
 fn check<'a>(names: impl Iterator<Item = &'a str>) -> io::Result<()> {
     let known = interfaces()?;
     for name in names {
         if !known.iter().any(|other| other == name) {
-            let message = format!("there is no interface {name}");
+            let message = missing(name);
             return Err(io::Error::new(io::ErrorKind::NotFound, message));
         }
     }

@@ -11,7 +11,7 @@ use sphinx_netdev::{
 };
 
 use crate::{
-    attach::{Attachment, Own, interfaces},
+    attach::{self, Attachment, Own, interfaces},
     queue, tun,
 };
 
@@ -229,8 +229,11 @@ impl Facts {
             });
         };
         if let Some((name, false)) = &self.wireless {
-            let message = format!("there is no interface {name}");
-            tell("interface", message, "'ip link' lists the interfaces");
+            tell(
+                "interface",
+                attach::missing(name),
+                "'ip link' lists the interfaces",
+            );
         }
         match &self.flowtables {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => tell(

@@ -1,5 +1,6 @@
 //! The agent's own queue in front of the lossy hop: repairs overtake what waits, and what it drops is
-//! the sender's business.
+//! the sender's business. It drops what has waited longest, so that the sender hears of it before what is in the queue has gone: a
+//! sender that doubles its rate in each round trip goes on doubling until then.
 
 use std::collections::VecDeque;
 
@@ -23,6 +24,8 @@ pub(crate) struct Queue {
     bytes: usize,
     /// Until when the hop is busy.
     busy: Time,
+    /// What was dropped to make room, until somebody takes it.
+    dropped: VecDeque<Output>,
     /// The time that all repairs so far take on the hop.
     repairing: Time,
 }
@@ -35,6 +38,7 @@ impl Queue {
             packets: VecDeque::new(),
             bytes: 0,
             busy: 0,
+            dropped: VecDeque::new(),
             repairing: 0,
         }
     }
@@ -49,26 +53,48 @@ impl Queue {
         self.repairs.into_iter().chain(self.packets)
     }
 
-    /// The time that all repairs so far take on the hop. What waits leaves later by what is added meanwhile.
+    /// The time that all repairs so far take on the hop. What waits leaves later by what is added meanwhile. Each packet that is dropped adds a
+    /// nanosecond: what waits behind it leaves sooner than was foretold, and this says so without making anybody wait less.
     pub(crate) fn repairing(&self) -> Time {
         self.repairing
     }
 
-    /// When a packet that comes now would leave, or `None` if there is no room for it.
+    /// When a packet that comes now would leave, or `None` if there is no room for it even without what may be dropped.
     pub(crate) fn admits(&self, now: Time, bytes: usize) -> Option<Time> {
-        let room = self.bytes + bytes <= self.radio.queue_bytes || self.bytes == 0;
-        room.then(|| self.busy.max(now) + self.time(self.bytes))
+        let mut before = self.bytes;
+        let mut oldest = self.packets.iter();
+        while !self.has_room(before, bytes) {
+            before -= oldest.next()?.packet.len();
+        }
+        Some(self.busy.max(now) + self.time(before))
     }
 
+    /// Takes a packet that is admitted, or a repair. What has waited longest makes room for the former.
     pub(crate) fn push(&mut self, output: Output, is_repair: bool) {
-        self.bytes += output.packet.len();
-        match is_repair {
-            true => {
-                self.repairing += self.time(output.packet.len());
-                self.repairs.push_back(output);
+        let bytes = output.packet.len();
+        if is_repair {
+            self.repairing += self.time(bytes);
+            self.repairs.push_back(output);
+        } else {
+            while !self.has_room(self.bytes, bytes)
+                && let Some(oldest) = self.packets.pop_front()
+            {
+                self.bytes -= oldest.packet.len();
+                self.repairing += 1;
+                self.dropped.push_back(oldest);
             }
-            false => self.packets.push_back(output),
+            self.packets.push_back(output);
         }
+        self.bytes += bytes;
+    }
+
+    fn has_room(&self, waiting: usize, bytes: usize) -> bool {
+        waiting == 0 || waiting + bytes <= self.radio.queue_bytes
+    }
+
+    /// The next packet that was dropped.
+    pub(crate) fn poll_dropped(&mut self) -> Option<Output> {
+        self.dropped.pop_front()
     }
 
     /// The next packet that may go.

@@ -430,38 +430,121 @@ fn repairs_do_not_make_those_late_that_wait_behind_them() {
     assert_eq!(path.agent.counts().repaired, 5);
 }
 
+/// What has waited longest goes, so that the sender hears of it first.
 #[test]
 fn drops_of_the_agents_own_queue_are_not_repaired() {
     let config = Config {
         radio: Some(Radio {
-            bits_per_second: 10_000_000,
+            bits_per_second: 1_000_000,
             queue_bytes: 2500,
         }),
         ..Config::default()
     };
     let mut path = Path::with(config, 5000, true);
-    let mut passed = Vec::new();
-    for n in 0..6 {
-        let segment = path.segment(n);
-        passed.extend(path.down(segment));
-    }
+    path.wait(50);
+    let mut passed: Vec<Output> = (0..6).flat_map(|n| path.down(path.segment(n))).collect();
     passed.extend(path.wait(20));
-    let dropped = path.agent.counts().dropped_queue;
-    assert!(
-        dropped > 0 && passed.len() as u64 + dropped == 6,
-        "{dropped}"
-    );
-    // Room again: the next ones pass, behind the hole.
-    let hole = passed.len() as u32;
-    (6..8).for_each(|n| {
-        let segment = path.segment(n);
-        path.down(segment);
-        path.wait(5);
+    let passed = passed.iter().map(|output| {
+        let segment = Segment::read(&output.packet).expect("a segment");
+        segment.sequence.wrapping_sub(path.number(0)) / PAYLOAD
     });
-    path.ack(hole);
-    assert_eq!(path.sack(hole, &[(6, 7)]), [Cause::Passed]);
-    assert_eq!(path.sack(hole, &[(6, 8)]), [Cause::Passed]);
-    assert_eq!(path.agent.counts().repaired, 0);
+    // The first one does not wait.
+    assert_eq!(passed.collect::<Vec<_>>(), [0, 4, 5]);
+    let flow = path.agent.flows().pop().expect("a flow").counts;
+    assert_eq!(flow.dropped_queue, 3);
+    path.ack(1);
+    assert_eq!(path.sack(1, &[(4, 5)]), [Cause::Passed]);
+    assert_eq!(path.sack(1, &[(4, 6)]), [Cause::Passed]);
+    // Nor does time repair them.
+    assert_eq!(path.wait(1000), []);
+    // There is room again: what the sender repairs passes, and what it sends then is the agent's business.
+    for n in [1, 2, 3, 6, 7, 8] {
+        path.wait(20);
+        path.data(n);
+    }
+    path.wait(20);
+    path.ack(6);
+    assert_eq!(path.sack(6, &[(7, 8)]), [Cause::Repair]);
+    assert_eq!(path.agent.counts().repaired, 1);
+}
+
+/// Where repairs alone take the room, what comes has to go.
+#[test]
+fn repairs_are_not_dropped_for_what_comes() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 1_000_000,
+            queue_bytes: 1500,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    for n in 0..3 {
+        path.wait(50);
+        path.data(n);
+    }
+    path.wait(50);
+    path.ack(1);
+    // One is on its way when the repair begins to wait.
+    path.data(3);
+    assert_eq!(path.sack(1, &[(2, 3)]), []);
+    assert_eq!(path.down(path.segment(4)), []);
+    assert_eq!(path.agent.counts().dropped_queue, 1);
+    let outputs = path.wait(20);
+    assert_eq!(path.repairs(&outputs), [1]);
+    path.data(5);
+    path.ack(4);
+    assert_eq!(path.sack(4, &[(5, 6)]), [Cause::Passed]);
+}
+
+/// What waited behind a packet that was dropped left sooner than was foretold: it has overtaken no repair, and gives no round trip.
+#[test]
+fn what_waits_behind_a_dropped_packet_leaves_sooner() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 1_000_000,
+            queue_bytes: 10_600,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    for n in 0..4 {
+        path.wait(50);
+        path.data(n);
+        path.wait(2);
+        path.ack(n + 1);
+    }
+    path.wait(50);
+    // One goes, and ten wait, 8 ms each; five more take the places of the first five of them.
+    for n in 4..20 {
+        path.down(path.segment(n));
+    }
+    assert_eq!(path.agent.counts().dropped_queue, 5);
+    path.wait(2);
+    path.ack(5);
+    path.wait(26);
+    // So the third of those that are left has arrived by now, and the second one is lost. What says so twice says it once.
+    let blocks = [(10, 11), (12, 13)];
+    assert_eq!(path.sack(5, &blocks), [Cause::Passed]);
+    let outputs = path.wait(6);
+    assert_eq!(path.repairs(&outputs), [11]);
+    path.sack(5, &blocks);
+    assert_eq!(path.agent.counts().repaired, 1);
+    // The hop takes 2 ms as ever: with 21, no queue stands.
+    path.wait(200);
+    path.ack(20);
+    for n in 20..30 {
+        path.wait(50);
+        path.data(n);
+        path.wait(21);
+        path.ack(n + 1);
+    }
+    path.wait(50);
+    for n in 30..32 {
+        path.data(n);
+        path.wait(21);
+    }
+    assert_eq!(path.sack(30, &[(31, 32)]), [Cause::Repair]);
 }
 
 #[test]

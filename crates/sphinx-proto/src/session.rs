@@ -428,6 +428,11 @@ impl Session {
         self.last_received
     }
 
+    /// When the first packet left that wants an answer, since the last packet of the peer opened.
+    pub fn asked_at(&self) -> Option<Time> {
+        self.asked_at
+    }
+
     /// When [`Session::handle_timeout`] and [`Session::poll_transmit`] are to be called next;
     /// `None` once the session is finished.
     pub fn poll_timeout(&mut self) -> Option<Time> {

@@ -258,8 +258,11 @@ impl Association {
             inner.close_answered = true;
             news = true;
         }
-        let silent = Duration::from_nanos(now.saturating_sub(core.last_received()));
-        inner.heard_at = clock.checked_sub(silent);
+        let [heard_at, asked_at] = [Some(core.last_received()), core.asked_at()].map(|at| {
+            let ago = Duration::from_nanos(now.saturating_sub(at?));
+            clock.checked_sub(ago)
+        });
+        (inner.heard_at, inner.asked_at) = (heard_at, asked_at);
         if now >= self.stats_at || news {
             self.stats_at = now + STATS_INTERVAL;
             self.publish(&mut inner);
@@ -591,6 +594,7 @@ impl Association {
         let control = &self.control;
         Stats {
             silence: Duration::ZERO,
+            unanswered: Duration::ZERO,
             elapsed: self.lasted.unwrap_or_else(|| self.shared.elapsed()),
             wire_bytes_sent: core.ip_bytes_sent
                 + control.bytes_sent

@@ -91,6 +91,8 @@ pub(crate) struct Inner {
     paths: Option<PathFile>,
     /// When the last packet of the peer opened.
     pub(crate) heard_at: Option<Instant>,
+    /// When the first packet left that wants an answer, since then.
+    pub(crate) asked_at: Option<Instant>,
 }
 
 /// Tells the engine which sessions' applications have left something for it.
@@ -186,6 +188,7 @@ impl Shared {
             learned: None,
             paths: None,
             heard_at: None,
+            asked_at: None,
         };
         Self {
             inner: Mutex::new(inner),
@@ -606,13 +609,14 @@ impl Session {
             None => self.shared.elapsed(),
             Some(_) => inner.stats.elapsed,
         };
-        let silence = match (&inner.closed, inner.heard_at) {
-            (None, Some(heard_at)) => heard_at.elapsed(),
+        let since = |at: Option<Instant>| match (&inner.closed, at) {
+            (None, Some(at)) => at.elapsed(),
             _ => Duration::ZERO,
         };
         Stats {
             elapsed,
-            silence,
+            silence: since(inner.heard_at),
+            unanswered: since(inner.asked_at),
             datagrams: inner.queues.datagram_counts(),
             ..inner.stats
         }

@@ -61,6 +61,8 @@ pub struct Stats {
     pub elapsed: Duration,
     /// Since the last packet of the peer that opened.
     pub silence: Duration,
+    /// Since the first packet left that wants an answer, after the last one of the peer; zero if there is none.
+    pub unanswered: Duration,
     /// IP bytes sent, both planes.
     pub wire_bytes_sent: u64,
     /// IP packets sent, both planes.

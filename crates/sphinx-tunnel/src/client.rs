@@ -212,15 +212,17 @@ pub async fn stdio(
         ended.map_err(|broken| match broken {
             Broken::Refused(refusal) => refused(refusal),
             Broken::Local(error) => ClientError::Stdio(error),
-            Broken::Remote(error) => match session.as_blocking().closed() {
-                Some(error) => error.into(),
-                None => refused(Refusal::new(Status::Other, error.to_string())),
-            },
+            Broken::Remote(error) => refused(Refusal::new(Status::Other, error.to_string())),
         })
     };
     let ended = tokio::select! {
         ended = carried => ended,
         () = stop => Ok(()),
+    };
+    let ended = match (ended, session.as_blocking().closed()) {
+        // Streams of a session that the server ended fail too, some of them before their request was sent.
+        (Err(ClientError::Refused { .. }), Some(error)) => Err(error.into()),
+        (ended, _) => ended,
     };
     flow.ended(ended.as_ref().map(|done| *done));
     close(&session, "done").await;

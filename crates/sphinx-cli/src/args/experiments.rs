@@ -30,7 +30,7 @@ pub(crate) struct FigureArgs {
     /// Fewer points and shorter runs: all the paper's figures in less than six minutes
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Seeds of each case of snoop…, eln, asymmetry, limited-transmit, rsfc… and rdb-… [default: 10, with --quick 1]
+    /// Seeds of each case of snoop…, eln, asymmetry, limited-transmit, rsfc… and rdb-… [default: 10, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) seeds: Option<u64>,
     /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again
@@ -47,6 +47,9 @@ pub(crate) struct ReportArgs {
     /// Directory that `sphx lab figure` wrote; index.html goes there as well
     #[arg(value_name = "DIR", default_value = "docs/results")]
     pub(crate) directory: PathBuf,
+    /// Write every figure's page, drawings and tables anew from its runs on file first
+    #[arg(long)]
+    pub(crate) redraw: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -82,6 +85,8 @@ pub(crate) enum Which {
     Eleven,
     /// Reliability, goodput, efficiency, computation and latency as numbers
     Table1,
+    /// The paper's mode, one assumption at a time, in virtual time: what ICM adds, and the order of the codes
+    Gap,
     /// What carries small messages: streams, live messages, datagrams, beside TCP, QUIC and SRT
     Modes,
     /// Links as people have them: goodput against what waits, beside TCP and QUIC.

@@ -4,7 +4,6 @@ mod plan;
 mod sync;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sphinx_transport::Profile;
 
@@ -27,6 +26,7 @@ use crate::usage as used;
 
 pub(super) use plan::directory;
 use plan::{Job, rules};
+pub(super) use sync::no_directory;
 pub(crate) use sync::run as sync;
 
 pub(crate) fn run(args: CpArgs, context: &Context) -> Outcome<u8> {
@@ -38,8 +38,9 @@ pub(crate) fn run(args: CpArgs, context: &Context) -> Outcome<u8> {
         rules: rules(&args),
         sync: None,
     };
-    let copied = until_done(&asked, &mut job, args.retry, context);
-    tell_how(copied, "copied", true, context)
+    let mut retry = Retry::new(args.retry);
+    let copied = until_done(&asked, &mut job, &mut retry, context);
+    tell_how(copied, "copied", retry.has_begun(), context)
 }
 
 /// What is asked of both ends, besides the files.
@@ -54,12 +55,11 @@ struct Asked<'a> {
 fn until_done(
     asked: &Asked<'_>,
     job: &mut Job,
-    retry: Option<Duration>,
+    retry: &mut Retry,
     context: &Context,
 ) -> Outcome<u8> {
-    let mut retry = Retry::new(retry);
     loop {
-        match copy(asked, job, &mut retry, context) {
+        match copy(asked, job, retry, context) {
             Ok(code) => return Ok(code),
             Err(failure) => retry.wait(failure, context)?,
         }

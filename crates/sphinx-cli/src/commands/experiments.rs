@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sphinx_lab::{
     Clock, TestbedError,
     contestants::Programs,
-    figures::{self, Figure, Studio},
+    figures::{self, Figure, Studio, Verdict},
     machine::Environment,
-    report::{site, table},
+    report::{examine, site, table},
     runner::{self, Progress, Results, ScenarioFailure, minutes},
     scenario::Scenario,
 };
@@ -175,6 +175,7 @@ pub(super) fn figure(
         directory: &directory,
         quick: args.quick,
         seeds: args.seeds,
+        recall: false,
         environment: &environment,
         stop: &stop,
         progress: Progress::new(args.output.quiet || args.output.json),
@@ -205,8 +206,11 @@ pub(super) fn figure(
         }
         Some(first) => Err(fail_hint(
             ErrorKind::Other,
-            format!("{} of the orderings do not hold: {first}", broken.len()),
-            "a busy machine can be the reason: run again when it is quiet",
+            match broken.len() {
+                1 => first.clone(),
+                several => format!("{first}; and {} more", several - 1),
+            },
+            "a busy machine can be the reason: what the emulator was starved in is run again by the same command",
         )),
     }
 }
@@ -219,6 +223,7 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::Ten => vec![Figure::Blocks],
         Which::Eleven => vec![Figure::Video],
         Which::Table1 => vec![Figure::Table1],
+        Which::Gap => vec![Figure::Gap],
         Which::Modes => vec![Figure::Modes],
         Which::Links => vec![Figure::Links],
         Which::Ablations => vec![Figure::Ablations],
@@ -242,7 +247,7 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
     }
 }
 
-/// Prints a figure's table; the orderings that do not hold.
+/// Prints a figure's table; what does not hold, and what it falls short of.
 fn show_figure(figure: Figure, outcome: &figures::Outcome, context: &Context) -> Vec<String> {
     let reporter = &context.reporter;
     let files: Vec<String> = outcome
@@ -257,7 +262,7 @@ fn show_figure(figure: Figure, outcome: &figures::Outcome, context: &Context) ->
             serde_json::json!({
                 "claim": check.claim,
                 "measured": check.measured,
-                "holds": check.holds,
+                "verdict": check.verdict,
             })
         })
         .collect();
@@ -266,7 +271,8 @@ fn show_figure(figure: Figure, outcome: &figures::Outcome, context: &Context) ->
             .with("figure", figure.argument())
             .with("files", files.clone())
             .with("missing", pairs(&outcome.missing))
-            .with("checks", checks),
+            .with("checks", checks)
+            .with("faults", outcome.faults.clone()),
     );
     if !reporter.json() {
         reporter.data(&format!(
@@ -275,39 +281,61 @@ fn show_figure(figure: Figure, outcome: &figures::Outcome, context: &Context) ->
             outcome.summary.trim_end()
         ));
         for check in &outcome.checks {
-            let sign = match check.holds {
-                Some(true) => "holds",
-                Some(false) => "DOES NOT HOLD",
-                None => "not measured",
-            };
-            reporter.data(&format!("{sign}: {} ({})", check.claim, check.measured));
+            let verdict = check.verdict.words();
+            reporter.data(&format!("{verdict}: {} ({})", check.claim, check.measured));
+        }
+        for fault in &outcome.faults {
+            reporter.data(&format!("falls short: {fault}"));
         }
         for (name, reason) in &outcome.missing {
             reporter.data(&format!("missing: {name} ({reason})"));
         }
         reporter.data(&format!("files: {}\n", files.join(" ")));
     }
-    let broken = outcome
-        .checks
-        .iter()
-        .filter(|check| check.holds == Some(false));
-    broken.map(|check| check.claim.clone()).collect()
+    let checks = outcome.checks.iter();
+    let broken = checks.filter(|check| check.verdict != Verdict::Holds);
+    let broken = broken.map(|check| format!("{}: {}", check.verdict.words(), check.claim));
+    broken.chain(outcome.faults.iter().cloned()).collect()
 }
 
 /// Renders the page.
 pub(super) fn report(args: &ReportArgs, context: &Context) -> Outcome<()> {
     let shown = printable(args.directory.as_os_str().as_encoded_bytes());
+    let (stop, _registration) = stop_flag(context);
+    let examined =
+        examine(&args.directory, &programs()?, args.redraw, &stop).map_err(cannot_write)?;
+    if stop.load(Ordering::SeqCst) {
+        return Err(context.stop.failure());
+    }
     let (page, figures) =
         site(&args.directory).map_err(|error| local_io("render", &shown, error))?;
     let page = page.display().to_string();
     let names: Vec<&str> = figures.into_iter().map(Figure::argument).collect();
+    let faults: Vec<String> = (examined.iter())
+        .flat_map(|one| {
+            one.faults
+                .iter()
+                .map(|fault| format!("{}: {fault}", one.figure.name()))
+        })
+        .collect();
     context.reporter.event(
         Event::new("done")
             .with("page", page.as_str())
-            .with("figures", names),
+            .with("figures", names)
+            .with("faults", faults.clone()),
     );
     if !context.reporter.json() {
+        for fault in &faults {
+            context.reporter.data(&format!("falls short: {fault}"));
+        }
         context.reporter.data(&page);
     }
-    Ok(())
+    match faults.len() {
+        0 => Ok(()),
+        count => Err(fail_hint(
+            ErrorKind::Other,
+            format!("{count} faults in {shown}"),
+            "sphx lab report --redraw writes pages from their runs; for the rest, run sphx lab figure again",
+        )),
+    }
 }

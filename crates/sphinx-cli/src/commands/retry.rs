@@ -17,17 +17,29 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Retry {
     time: Option<Duration>,
     lost: Option<Instant>,
+    /// There has been a session.
+    begun: bool,
 }
 
 impl Retry {
     /// Without a time nothing is tried again.
     pub(super) fn new(time: Option<Duration>) -> Self {
-        Self { time, lost: None }
+        Self {
+            time,
+            lost: None,
+            begun: false,
+        }
     }
 
     /// Once there is a session nothing counts as lost.
     pub(super) fn connected(&mut self) {
         self.lost = None;
+        self.begun = true;
+    }
+
+    /// Whether there is anything that the same command can go on with: what the other end says before is true the next time too.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun
     }
 
     /// Waits until it makes sense to try again.

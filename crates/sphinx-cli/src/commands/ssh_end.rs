@@ -183,8 +183,15 @@ fn prepare_sync(request: &Request, sync: Arc<Sync>) -> Result<(Job, Option<Vec<u
         }
         Task::Send { sources } => match &sources[..] {
             [source] => {
-                let name = source.name.clone();
-                Job::Send(roots::synchronized(path(&source.path), name, sync)?)
+                let (path, name) = (path(&source.path), source.name.clone());
+                if let Some(shown) = roots::no_directory(&path) {
+                    return Err(Failed {
+                        why: Why::NoDirectory,
+                        message: shown,
+                        hint: String::new(),
+                    });
+                }
+                Job::Send(roots::synchronized(path, name, sync)?)
             }
             _ => return Err(protocol("a synchronization of several directories").into()),
         },
@@ -248,6 +255,9 @@ impl From<Failed> for Failure {
         let kind = match failed.why {
             Why::Directory => {
                 return super::cp::directory(&failed.message);
+            }
+            Why::NoDirectory => {
+                return super::cp::no_directory(&failed.message);
             }
             Why::Usage => ErrorKind::Usage,
             Why::Io => ErrorKind::RemoteIo,

@@ -12,10 +12,12 @@ use rustix::io::Errno;
 
 use super::descent::open_directory;
 use super::leftovers::{Found, TransferLock, Unfinished, names, sweep};
+use super::roots::no_directory;
 use super::source::SourceId;
 use super::sync::Sync;
-use crate::failure::{Failure, Outcome, local_io};
+use crate::failure::{Failure, Outcome, fail_hint, local_io};
 use crate::text::printable;
+use sphinx_transport::ErrorKind;
 
 /// Permission bits a peer may set: no set-user-id, set-group-id or sticky bit.
 const MODE_MASK: u16 = 0o777;
@@ -130,6 +132,13 @@ impl OutputDir {
         };
         if let Err(error) = parent.metadata() {
             return Err(refused(error).with_hint("make the directory that it is to be in first"));
+        }
+        if let Some(shown) = no_directory(path) {
+            return Err(fail_hint(
+                ErrorKind::Usage,
+                format!("{shown} is no directory, and nothing else becomes the same as one"),
+                "name the directory that is to become the same as SRC, or the one that SRC is to be in",
+            ));
         }
         if !sync.asked.dry_run {
             let output = Self::open(path, rules)?;

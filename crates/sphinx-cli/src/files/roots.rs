@@ -105,12 +105,14 @@ pub(crate) fn renamed(things: Vec<(PathBuf, Vec<u8>)>) -> Outcome<Vec<Root>> {
     things.into_iter().map(root).collect()
 }
 
+/// What is at `path`, if it is something else than a directory.
+pub(crate) fn no_directory(path: &Path) -> Option<String> {
+    let found = path.metadata();
+    (found.is_ok_and(|found| !found.is_dir())).then(|| shown(path))
+}
+
 /// The directory at `path`, to be synchronized.
 pub(crate) fn synchronized(path: PathBuf, name: Vec<u8>, sync: Arc<Sync>) -> Outcome<Vec<Root>> {
-    if path.metadata().is_ok_and(|found| !found.is_dir()) {
-        return Err(usage(format!("{} is no directory", shown(&path)))
-            .with_hint("one file is copied by sphx cp, which sends only files that have changed"));
-    }
     let mut roots = renamed(vec![(path, name)])?;
     for root in &mut roots {
         root.sync = Some(sync.clone());

@@ -87,6 +87,8 @@ impl Reporter {
     /// Something of a transfer that is left out: an error, although the transfer goes on.
     pub(crate) fn skipped(&self, path: &[u8], failure: &Failure) {
         let reason = printable(failure.message.as_bytes());
+        let state = Event::new("file").with_path(path);
+        self.event(state.with("state", "skipped"));
         self.event(
             Event::new("skipped")
                 .with_path(path)

@@ -6,7 +6,7 @@ use super::{Event, Figures, Reporter, Role};
 
 /// Nothing that is in order takes so long. With the time between two looks, it is told within three seconds.
 const NOTABLE: Duration = Duration::from_secs(2);
-/// An end that lives is heard every three seconds, whatever it has to say.
+/// An end that lives is heard every three seconds, if it has nothing to say and is not asked.
 const SILENT: Duration = Duration::from_secs(4);
 
 /// What is waited for.
@@ -70,7 +70,8 @@ impl StallWatch {
                     );
                 }
                 if let Some((cause, time)) = found {
-                    tell(cause, time, peer, reporter);
+                    let by_ssh = look.figures.stats.io == "ssh";
+                    tell(cause, time, (peer, by_ssh), reporter);
                     let since = look.now.checked_sub(time).unwrap_or(look.now);
                     self.told = Some((cause, since));
                 }
@@ -89,7 +90,8 @@ impl StallWatch {
         if let Some(time) = look.at_disk.filter(|time| *time >= NOTABLE) {
             return Some((Cause::OwnDisk, time));
         }
-        if stats.silence >= SILENT {
+        // Whoever is asked answers at once; whoever is not says something now and then.
+        if stats.unanswered >= NOTABLE + stats.rtt || stats.silence >= SILENT {
             return Some((Cause::Path, stats.silence));
         }
         let still = look.now.saturating_duration_since(self.moved.1);
@@ -116,7 +118,8 @@ impl Cause {
         }
     }
 
-    fn text(self, seconds: u64, from: &str) -> String {
+    /// What passes through ssh is seen to pass or not, and nothing of the path.
+    fn text(self, seconds: u64, from: &str, by_ssh: bool) -> String {
         match self {
             Cause::OwnDisk => {
                 format!("this end's disk has not answered for {seconds} s; waiting for it")
@@ -124,19 +127,25 @@ impl Cause {
             Cause::Path => format!(
                 "nothing heard from the other end{from} for {seconds} s; waiting for it as long as --idle-timeout allows"
             ),
+            Cause::PeerTakesNothing if by_ssh => format!(
+                "nothing has been taken for {seconds} s: the other end's disk, what reads there, or the way through ssh is slow; waiting for it"
+            ),
+            Cause::PeerSendsNothing if by_ssh => format!(
+                "nothing has come for {seconds} s: the other end's disk, or the way through ssh, is slow; waiting for it"
+            ),
             Cause::PeerTakesNothing => format!(
                 "the other end{from} has taken nothing for {seconds} s: its disk, or what reads there, is slow; waiting for it"
             ),
             Cause::PeerSendsNothing => format!(
-                "the other end{from} lives and has sent nothing for {seconds} s: its disk is slow; waiting for it"
+                "the other end{from} has sent nothing for {seconds} s: its disk is slow, unless nothing is heard from now on; waiting for it"
             ),
         }
     }
 }
 
-fn tell(cause: Cause, time: Duration, peer: Option<&str>, reporter: &Reporter) {
+fn tell(cause: Cause, time: Duration, (peer, by_ssh): (Option<&str>, bool), reporter: &Reporter) {
     let from = peer.map_or(String::new(), |peer| format!(" ({peer})"));
-    let message = cause.text(time.as_secs(), &from);
+    let message = cause.text(time.as_secs(), &from, by_ssh);
     let event = event("stall", cause, time, peer);
     reporter.event(event.with("message", message.as_str()));
     reporter.note(&format!("sphx: {message}"));
@@ -221,6 +230,14 @@ mod tests {
         let path = Some(Cause::Path);
         assert_eq!(at.find(2.1, receiver, stats(4.0, 0.0), None), path);
         assert_eq!(at.find(5.0, sender, stats(4.0, 9.0), None), path);
+        // Who has been asked and does not answer is told of sooner, but not before a round trip has passed.
+        let asked = |unanswered, rtt| Stats {
+            unanswered: Duration::from_secs_f64(unanswered),
+            rtt: Duration::from_secs_f64(rtt),
+            ..stats(2.5, 0.0)
+        };
+        assert_eq!(at.find(5.1, sender, asked(2.2, 0.1), None), path);
+        assert_eq!(at.find(5.1, sender, asked(2.2, 0.6), None), None);
     }
 
     #[test]

@@ -123,6 +123,8 @@ pub(crate) struct Failed {
 pub(crate) enum Why {
     /// A directory, without that having been asked for.
     Directory,
+    /// Something else than a directory, where one is synchronized.
+    NoDirectory,
     Usage,
     Io,
     Protocol,

@@ -144,8 +144,11 @@ fn the_destination_means_what_it_means_to_cp() {
         };
         let arguments = [sources, &[to.as_str()]].concat();
         let ended = cp(&scratch, &sshd, &arguments).expect(code);
-        let message = ended.events.last().unwrap()["message"].to_string();
+        let error = ended.events.last().unwrap();
+        let message = error["message"].to_string();
         assert!(message.contains("at the other end"), "{message}");
+        // Nothing has begun that could go on.
+        assert!(!error["hint"].to_string().contains("goes on"), "{error}");
     }
     // What is neither file nor link stays what it is.
     rustix::fs::mknodat(
@@ -314,6 +317,7 @@ fn mistakes_come_with_the_right_line() {
     scratch.file("a", 1);
     for (arguments, line) in [
         (vec!["h:a", "g:b"], "ssh h 'sphx cp a g:b'"),
+        (vec!["-r", "h:a", "h:b"], "ssh h 'cp -r a b'"),
         (vec!["-r", "me@h:x y", "g:b"], "ssh me@h"),
         (vec!["a", "b"], "cp a b"),
         (vec!["tree", "h:"], "sphx cp -r --json"),
@@ -419,11 +423,11 @@ fn what_is_left_out_is_told_and_the_rest_arrives() {
     ] {
         let ended = cp(&scratch, &sshd, &arguments).expect(7);
         assert_eq!(ended.done()["entries_skipped"], 1);
-        assert!(
-            ended.event("skipped")["path"]
-                .to_string()
-                .ends_with("/out\"")
-        );
+        let path = &ended.event("skipped")["path"];
+        assert!(path.to_string().ends_with("/out\""));
+        let state = |event: &&serde_json::Value| event["event"] == "file" && event["path"] == *path;
+        let file = ended.events.iter().find(state).expect("a file");
+        assert_eq!(file["state"], "skipped");
     }
     scratch.assert_same("tree/f", "in/tree/f");
     scratch.assert_same("tree/f", "back/f");

@@ -107,6 +107,51 @@ fn one_ticket_is_good_for_whatever_it_permits() {
     server.end().expect(143);
 }
 
+/// Each client, what its line says, and what it gets for sending files, measuring and tunnelling.
+#[test]
+fn who_may_do_what() {
+    let scratch = Scratch::new();
+    let target = echo();
+    scratch.file("a", 1000);
+    let mut server = kept(&scratch);
+    let tunnel = format!("tunnel:tcp:{target}");
+    // Who may have some tunnel is refused this target, the others any.
+    for (client, rules, codes, refused) in [
+        ("files", "files:inbox", [0, 4, 4], "tunnel"),
+        ("perf", "perf", [4, 0, 4], "tunnel"),
+        ("tunnel", tunnel.as_str(), [4, 4, 0], ""),
+        ("listener", "listen:2222", [4, 4, 4], target.as_str()),
+        ("both", "files:own/place,perf", [0, 0, 4], "tunnel"),
+        ("tun", "tun", [4, 4, 4], target.as_str()),
+    ] {
+        invited(&scratch, client, &[rules]);
+        let send = ["send", "--json", "office:", "a"];
+        let perf = ["perf", "client", "--json", "office", "--bytes", "10kB"];
+        let stdio = ["tunnel", "office", "-W", &target];
+        user(&scratch, client, &send).end().expect(codes[0]);
+        user(&scratch, client, &perf).end().expect(codes[1]);
+        through(user(&scratch, client, &stdio)).expect(codes[2]);
+        for (code, what) in codes.into_iter().zip(["files", "perf", refused]) {
+            if code != 0 {
+                let denied = server.event("denied");
+                assert_eq!(
+                    (&denied["client"], &denied["target"]),
+                    (&client.into(), &what.into())
+                );
+            }
+        }
+    }
+    // Nothing for nobody.
+    let authorized = scratch.path("s/authorized");
+    let text = fs::read_to_string(&authorized).expect("clients");
+    fs::write(&authorized, text.replace("permit=perf", "")).expect("a file");
+    let perf = ["perf", "client", "--json", "office", "--bytes", "10kB"];
+    until(4, || user(&scratch, "perf", &perf).end());
+    scratch.assert_same("a", "in/inbox/a");
+    scratch.assert_same("a", "in/own/place/a");
+    assert_eq!(scratch.arrived(), ["inbox", "own"]);
+}
+
 #[test]
 fn who_was_invited_joins_whatever_it_is_for() {
     let scratch = Scratch::new();
@@ -155,6 +200,26 @@ fn who_is_revoked_sends_no_more_and_the_others_go_on() {
     assert_eq!(failed["kind"], "authentication");
     scratch.assert_same("a", "in/two/a");
     assert!(!scratch.path("in/one/a").exists());
+}
+
+#[test]
+fn a_transfer_that_was_interrupted_goes_on() {
+    let scratch = Scratch::new();
+    // Of less than four megabytes nothing is kept.
+    scratch.file("a", 30_000_000);
+    let server = kept(&scratch);
+    invited(&scratch, "one", &["files"]);
+    let slowly = ["send", "--json", "--limit", "60mbit", "office:", "a"];
+    let mut first = user(&scratch, "one", &slowly);
+    while first.event("progress")["bytes"].as_u64() < Some(6_000_000) {}
+    first.signal(Signal::KILL);
+    first.end();
+    let send = ["send", "--json", "office:", "a"];
+    let second = user(&scratch, "one", &send).end().expect(0);
+    assert!(second.event("file")["reused"].as_u64() > Some(0));
+    scratch.assert_same("a", "in/a");
+    server.signal(Signal::TERM);
+    server.end().expect(143);
 }
 
 #[test]

@@ -172,6 +172,7 @@ fn captures_that_cannot_be_read_are_named() {
         let ended = replay(&scratch, &[name, "out.pcap"]).expect(8);
         let message = ended.error("local_io")["message"].to_string();
         assert!(message.contains(name), "{message}");
+        assert!(!scratch.path("out.pcap").exists(), "{name}");
     }
     capture(&scratch, "in.pcap", DataLink::RAW, 1);
     let ended = replay(&scratch, &["in.pcap", "./in.pcap"]).expect(2);
@@ -895,6 +896,10 @@ fn an_agent_does_what_its_file_says() {
 #[test]
 fn a_unit_of_an_agent_that_cannot_run_is_not_installed() {
     let scratch = Scratch::new();
+    let nowhere = ["pep", "install", "--root", "nowhere", "--wireless", "w"];
+    let (code, _, errors) = printed(&scratch, &nowhere);
+    assert_eq!(code, 8);
+    assert!(errors.contains("no directory nowhere"), "{errors}");
     for (options, reason) in [
         (&["--eln", "base"][..], "--wireless"),
         (&["--wireless", "w", "--colour", "red"], "--colour"),
@@ -1102,9 +1107,16 @@ fn a_connection_survives_the_death_of_the_agent_and_its_return() {
             });
             // The worker dies with its guard: its output is at its end then.
             agent.end().expect(-1);
-            // Rules of routing have stayed, and lead nowhere; the next agent takes them over.
+            // Rules of routing have stayed, and lead nowhere; the next agent takes them over, or nobody does.
             assert_eq!(scene.rules().contains("7749"), way == "tun");
             scene.transfer(address, 100_000, || ());
+            // Where systemd runs, an agent may be installed on this machine.
+            if address.is_ipv6() && !Path::new("/run/systemd/system").exists() {
+                let uninstall = || printed(&scratch, &["pep", "uninstall"]);
+                let (code, _, errors) = scene.middle.run(uninstall).expect("a thread");
+                assert_eq!(code, 0, "{errors}");
+                assert!(!scene.rules().contains("7749"), "{}", scene.rules());
+            }
         }
         // It comes in the middle of a connection, which it then leaves alone.
         let mut late = None;
@@ -1309,6 +1321,13 @@ fn one_agent_at_a_time_and_only_where_there_are_interfaces() {
         assert!(message.contains("nowhere"), "{message}");
     }
     assert!(!scene.rules().contains("7749"));
+    // Nor may both sides be the same one.
+    let base = ["pep", "run", "--json", "--wireless", "left"];
+    let arguments = [&base[..], &["--attach", "tun", "--wired", "left"]].concat();
+    let start = || Running::start(&scratch, &arguments, &[]);
+    let ended = scene.middle.run(start).expect("a thread").end().expect(2);
+    let message = ended.error("usage")["message"].to_string();
+    assert!(message.contains("--wired left"), "{message}");
 }
 
 #[test]

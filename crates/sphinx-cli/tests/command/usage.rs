@@ -181,6 +181,42 @@ fn a_bare_number_is_refused_with_the_unit_that_was_probably_meant() {
     }
 }
 
+/// Of keys, of their ranges, and of what does not go with the mode.
+#[test]
+fn the_papers_mode_takes_its_keys_only() {
+    let scratch = Scratch::new();
+    for (options, words) in [
+        ("--paper=key=1", "key: expected code, n, symbol"),
+        ("--paper=n", "expected KEY=VALUE"),
+        ("--paper=n=9,n=9", "n is given twice"),
+        ("--paper=code=raptorq", "expected srlt, lt, rs or fft-rs"),
+        ("--paper=n=1", "n: from 2 to"),
+        ("--paper=symbol=1163", "symbol: from 16 to 1162"),
+        ("--paper=threshold=0.2", "threshold: from 0.3 to 0.99"),
+        ("--paper=delta=60%", "delta: at most 50%"),
+        ("--paper=period=49", "period: from 50"),
+        ("--paper=part=0%", "part: above 0"),
+        ("--paper=timer=61s", "timer: from 1ms to 60s"),
+        ("--paper=window=0", "window: from 1 to 4096"),
+        ("--paper=code=rs,redundancy=100%,n=200", "code=rs"),
+        ("--paper=icm=on", "expected both, block, symbol or off"),
+        ("--paper --codec rlc", "cannot be used with"),
+        ("--paper --profile bulk", "cannot be used with"),
+        ("--paper --icm off", "cannot be used with"),
+        ("--paper --epsilon 1%", "cannot be used with"),
+        ("--paper --cc cubic", "a window of its own"),
+    ] {
+        let line = format!("perf client --ticket-file t {options}");
+        let line: Vec<&str> = line.split(' ').collect();
+        let output = command(&scratch.path("."), &line)
+            .output()
+            .expect("the binary starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options}: {error}");
+        assert!(error.contains(words), "{options}: {error}");
+    }
+}
+
 #[test]
 fn help_and_version_are_no_errors() {
     let scratch = Scratch::new();

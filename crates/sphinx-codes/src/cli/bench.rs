@@ -33,7 +33,7 @@ pub(super) struct BenchArgs {
     /// takes, if not given
     #[arg(long, value_name = "L", value_parser = count(0..=fft_rs::SYMBOLS_MAX as u64))]
     lost: Option<usize>,
-    /// Instructions to use: scalar, ssse3, avx2, avx2-gfni, avx512-gfni, neon
+    /// Instructions to use: scalar, ssse3, avx2, avx512, avx2-gfni, avx512-gfni, neon
     #[arg(long, value_name = "ENGINE", value_parser = engine)]
     engine: Option<Engine>,
     /// How long to measure each figure, in milliseconds

@@ -1,4 +1,4 @@
-//! The subcommand `codes`: `bench`, `plan`, `simulate` and `figures`.
+//! The subcommand `codes`: `bench`, `plan` and `simulate`.
 
 mod bench;
 mod plan;
@@ -7,14 +7,11 @@ mod simulate;
 use std::error::Error;
 use std::io::Write;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use sphinx_fec::{CodeId, Engine, fft_rs, params};
 use sphinx_units as units;
-
-use crate::figures;
 
 /// Arguments of `codes`.
 #[derive(Args, Clone, Debug)]
@@ -31,15 +28,6 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Send blocks or a stream through simulated loss
     Simulate(simulate::SimulateArgs),
-    /// Draw the paper's figures 7 and 8 as CSV and SVG
-    Figures(FiguresArgs),
-}
-
-#[derive(Args, Clone, Debug)]
-struct FiguresArgs {
-    /// Where to write the files
-    #[arg(long, default_value = "docs/figures", value_name = "DIR")]
-    output: PathBuf,
 }
 
 fn code(name: &str) -> Result<CodeId, String> {
@@ -120,12 +108,6 @@ pub fn run(args: &CodesArgs, is_json: bool, out: &mut dyn Write) -> Result<(), B
         Command::Bench(args) => bench::run(args, is_json, out),
         Command::Plan(args) => plan::run(args, is_json, out),
         Command::Simulate(args) => simulate::run(args, is_json, out),
-        Command::Figures(args) => {
-            for file in figures::write_all(&args.output)? {
-                writeln!(out, "{}", file.display())?;
-            }
-            Ok(())
-        }
     }
 }
 

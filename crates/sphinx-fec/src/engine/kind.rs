@@ -8,6 +8,8 @@ pub(super) enum Kind {
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
     Avx2Gfni,
     #[cfg(target_arch = "x86_64")]
     Avx512Gfni,
@@ -22,6 +24,8 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::Ssse3,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Kind::Avx512,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx2Gfni,
     #[cfg(target_arch = "x86_64")]
@@ -52,6 +56,8 @@ impl Kind {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
             Self::Avx2Gfni => "avx2-gfni",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Gfni => "avx512-gfni",
@@ -67,6 +73,8 @@ impl Kind {
             Self::Ssse3 => has!("ssse3"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => has!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => has!("avx2", "avx512f", "avx512bw"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2Gfni => has!("avx2", "gfni"),
             #[cfg(target_arch = "x86_64")]
@@ -96,7 +104,7 @@ impl Kind {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 | Self::Avx2Gfni => 32,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Gfni => 64,
+            Self::Avx512 | Self::Avx512Gfni => 64,
             #[cfg(target_arch = "aarch64")]
             Self::Neon => 16,
         }
@@ -107,7 +115,7 @@ impl Kind {
     pub(super) fn has_stage(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Ssse3 | Self::Avx2 => true,
+            Self::Ssse3 | Self::Avx2 | Self::Avx512 => true,
             #[cfg(target_arch = "aarch64")]
             Self::Neon => true,
             _ => false,

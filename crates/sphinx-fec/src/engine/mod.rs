@@ -13,6 +13,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
 mod gfni;
 #[cfg(target_arch = "x86_64")]
 mod gfni512;
@@ -165,6 +167,9 @@ impl Engine {
             // SAFETY: as above, with AVX2.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe { avx2::combine(out, start, columns, terms, is_xor) },
+            // SAFETY: as above, with AVX-512 F and BW.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => unsafe { avx512::combine(out, start, columns, terms, is_xor) },
             // SAFETY: as above, with AVX2 and GFNI.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2Gfni => unsafe { gfni::combine(out, start, columns, terms, is_xor) },
@@ -272,6 +277,11 @@ impl Engine {
             Kind::Avx2 => unsafe {
                 avx2::combine_rows(out, starts, len, start, columns, symbols, matrix);
             },
+            // SAFETY: as above, with AVX-512 F and BW.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => unsafe {
+                avx512::combine_rows(out, starts, len, start, columns, symbols, matrix);
+            },
             // SAFETY: as above, with AVX2 and GFNI.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2Gfni => unsafe {
@@ -312,6 +322,9 @@ impl Engine {
             // SAFETY: as above, with AVX2.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe { avx2::add_multiples(rows, symbol, factors) },
+            // SAFETY: as above, with AVX-512 F and BW.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => unsafe { avx512::add_multiples(rows, symbol, factors) },
             // SAFETY: as above, with AVX2 and GFNI.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2Gfni => unsafe { gfni::add_multiples(rows, symbol, factors) },
@@ -349,6 +362,9 @@ impl Engine {
             // SAFETY: as above, with AVX2.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe { avx2::combine_set(out, len, start, columns, set, stage) },
+            // SAFETY: as above, with AVX-512 F and BW.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => unsafe { avx512::combine_set(out, len, start, columns, set, stage) },
             // SAFETY: as above, with AVX2 and GFNI.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2Gfni => unsafe { gfni::combine_set(out, len, start, columns, set, stage) },

@@ -66,7 +66,7 @@ impl Contestant for Quinn {
             self.congestion,
             match self.datagrams {
                 true => "messages are datagrams",
-                false => "a stream for each block",
+                false => "a stream for each block or request",
             }
         )
     }
@@ -96,17 +96,23 @@ impl Contestant for Quinn {
     fn check_workload(&self, workload: &Workload) -> Result<(), String> {
         match workload {
             Workload::Live { .. } => Ok(()),
-            Workload::Bulk { .. } | Workload::Blocks { .. } if !self.datagrams => Ok(()),
-            _ => Err("the QUIC program does not do this".to_owned()),
+            _ if !self.datagrams => Ok(()),
+            _ => Err("datagrams carry messages".to_owned()),
         }
     }
 
     fn receiver(&self, task: &Task) -> Command {
-        self.command("quic-receive", task)
+        match task.workload {
+            Workload::Video(_) | Workload::Web(_) => self.command("quic-client", task),
+            _ => self.command("quic-receive", task),
+        }
     }
 
     fn sender(&self, task: &Task) -> Command {
-        self.command("quic-send", task)
+        match task.workload {
+            Workload::Video(_) | Workload::Web(_) => self.command("quic-server", task),
+            _ => self.command("quic-send", task),
+        }
     }
 
     fn reporter(&self, _workload: &Workload) -> Side {

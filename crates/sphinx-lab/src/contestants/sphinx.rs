@@ -63,6 +63,15 @@ impl Sphinx {
         self.version.get_or_init(find).as_deref()
     }
 
+    /// What its settings are but for the version.
+    fn words(&self) -> String {
+        let mut words = self.options.clone();
+        if !self.knows_deadline {
+            words.push("(without --deadline)".to_owned());
+        }
+        words.join(" ")
+    }
+
     /// Whether the options are about what carries messages.
     fn is_of_messages(&self) -> bool {
         let is_one = |option: &String| {
@@ -120,14 +129,16 @@ impl Contestant for Sphinx {
 
     fn settings(&self) -> String {
         let version = self.version().unwrap_or("sphx of unknown version");
-        let mut words = self.options.clone();
-        if !self.knows_deadline {
-            words.push("(without --deadline)".to_owned());
+        match self.words().as_str() {
+            "" => version.to_owned(),
+            words => format!("{version}, {words}"),
         }
-        match words.as_slice() {
-            [] => version.to_owned(),
-            words => format!("{version}, {}", words.join(" ")),
-        }
+    }
+
+    fn is_of(&self, settings: &str) -> bool {
+        // The version has no comma.
+        let (_, words) = settings.split_once(", ").unwrap_or((settings, ""));
+        words == self.words()
     }
 
     fn check(&self) -> Result<(), String> {

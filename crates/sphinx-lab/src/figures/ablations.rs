@@ -137,14 +137,14 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             return Ok(false);
         }
         if sweep.part == "bursts" {
-            draw_interleaving(sheet)?;
+            draw_interleaving(sheet);
         }
     }
     Ok(true)
 }
 
 /// What interleaving would save: computed, since sessions do not interleave.
-fn draw_interleaving(sheet: &mut Sheet) -> Result<(), ScenarioFailure> {
+fn draw_interleaving(sheet: &mut Sheet) {
     const SYMBOLS: usize = 84;
     const LOSS: f64 = 0.05;
     const BURSTS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
@@ -176,7 +176,7 @@ fn draw_interleaving(sheet: &mut Sheet) -> Result<(), ScenarioFailure> {
         is_y_logarithmic: false,
         series: curves.iter().map(series).collect(),
     };
-    sheet.chart("interleaving", &chart)?;
+    sheet.chart("interleaving", &chart);
     let mut header = vec![format!("{} by {}", chart.y_label, chart.x_label)];
     header.extend(BURSTS.map(|burst| format!("{burst}")));
     let row = |(name, points): &(String, Vec<(f64, f64)>)| {
@@ -184,6 +184,5 @@ fn draw_interleaving(sheet: &mut Sheet) -> Result<(), ScenarioFailure> {
         [name.clone()].into_iter().chain(shares).collect()
     };
     sheet.summary(&header, &curves.iter().map(row).collect::<Vec<_>>());
-    sheet.data("interleaving", &to_csv(&chart))?;
-    Ok(())
+    sheet.data("interleaving", &to_csv(&chart));
 }

@@ -4,10 +4,16 @@ use sphinx_codes::svg::Chart;
 
 use super::{
     Check, Sheet, Studio,
-    curves::{Pick, caveat, csv, curves, loss_percent, mean_ms, of, p99_ms, table},
+    claim::Sample,
+    curves::{
+        Pick, caveat, csv, curves, goodput as goodput_of, loss_percent, mean_ms, p99_ms, sample,
+        table, wire_ratio,
+    },
+    goodput,
+    sheet::Sentence,
     virtual_time::{self, Shown},
 };
-use crate::{Cell, report::runs_on_file, runner::ScenarioFailure, stats::median};
+use crate::{Cell, runner::ScenarioFailure};
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[
     ("fig10", include_str!("../../scenarios/fig10.toml")),
@@ -16,6 +22,8 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
         include_str!("../../scenarios/fig10-virtual.toml"),
     ),
 ];
+
+const SIX: &str = "blocks-r10-l6";
 
 pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
     let Some(results) = studio.run(SCENARIOS[0])? else {
@@ -26,7 +34,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         &format!(
             "A block of 100 kB every 40 ms over 200 Mbit/s, RTT 10 ms; from the moment it is due to \
              complete reception, one way. The floor is 9.2 ms: 5 ms of delay and 4.1 ms on the wire. \
-             A transport that cannot carry 20 Mbit/s (CUBIC from 1 % on) only shows its backlog. {}",
+             A transport that cannot carry 20 Mbit/s only shows its backlog. Dots are runs. {}",
             caveat(&results)
         ),
     );
@@ -46,67 +54,95 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
                 is_y_logarithmic: true,
                 series: curves(&results, &loss_percent, pick),
             },
-        )?;
+        );
         let column = |cell: &Cell| format!("{} %", loss_percent(cell));
         let (mut header, rows) = table(&results, &column, 1, pick);
         header[0] = format!("{part}, ms");
         sheet.summary(&header, &rows);
     }
-    sheet.data("", &csv(&results))?;
-    let value = |name, pick| of(&results, "blocks-r10-l6", name, pick);
-    let show =
-        |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1} ms"));
-    let fig9 = runs_on_file(&studio.directory.join("fig9.ndjson"));
-    let interval = |contestant: &str| {
-        let runs = fig9
-            .iter()
-            .filter(|run| run.cell == "r10-l6" && run.contestant == contestant);
-        let goodput = median(runs.map(|run| run.goodput_mbit_s))?;
-        Some(0.8 / goodput * 1e3)
+    let column = |cell: &Cell| format!("{} %", loss_percent(cell));
+    let (mut header, rows) = table(&results, &column, 3, wire_ratio);
+    header[0] = "IP bytes sent for a byte delivered".to_owned();
+    sheet.summary(&header, &rows);
+    sheet.data("", &csv(&results));
+    let value = |name, pick| sample(&results, SIX, name, pick);
+    // The interval between blocks of 100 kB where they follow each other as fast as they can, in ms.
+    let fig9 = studio.recalled(goodput::SCENARIOS[0])?;
+    let interval = |name: &str| {
+        let goodput = match &fig9 {
+            Some(results) => sample(results, "r10-l6", name, goodput_of),
+            None => Sample::fold([], f64::max),
+        };
+        goodput.map(|megabits| 0.8 / megabits * 1e3)
     };
-    let both = |name| {
-        format!(
-            "{} mean latency; {} interval",
-            show(value(name, mean_ms)),
-            show(interval(name))
-        )
-    };
+    if let Some(results) = &fig9 {
+        for name in ["sphinx-paper", "sphinx-workers", "tcp-cubic"] {
+            if let Some((cell, group)) = results.group("r10-l6", name) {
+                sheet.note_group(cell, group);
+            }
+        }
+    }
     sheet.paragraph(
         "The published 4 ms are less than half of the round trip, so the paper's APUCT is most likely \
-         time divided by blocks, the interval between completions under full load, and not the \
-         latency of a block. Both at 6 % loss (the interval from the goodput of figure 9):",
+         time divided by blocks, the interval between completions under full load (from the goodput of figure 9), and not the \
+         latency of a block, which is here. At 6 % loss:",
     );
-    sheet.published(&[
-        [
-            "Sphinx".into(),
-            "about 4 ms (with workers)".into(),
-            both("sphinx"),
-            "the interval is that of a link of 200 Mbit/s; the paper does not tell its rate".into(),
-        ],
-        [
-            "Sphinx, the paper's code".into(),
-            "–".into(),
-            both("sphinx-paper"),
-            "half of the blocks need a second round at T = 0.5".into(),
-        ],
-        [
-            "TCP".into(),
-            "more than 100 ms".into(),
-            both("tcp-cubic"),
-            "CUBIC, as in the paper; its latency is that of a growing backlog".into(),
-        ],
-        [
-            "TCP BBR".into(),
-            "–".into(),
-            both("tcp-bbr"),
-            "not in the paper: the interval does not tell it from Sphinx, the latency does".into(),
-        ],
+    let exactly = Sample::Exactly;
+    let sentence = |about, published, claim, remark| Sentence {
+        about,
+        published,
+        claim: Some(claim),
+        remark,
+    };
+    sheet.sentences(&[
+        sentence(
+            "interval with workers: at most a tenth above 4 ms",
+            "about 4 ms",
+            (exactly(4.4), 1.0, interval("sphinx-workers")),
+            "the rate of the paper's link is not told; at 200 Mbit/s no interval is shorter than 4 ms / (1 − p)",
+        ),
+        sentence(
+            "TCP: interval above 100 ms",
+            "more than 100 ms",
+            (interval("tcp-cubic"), 1.0, exactly(100.0)),
+            "CUBIC, as in the paper",
+        ),
+        sentence(
+            "TCP: mean latency above 100 ms",
+            "more than 100 ms",
+            (value("tcp-cubic", mean_ms), 1.0, exactly(100.0)),
+            "that of a backlog, which grows as long as the run lasts",
+        ),
+        sentence(
+            "latency without ICM against with",
+            "ICM shortens it",
+            (value("sphinx-no-icm", mean_ms), 1.0, value("sphinx-paper", mean_ms)),
+            "a block each 40 ms: when a Symbol-SACK is on a third block, the first was due 80 ms before",
+        ),
+        sentence(
+            "latency of traditional LT against semi-random LT",
+            "longer",
+            (value("sphinx-lt", mean_ms), 1.0, value("sphinx-paper", mean_ms)),
+            "both as the paper has them: many blocks need another round",
+        ),
+        sentence(
+            "latency of Reed–Solomon against semi-random LT",
+            "longer",
+            (value("sphinx-rs", mean_ms), 1.0, value("sphinx-paper", mean_ms)),
+            "a fixed share of 14 %, which hardly any block exceeds",
+        ),
+        sentence(
+            "latency of TCP BBR against what you get without options",
+            "–",
+            (value("tcp-bbr", mean_ms), 1.0, value("sphinx", mean_ms)),
+            "not in the paper",
+        ),
     ]);
     let shown = Shown {
         scenario: SCENARIOS[1],
         title: "Figure 10 continued: blocks up to 10 Gbit/s",
         about: "A block of 100 kB every 40 ms, 20 Mbit/s on every link. The floor is 5 ms of delay and the time on \
-                the wire: 4.2 ms at 200 Mbit/s, 0.1 ms at 10 Gbit/s. What is above it is pacing: 20 Mbit/s never show \
+                the wire: 4.2 ms at 200 Mbit/s, 0.1 ms at 10 Gbit/s. Above it there is pacing, as 20 Mbit/s never show \
                 rate control the whole of a fast link.",
         values: &[
             ("mean completion time (ms)", mean_ms),
@@ -114,20 +150,30 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         ],
         places: 1,
     };
-    if virtual_time::draw(studio, sheet, &shown, &results)?.is_none() {
+    let Some(virtual_time) = virtual_time::draw(studio, sheet, &shown, &results)? else {
         return Ok(false);
-    }
+    };
+    let simulated = |name| sample(&virtual_time, "blocks-200m-r10-l6", name, mean_ms);
+    sheet.check(Check::at_least(
+        "in virtual time at 6 % loss, blocks with the paper's code take at least 1.3 times as long as with ours",
+        &simulated("sphinx-srlt"),
+        1.3,
+        &simulated("sphinx"),
+    ));
     sheet.check(Check::at_least(
         "at 6 % loss, blocks over TCP CUBIC take at least 10 times as long as over Sphinx",
-        value("tcp-cubic", mean_ms),
+        &value("tcp-cubic", mean_ms),
         10.0,
-        value("sphinx", mean_ms),
+        &value("sphinx", mean_ms),
     ));
-    sheet.check(Check::at_least(
-        "at 6 % loss, blocks over TCP BBR take at least 1.5 times as long as over Sphinx",
-        value("tcp-bbr", mean_ms),
-        1.5,
-        value("sphinx", mean_ms),
-    ));
+    // In a hurry there are too few blocks for that: what BBR takes varies by half.
+    if !studio.quick {
+        sheet.check(Check::at_least(
+            "at 6 % loss, blocks over TCP BBR take at least 1.5 times as long as over Sphinx",
+            &value("tcp-bbr", mean_ms),
+            1.5,
+            &value("sphinx", mean_ms),
+        ));
+    }
     Ok(true)
 }

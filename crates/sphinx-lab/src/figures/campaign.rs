@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
+    path::Path,
     sync::{Condvar, Mutex, PoisonError, atomic::Ordering},
     thread,
 };
@@ -10,18 +11,29 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Sheet, Studio};
-use crate::{machine::Made, runner::ScenarioFailure};
+use crate::{
+    machine::{Environment, Made},
+    runner::ScenarioFailure,
+};
 
 /// What is run once.
 pub(super) trait Case: Sync + Send {
     /// What comes of it.
     type Run: Serialize + DeserializeOwned + Send;
 
-    /// In a few words.
-    fn name(&self) -> String;
+    /// What it has in common with those that differ in their seed only, in a few words.
+    fn row(&self) -> String;
+
+    /// The seed of its path.
+    fn seed(&self) -> u64;
 
     /// Whether a run is one of this case.
     fn is_of(&self, run: &Self::Run) -> bool;
+
+    /// How many seeds there have to be, where that is not as everywhere.
+    fn seeds_min(&self) -> Option<usize> {
+        None
+    }
 
     /// Of those that run at once, it takes the places of so many.
     fn places(&self) -> usize {
@@ -35,8 +47,8 @@ pub(super) trait Case: Sync + Send {
     fn result(run: &Self::Run) -> String;
 }
 
-/// Runs the cases that are not on file yet, `at_once` at a time, in their order; returns these and those on file. None after an
-/// interruption. The file is called `NAME.ndjson`.
+/// Runs the cases that are not on file yet, `at_once` at a time, in their order; returns these and those on file. Of several runs of a
+/// case the last counts, and only one of the commit that is measured. None after an interruption. The file is called `NAME.ndjson`.
 pub(super) fn measure<C: Case>(
     (name, cases): (&str, Vec<C>),
     at_once: usize,
@@ -48,30 +60,74 @@ pub(super) fn measure<C: Case>(
         path: path.clone(),
         error,
     };
-    let runs: Vec<Line<C::Run>> = match fs::read_to_string(&path) {
-        // A line that was cut off is measured again.
-        Ok(text) => text
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(failed(error)),
+    let on_file = Recorded::<C::Run>::read(&path).map_err(failed)?;
+    let is_wanted = |made: &Made| studio.recall || made.commit == studio.environment.made.commit;
+    let mut lines: Vec<Option<Line<C::Run>>> = Vec::new();
+    lines.resize_with(cases.len(), || None);
+    for line in on_file.lines {
+        let case = cases.iter().position(|case| case.is_of(&line.run));
+        if let Some(case) = case.filter(|_| is_wanted(&line.made)) {
+            lines[case] = Some(line);
+        }
+    }
+    if studio.recall {
+        sheet.environment(on_file.environment);
+    } else {
+        sheet.environment(studio.environment.clone());
+        let left: Vec<(usize, &C)> = (cases.iter().enumerate())
+            .filter(|(at, _)| lines[*at].is_none())
+            .collect();
+        if !left.is_empty() {
+            let (measured, missing) = run(left, &path, at_once, studio).map_err(failed)?;
+            for (at, line) in measured {
+                lines[at] = Some(line);
+            }
+            for (name, reason) in missing {
+                sheet.missing(name, reason);
+            }
+        }
+    }
+    let mut runs = Vec::new();
+    for (case, line) in cases.iter().zip(lines) {
+        let row = case.row();
+        sheet.expect(&row, case.seeds_min());
+        if let Some(line) = line {
+            sheet.run(&row, (case.seed(), 0), line.made);
+            runs.push(line.run);
+        }
+    }
+    Ok((!studio.stop.load(Ordering::SeqCst)).then_some(runs))
+}
+
+/// Lines with the numbers of their cases, and cases that could not be run, with reasons.
+type Measured<R> = (Vec<(usize, Line<R>)>, Vec<(String, String)>);
+
+/// Runs cases, and puts them on file.
+fn run<C: Case>(
+    cases: Vec<(usize, &C)>,
+    path: &Path,
+    at_once: usize,
+    studio: &Studio<'_>,
+) -> io::Result<Measured<C::Run>> {
+    fs::create_dir_all(studio.directory)?;
+    let mut file = File::options().create(true).append(true).open(path)?;
+    let environment = EnvironmentLine {
+        event: ENVIRONMENT.to_owned(),
+        environment: studio.environment.clone(),
     };
+    write_line(&mut file, &environment)?;
     let mut cases = cases;
-    cases.retain(|case| !runs.iter().any(|line| case.is_of(&line.run)));
     // The first ones come last off the stack.
     cases.reverse();
-    fs::create_dir_all(studio.directory).map_err(failed)?;
-    let file = File::options().create(true).append(true).open(&path);
     let work = Mutex::new(Work {
         cases,
-        runs,
-        file: file.map_err(failed)?,
+        lines: Vec::new(),
+        file,
         missing: Vec::new(),
         free: at_once,
     });
     let freed = Condvar::new();
-    let written = thread::scope(|scope| {
+    thread::scope(|scope| {
         let threads: Vec<_> = (0..at_once)
             .map(|_| scope.spawn(|| one_after_the_other(studio, at_once, &work, &freed)))
             .collect();
@@ -79,31 +135,29 @@ pub(super) fn measure<C: Case>(
             let panicked = |_| Err(io::Error::other("a thread panicked"));
             thread.join().unwrap_or_else(panicked)
         })
-    });
-    written.map_err(failed)?;
+    })?;
     let work = work.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for (name, reason) in work.missing {
-        sheet.missing(name, reason);
-    }
-    for line in &work.runs {
-        sheet.made(line.made.clone());
-    }
-    let runs = work.runs.into_iter().map(|line| line.run).collect();
-    Ok((!studio.stop.load(Ordering::SeqCst)).then_some(runs))
+    Ok((work.lines, work.missing))
+}
+
+fn write_line(file: &mut File, line: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    file.write_all(&text)
 }
 
 fn one_after_the_other<C: Case>(
     studio: &Studio<'_>,
     at_once: usize,
-    work: &Mutex<Work<C>>,
+    work: &Mutex<Work<'_, C>>,
     freed: &Condvar,
 ) -> io::Result<()> {
     let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
     let places = |case: &C| case.places().min(at_once);
     loop {
-        let has_no_room = |work: &mut Work<C>| {
+        let has_no_room = |work: &mut Work<'_, C>| {
             let next = work.cases.last();
-            next.is_some_and(|case| places(case) > work.free)
+            next.is_some_and(|(_, case)| places(case) > work.free)
         };
         let mut taken =
             (freed.wait_while(lock(), has_no_room)).unwrap_or_else(PoisonError::into_inner);
@@ -111,18 +165,18 @@ fn one_after_the_other<C: Case>(
         if studio.stop.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let Some(case) = taken.cases.pop() else {
+        let Some((at, case)) = taken.cases.pop() else {
             return Ok(());
         };
-        taken.free -= places(&case);
+        taken.free -= places(case);
         drop(taken);
         let outcome = case.run(studio);
-        lock().free += places(&case);
+        lock().free += places(case);
         freed.notify_all();
         if studio.stop.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let name = case.name();
+        let name = format!("{}, seed {}", case.row(), case.seed());
         match outcome {
             Ok(run) => {
                 studio.progress.say(&format!("{name}: {}", C::result(&run)));
@@ -130,11 +184,9 @@ fn one_after_the_other<C: Case>(
                     run,
                     made: studio.environment.made.clone(),
                 };
-                let mut text = serde_json::to_vec(&line)?;
-                text.push(b'\n');
                 let mut work = lock();
-                work.file.write_all(&text)?;
-                work.runs.push(line);
+                write_line(&mut work.file, &line)?;
+                work.lines.push((at, line));
             }
             Err(reason) => {
                 studio.progress.say(&format!("{name}: {reason}"));
@@ -153,10 +205,56 @@ struct Line<R> {
     made: Made,
 }
 
+const ENVIRONMENT: &str = "environment";
+
+/// A line that says where the runs behind it were made.
+#[derive(Deserialize, Serialize)]
+struct EnvironmentLine {
+    event: String,
+    #[serde(flatten)]
+    environment: Environment,
+}
+
+/// What is on file.
+struct Recorded<R> {
+    environment: Environment,
+    lines: Vec<Line<R>>,
+}
+
+impl<R: DeserializeOwned> Recorded<R> {
+    fn read(path: &Path) -> io::Result<Recorded<R>> {
+        let mut recorded = Recorded {
+            environment: Environment::default(),
+            lines: Vec::new(),
+        };
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        for line in text.lines() {
+            // A line that was cut off is measured again.
+            if let Ok(mut line) = serde_json::from_str::<Line<R>>(line) {
+                // Older runs do not tell it themselves.
+                if line.made.commit.is_none() {
+                    line.made = recorded.environment.made.clone();
+                }
+                recorded.lines.push(line);
+            } else if let Ok(line) = serde_json::from_str::<EnvironmentLine>(line)
+                && line.event == ENVIRONMENT
+            {
+                recorded.environment = line.environment;
+            }
+        }
+        Ok(recorded)
+    }
+}
+
 /// What the threads share.
-struct Work<C: Case> {
-    cases: Vec<C>,
-    runs: Vec<Line<C::Run>>,
+struct Work<'a, C: Case> {
+    /// With their numbers.
+    cases: Vec<(usize, &'a C)>,
+    lines: Vec<(usize, Line<C::Run>)>,
     file: File,
     /// Cases that could not be run, and why.
     missing: Vec<(String, String)>,

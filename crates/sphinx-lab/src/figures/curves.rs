@@ -1,97 +1,85 @@
 //! From results to curves, tables and CSV.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use sphinx_codes::svg::{Series, Style};
 
-use crate::{Cell, Group, GroupNumbers, Validity, runner::Results};
+use super::claim::{Sample, of_runs};
+use crate::{
+    Cell, Group, GroupNumbers, Run, Validity, Workload,
+    runner::Results,
+    stats::{Peaks, interval},
+};
 
 /// Bytes of the packets that the paper counts.
 const PAPER_PACKET_BYTES: f64 = 1000.0;
 
-/// One value of a group and its interval.
-pub(super) struct Value {
-    pub(super) value: f64,
-    pub(super) interval: Option<(f64, f64)>,
-}
+/// What to take from a run.
+pub(super) type Pick = fn(&Cell, &Run) -> Option<f64>;
 
-/// What to take from a group.
-pub(super) type Pick = fn(&GroupNumbers) -> Option<Value>;
-
-pub(super) fn goodput(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.goodput_mbit_s,
-        interval: numbers.goodput_interval,
-    })
+pub(super) fn goodput(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.goodput_mbit_s)
 }
 
 /// Goodput over what the link delivers.
-pub(super) fn share(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.goodput_ratio,
-        interval: None,
-    })
+pub(super) fn share(cell: &Cell, run: &Run) -> Option<f64> {
+    Some(run.goodput_mbit_s * 1e6 / cell.reference_bits())
 }
 
-pub(super) fn mean_ms(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.blocks?.mean_ms,
-        interval: numbers.mean_ms_interval,
-    })
+pub(super) fn mean_ms(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.done.blocks?.mean_ms)
 }
 
-pub(super) fn p99_ms(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.blocks?.p99_ms,
-        interval: numbers.p99_ms_interval,
-    })
+pub(super) fn p99_ms(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.done.blocks?.p99_ms)
 }
 
-pub(super) fn extra_percent(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: (numbers.wire_ratio - 1.0) * 100.0,
-        interval: None,
-    })
+pub(super) fn extra_percent(_: &Cell, run: &Run) -> Option<f64> {
+    Some((run.wire_ratio() - 1.0) * 100.0)
 }
 
-pub(super) fn late_percent(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.late_share? * 100.0,
-        interval: None,
-    })
+pub(super) fn late_percent(cell: &Cell, run: &Run) -> Option<f64> {
+    message_percent(cell, run.done.late)
 }
 
-pub(super) fn dropped_percent(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.dropped_share? * 100.0,
-        interval: None,
-    })
+pub(super) fn dropped_percent(cell: &Cell, run: &Run) -> Option<f64> {
+    message_percent(cell, run.done.dropped)
 }
 
-pub(super) fn wire_ratio(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.wire_ratio,
-        interval: None,
-    })
+fn message_percent(cell: &Cell, messages: Option<u64>) -> Option<f64> {
+    let Workload::Live { count, .. } = cell.workload else {
+        return None;
+    };
+    Some(messages? as f64 / count.max(1) as f64 * 100.0)
 }
 
-pub(super) fn wait_p95_ms(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.wait_p95_ms?,
-        interval: None,
-    })
+pub(super) fn wire_ratio(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.wire_ratio())
 }
 
-pub(super) fn packets_per_message(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.packets_per_block?,
-        interval: None,
-    })
+pub(super) fn wait_p95_ms(_: &Cell, run: &Run) -> Option<f64> {
+    run.wire.wait_p95_ms
 }
 
-pub(super) fn page_ms(numbers: &GroupNumbers) -> Option<Value> {
-    Some(Value {
-        value: numbers.web?.page_ms_mean,
-        interval: None,
-    })
+pub(super) fn packets_per_message(cell: &Cell, run: &Run) -> Option<f64> {
+    let bytes = cell.workload.block_bytes()? as f64;
+    Some(run.wire.forward_packets as f64 * bytes / run.done.bytes as f64)
+}
+
+pub(super) fn page_ms(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.done.web?.page_ms_mean)
+}
+
+pub(super) fn delivered_percent(cell: &Cell, run: &Run) -> Option<f64> {
+    Some(run.done.bytes as f64 / cell.workload.bytes().max(1) as f64 * 100.0)
+}
+
+pub(super) fn cpu_seconds_per_gb(_: &Cell, run: &Run) -> Option<f64> {
+    run.cpu_seconds_per_gb()
+}
+
+pub(super) fn machine_seconds_per_gb(_: &Cell, run: &Run) -> Option<f64> {
+    run.machine_seconds_per_gb()
 }
 
 /// What may be quoted of a group; nothing of one that only has starved runs.
@@ -100,10 +88,29 @@ pub(super) fn quotable(cell: &Cell, group: &Group) -> Option<GroupNumbers> {
     (numbers.validity != Validity::Starved).then_some(numbers)
 }
 
-/// The value of a contestant in a cell.
-pub(super) fn of(results: &Results, cell: &str, contestant: &str, pick: Pick) -> Option<f64> {
-    let (cell, group) = results.group(cell, contestant)?;
-    Some(pick(&quotable(cell, group)?)?.value)
+/// The numbers of a contestant's runs in a cell, those left out that the emulator was starved in.
+pub(super) fn sample(results: &Results, cell: &str, contestant: &str, pick: Pick) -> Sample {
+    match results.group(cell, contestant) {
+        Some((cell, group)) => of_group(cell, group, pick),
+        None => Sample::Runs(BTreeMap::new()),
+    }
+}
+
+fn of_group(cell: &Cell, group: &Group, pick: Pick) -> Sample {
+    of_runs(group.used(), |run| pick(cell, run))
+}
+
+/// The numbers of a contestant's runs, which fall into two heaps at times: then there is no middle.
+pub(super) fn shown(sample: &Sample, places: usize) -> String {
+    match (sample.peaks(), sample.median()) {
+        (Some(Peaks { medians, counts }), _) => {
+            let [low, high] = medians;
+            let [few, many] = counts;
+            format!("{low:.places$} or {high:.places$} ({few} and {many} runs)")
+        }
+        (None, Some(value)) => format!("{value:.places$}"),
+        (None, None) => "–".to_owned(),
+    }
 }
 
 /// Loss towards the receiver in per cent.
@@ -111,14 +118,21 @@ pub(super) fn loss_percent(cell: &Cell) -> f64 {
     (cell.link.forward_loss() * 1e6).round() / 1e4
 }
 
-/// One curve per contestant.
+/// The same with the interval of the middle.
+pub(super) fn in_interval(sample: &Sample, places: usize) -> String {
+    let middle = shown(sample, places);
+    match (sample.peaks(), interval(&sample.values())) {
+        (None, Some((low, high))) => format!("{middle} ({low:.places$} to {high:.places$})"),
+        _ => middle,
+    }
+}
+
+/// One curve per contestant, through the medians of its runs; every run is drawn, and those left out as crosses. Where runs fall into
+/// two heaps there is no median.
 pub(super) fn curves(results: &Results, x: &dyn Fn(&Cell) -> f64, pick: Pick) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for (cell, groups) in &results.cells {
         for group in groups {
-            let Some(value) = quotable(cell, group).and_then(|numbers| pick(&numbers)) else {
-                continue;
-            };
             let at = x(cell);
             let curve = match all.iter().position(|one| one.name == group.contestant) {
                 Some(known) => &mut all[known],
@@ -127,13 +141,26 @@ pub(super) fn curves(results: &Results, x: &dyn Fn(&Cell) -> f64, pick: Pick) ->
                     all.last_mut().unwrap_or_else(|| unreachable!("just added"))
                 }
             };
-            curve.points.push((at, value.value));
-            if let Some((low, high)) = value.interval {
-                curve.ranges.push((at, low, high));
-            }
+            let sample = of_group(cell, group, pick);
+            place(curve, at, &sample);
+            let left_out = group.left_out().filter_map(|run| pick(cell, run));
+            curve.crosses.extend(left_out.map(|value| (at, value)));
         }
     }
+    all.retain(|curve| !(curve.dots.is_empty() && curve.crosses.is_empty()));
     all
+}
+
+/// Adds a place to a curve.
+pub(super) fn place(curve: &mut Series, at: f64, sample: &Sample) {
+    let values = sample.values();
+    curve.dots.extend(values.iter().map(|value| (at, *value)));
+    if let (None, Some(median)) = (sample.peaks(), sample.median()) {
+        curve.points.push((at, median));
+        if let Some((low, high)) = interval(&values) {
+            curve.ranges.push((at, low, high));
+        }
+    }
 }
 
 /// A row per contestant, a column per cell.
@@ -145,17 +172,10 @@ pub(super) fn table(
 ) -> (Vec<String>, Vec<Vec<String>>) {
     let mut header = vec![String::new()];
     header.extend(results.cells.iter().map(|(cell, _)| column(cell)));
-    let names: Vec<&str> = match results.cells.first() {
-        None => Vec::new(),
-        Some((_, groups)) => groups.iter().map(|one| one.contestant.as_str()).collect(),
-    };
-    let mut rows: Vec<Vec<String>> = names
-        .into_iter()
+    let mut rows: Vec<Vec<String>> = results
+        .contestants()
         .map(|name| {
-            let value = |cell: &Cell| match of(results, &cell.name, name, pick) {
-                Some(value) => format!("{value:.places$}"),
-                None => "–".to_owned(),
-            };
+            let value = |cell: &Cell| shown(&sample(results, &cell.name, name, pick), places);
             let mut row = vec![name.to_owned()];
             row.extend(results.cells.iter().map(|(cell, _)| value(cell)));
             row
@@ -174,7 +194,8 @@ const COLUMNS: &str = "cell,contestant,loss_percent,rtt_ms,rate_mbit_s,goodput_m
     cpu_seconds_per_gb,machine_seconds_per_gb,peak_rss_bytes,blocks,block_ms_mean,block_ms_mean_low,\
     block_ms_mean_high,block_ms_p50,block_ms_p99,block_ms_p99_low,block_ms_p99_high,block_ms_max,\
     messages_late_share,messages_dropped_share,packets_per_block,startup_seconds,stalls,stall_seconds,quality_mbit_s,page_ms_mean,page_ms_max,\
-    object_ms_p99,runs,runs_used,runs_complete,validity,clock\n";
+    object_ms_p99,runs,runs_used,runs_complete,validity,clock,\
+    runs_left_out,seeds,commits\n";
 
 /// Everything about every group, a line each.
 pub(super) fn csv(results: &Results) -> String {
@@ -239,12 +260,25 @@ pub(super) fn csv(results: &Results) -> String {
                 numbers.runs_complete.to_string(),
                 format!("{:?}", numbers.validity).to_lowercase(),
                 cell.clock.name().to_owned(),
+                group.left_out().count().to_string(),
+                listed(group.used().map(|run| run.seed.to_string())),
+                listed(
+                    group
+                        .used()
+                        .map(|run| run.made.commit.clone().unwrap_or_default()),
+                ),
             ];
             csv += &fields.join(",");
             csv += "\n";
         }
     }
     csv
+}
+
+/// Everything once, in one field.
+fn listed(words: impl Iterator<Item = String>) -> String {
+    let words: BTreeSet<String> = words.collect();
+    Vec::from_iter(words).join(" ")
 }
 
 /// What readers must know about the machine before quoting.

@@ -1,31 +1,111 @@
 //! The page of a figure and its files.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use sphinx_codes::svg::{self, Chart};
 
-use super::{Check, Figure, Outcome, Studio};
+use super::{
+    Check, Figure, Outcome, Studio,
+    account::{Account, Standard},
+    claim::{Pairing, Sample},
+};
 use crate::{
-    Validity,
+    Cell, Clock, Group,
     machine::{Environment, Made},
     report::png,
-    runner::{Results, ScenarioFailure},
+    runner::{MISSING, Results, ScenarioFailure},
 };
 
 /// A figure under construction.
 pub(super) struct Sheet {
     name: String,
     argument: &'static str,
-    directory: PathBuf,
     quick: bool,
     seeds: Option<u64>,
+    standard: Standard,
     environment: Environment,
-    /// How many runs were made how.
-    made: BTreeMap<Made, usize>,
+    /// The runs that it is made of.
+    account: Account,
     text: String,
-    /// Of all runs so far.
-    worst: Validity,
+    files: Files,
     outcome: Outcome,
+}
+
+/// What belongs to a figure, by the names of files.
+#[derive(Debug, Default)]
+pub(super) struct Files(BTreeMap<String, Vec<u8>>);
+
+impl Files {
+    /// Writes them, and returns their paths.
+    pub(super) fn write(
+        &self,
+        directory: &Path,
+    ) -> Result<Vec<std::path::PathBuf>, ScenarioFailure> {
+        let write = |(name, bytes): (&String, &Vec<u8>)| {
+            let path = directory.join(name);
+            let written = fs::create_dir_all(directory).and_then(|()| fs::write(&path, bytes));
+            match written {
+                Ok(()) => Ok(path),
+                Err(error) => Err(ScenarioFailure::File { path, error }),
+            }
+        };
+        self.0.iter().map(write).collect()
+    }
+
+    /// Where what is there says something else, in words. Pixels are made of drawings, which are compared.
+    pub(super) fn differences(&self, directory: &Path) -> Result<Vec<String>, ScenarioFailure> {
+        let mut differences = Vec::new();
+        for (name, bytes) in self.0.iter().filter(|(name, _)| !name.ends_with(".png")) {
+            let path = directory.join(name);
+            match fs::read(&path) {
+                Ok(there) if there == *bytes => {}
+                Ok(there) => differences.push(difference(name, &there, bytes)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    differences.push(format!("{name} is not there"));
+                }
+                Err(error) => return Err(ScenarioFailure::File { path, error }),
+            }
+        }
+        Ok(differences)
+    }
+}
+
+/// The first line of a file that is not what its runs say.
+fn difference(name: &str, there: &[u8], right: &[u8]) -> String {
+    let lines = |bytes: &[u8]| -> Vec<String> {
+        let text = String::from_utf8_lossy(bytes);
+        text.lines().map(str::to_owned).collect()
+    };
+    let (there, right) = (lines(there), lines(right));
+    let same = there
+        .iter()
+        .zip(&right)
+        .take_while(|(one, two)| one == two)
+        .count();
+    let shown = |lines: &[String]| match lines.get(same) {
+        Some(line) => {
+            let beginning: String = line.chars().take(120).collect();
+            format!("'{beginning}'")
+        }
+        None => "nothing".to_owned(),
+    };
+    format!(
+        "{name} is not what its runs say: line {} is {} instead of {}",
+        same + 1,
+        shown(&there),
+        shown(&right)
+    )
+}
+
+/// A sentence of the paper beside what we measure.
+pub(super) struct Sentence<'a> {
+    /// What it is about.
+    pub(super) about: &'a str,
+    pub(super) published: &'a str,
+    /// Ours, as a claim that the first is at least so many times the second; none where it cannot be compared.
+    pub(super) claim: Option<(Sample, f64, Sample)>,
+    /// What is to be known about it, whatever comes out.
+    pub(super) remark: &'a str,
 }
 
 impl Sheet {
@@ -33,13 +113,17 @@ impl Sheet {
         Sheet {
             name: figure.name(),
             argument: figure.argument(),
-            directory: studio.directory.to_owned(),
             quick: studio.quick,
             seeds: studio.seeds,
+            standard: match (studio.quick, figure) {
+                (true, _) => Standard::Quick,
+                (false, Figure::Modes | Figure::Links | Figure::Ablations) => Standard::Others,
+                (false, _) => Standard::Full,
+            },
             environment: studio.environment.clone(),
-            made: BTreeMap::new(),
+            account: Account::default(),
             text: String::new(),
-            worst: Validity::Valid,
+            files: Files::default(),
             outcome: Outcome::default(),
         }
     }
@@ -70,37 +154,52 @@ impl Sheet {
         self.paragraph(&markdown_table(&header, &rows));
     }
 
+    /// What the paper says beside what our runs say of it.
+    pub(super) fn sentences(&mut self, sentences: &[Sentence<'_>]) {
+        let header = ["", "published", "here", "so it is", "remark"].map(str::to_owned);
+        let rows: Vec<Vec<String>> = (sentences.iter())
+            .map(|one| {
+                let check = (one.claim.as_ref())
+                    .map(|(left, factor, right)| Check::at_least("", left, *factor, right));
+                let (measured, verdict) = match check {
+                    Some(check) => (check.measured, check.verdict.of_a_sentence()),
+                    None => ("–".to_owned(), "–"),
+                };
+                let words = [one.about, one.published, &measured, verdict, one.remark];
+                words.map(str::to_owned).to_vec()
+            })
+            .collect();
+        self.summary(&header, &rows);
+    }
+
     /// Draws a chart as SVG and PNG and puts it on the page.
-    pub(super) fn chart(&mut self, part: &str, chart: &Chart) -> Result<(), ScenarioFailure> {
+    pub(super) fn chart(&mut self, part: &str, chart: &Chart) {
         let name = match part {
             "" => self.name.clone(),
             _ => format!("{}-{part}", self.name),
         };
         let drawing = svg::render(chart);
-        self.write(&format!("{name}.svg"), drawing.as_bytes())?;
         if let Some(pixels) = png(&drawing) {
-            self.write(&format!("{name}.png"), &pixels)?;
+            self.write(&format!("{name}.png"), pixels);
         }
+        self.write(&format!("{name}.svg"), drawing.into_bytes());
         self.paragraph(&format!("![{}]({name}.svg)", chart.title));
-        Ok(())
     }
 
-    /// Writes a file of data.
-    pub(super) fn data(&mut self, part: &str, csv: &str) -> Result<(), ScenarioFailure> {
+    /// A file of data.
+    pub(super) fn data(&mut self, part: &str, csv: &str) {
         let name = match part {
             "" => format!("{}.csv", self.name),
             _ => format!("{}-{part}.csv", self.name),
         };
-        self.write(&name, csv.as_bytes())
+        self.write(&name, csv.as_bytes().to_vec());
     }
 
-    /// Notes what is missing in the results, and whether the machine was up to them.
+    /// Notes which runs the results are of, and what is missing in them.
     pub(super) fn note(&mut self, results: &Results) {
-        let groups = results.cells.iter().flat_map(|(_, groups)| groups);
-        let runs = groups.flat_map(|group| &group.runs);
-        for run in runs {
-            self.worst = self.worst.max(run.validity);
-            self.made(run.made.clone());
+        self.environment = results.environment.clone();
+        for (cell, groups) in &results.cells {
+            groups.iter().for_each(|group| self.note_group(cell, group));
         }
         for missing in &results.missing {
             if !self.outcome.missing.contains(missing) {
@@ -109,9 +208,42 @@ impl Sheet {
         }
     }
 
-    /// Notes how a run was made.
-    pub(super) fn made(&mut self, made: Made) {
-        *self.made.entry(made).or_default() += 1;
+    /// Notes the runs of one contestant in one cell.
+    pub(super) fn note_group(&mut self, cell: &Cell, group: &Group) {
+        let seeds = match cell.clock {
+            Clock::Virtual => self.standard.seeds().min(Standard::Others.seeds()),
+            Clock::Real => self.standard.seeds(),
+        };
+        let is_missing = |reason: &String| reason.starts_with(MISSING);
+        if group.runs.is_empty() && group.failures.iter().any(is_missing) {
+            return;
+        }
+        let row = format!("{} in {}", group.contestant, cell.name);
+        self.account.expect(&row, seeds);
+        for run in group.used() {
+            let pairing = (run.seed, run.repetition);
+            self.account.run(&row, pairing, run.made.clone());
+        }
+        group.left_out().for_each(|_| self.account.left_out(&row));
+        for reason in &group.failures {
+            self.account.failed(&row, reason);
+        }
+    }
+
+    /// Notes where the runs that follow were made.
+    pub(super) fn environment(&mut self, environment: Environment) {
+        self.environment = environment;
+    }
+
+    /// Notes that there has to be a row, of as many seeds, or as every one.
+    pub(super) fn expect(&mut self, row: &str, seeds_min: Option<usize>) {
+        let seeds_min = seeds_min.unwrap_or(self.standard.seeds());
+        self.account.expect(row, seeds_min);
+    }
+
+    /// Notes a run of a row.
+    pub(super) fn run(&mut self, row: &str, run: Pairing, made: Made) {
+        self.account.run(row, run, made);
     }
 
     /// Notes what could not be measured, and why.
@@ -119,22 +251,13 @@ impl Sheet {
         self.outcome.missing.push((name, reason));
     }
 
-    /// Claims an ordering. One that does not hold is no evidence on a machine that others use, or that starves the emulator.
-    pub(super) fn check(&mut self, mut check: Check) {
-        let doubt = match self.worst {
-            Validity::Valid => None,
-            Validity::Noisy => Some("; other programs used the machine"),
-            Validity::Starved => Some("; the emulator was starved in other runs"),
-        };
-        if let (Some(doubt), Some(false)) = (doubt, check.holds) {
-            check.holds = None;
-            check.measured += doubt;
-        }
+    /// Claims something.
+    pub(super) fn check(&mut self, check: Check) {
         self.outcome.checks.push(check);
     }
 
-    /// Writes the page.
-    pub(super) fn finish(mut self) -> Result<Outcome, ScenarioFailure> {
+    /// Completes the page.
+    pub(super) fn finish(mut self) -> (Outcome, Files) {
         let missing = std::mem::take(&mut self.outcome.missing);
         if !missing.is_empty() {
             let list: Vec<String> = missing
@@ -145,84 +268,57 @@ impl Sheet {
         }
         self.outcome.missing = missing;
         if !self.outcome.checks.is_empty() {
-            let rows: Vec<Vec<String>> = self
-                .outcome
-                .checks
-                .iter()
+            let rows: Vec<Vec<String>> = (self.outcome.checks.iter())
                 .map(|check| {
-                    let holds = match check.holds {
-                        Some(true) => "holds",
-                        Some(false) => "does not hold",
-                        None => "not measured",
-                    };
-                    vec![
-                        check.claim.clone(),
-                        check.measured.clone(),
-                        holds.to_owned(),
-                    ]
+                    let verdict = check.verdict.words().to_owned();
+                    vec![check.claim.clone(), check.measured.clone(), verdict]
                 })
                 .collect();
+            self.paragraph(
+                "Claims hold by the near end of the 95 % interval of ratios, each of two runs with one seed:",
+            );
             let header = ["checked", "measured", ""].map(str::to_owned);
             self.paragraph(&markdown_table(&header, &rows));
         }
+        let header = ["runs", "commit", "seeds", "left out"].map(str::to_owned);
+        let table = self.account.table();
+        if !table.is_empty() {
+            self.paragraph(&markdown_table(&header, &table));
+        }
+        self.outcome.faults = self.account.faults(self.standard);
+        if !self.outcome.faults.is_empty() {
+            let list: Vec<String> = (self.outcome.faults.iter())
+                .map(|fault| format!("- {fault}"))
+                .collect();
+            self.paragraph(&format!(
+                "What this page falls short of:\n\n{}",
+                list.join("\n")
+            ));
+        }
         let Environment {
-            kernel,
-            cpu,
-            cores,
-            made,
-        } = &self.environment;
-        let made = match self.made.len() {
-            0 => vec![conditions(made)],
-            1 => self.made.keys().map(conditions).collect(),
-            _ => {
-                let runs =
-                    |(made, runs): (&Made, &usize)| format!("{runs} runs{}", conditions(made));
-                self.made.iter().map(runs).collect()
-            }
-        };
-        let made = match made.as_slice() {
-            [one] => one.clone(),
-            several => format!("; {}", several.join("; ")),
-        };
+            kernel, cpu, cores, ..
+        } = self.environment.clone();
+        if self.quick {
+            self.paragraph("Made in a hurry: short runs, and few of them. Not for quoting.");
+        }
         let quick = if self.quick { " --quick" } else { "" };
         let seeds = self.seeds.map(|seeds| format!(" --seeds {seeds}"));
         let seeds = seeds.unwrap_or_default();
         let place = format!(
-            "Measured on {cpu}, {cores} cores, Linux {kernel}{made}.\n\nReproduce this: \
+            "Measured on {cpu}, {cores} cores, Linux {kernel}.\n\nReproduce this: \
              `sphx lab figure {}{quick}{seeds}`",
             self.argument
         );
         self.paragraph(&place);
         let text = std::mem::take(&mut self.text);
         let name = format!("{}.md", self.name);
-        self.write(&name, format!("{}\n", text.trim_end()).as_bytes())?;
-        Ok(self.outcome)
+        self.write(&name, format!("{}\n", text.trim_end()).into_bytes());
+        (self.outcome, self.files)
     }
 
-    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), ScenarioFailure> {
-        let path = self.directory.join(name);
-        let written = fs::create_dir_all(&self.directory).and_then(|()| fs::write(&path, bytes));
-        match written {
-            Ok(()) => {
-                self.outcome.files.push(path);
-                Ok(())
-            }
-            Err(error) => Err(ScenarioFailure::File { path, error }),
-        }
+    fn write(&mut self, name: &str, bytes: Vec<u8>) {
+        self.files.0.insert(name.to_owned(), bytes);
     }
-}
-
-/// How runs were made, behind what they were made on.
-fn conditions(made: &Made) -> String {
-    let commit = match &made.commit {
-        Some(commit) => format!(", commit {commit}"),
-        None => ", commit unknown".to_owned(),
-    };
-    let priority = match made.real_time {
-        true => ", at real-time priority beside other programs",
-        false => "",
-    };
-    commit + priority
 }
 
 /// A table in Markdown, aligned for people.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{
     Check, Figure, Sheet, Studio,
     paths::{
-        Experiment, Help, Hops, Middle, Run, Sender, csv, goodput, late_paragraph, seeds_text,
-        show, sweep, worst,
+        Experiment, Help, Hops, Middle, Run, Sender, csv, goodput, goodputs, late_paragraph,
+        seeds_text, show, sweep, worst,
     },
     snoop::{MTU, RADIO, WIRED, WIRELESS, row},
 };
@@ -72,10 +72,10 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     );
     late_paragraph(&runs, sheet);
     let x_label = "bytes between two errors, mean (KiB)";
-    sweep(&EXPERIMENT, x_label, &runs, sheet)?;
+    sweep(&EXPERIMENT, x_label, &runs, sheet);
     published(&runs, sheet);
     checks(&runs, sheet);
-    sheet.data("", &csv(&runs))?;
+    sheet.data("", &csv(&runs));
     Ok(true)
 }
 
@@ -127,9 +127,9 @@ fn checks(runs: &[Run], sheet: &mut Sheet) {
     for path in [MANY, TYPICAL] {
         sheet.check(Check::at_least(
             &format!("Reno without SACK, {path}: `classic` is faster than no agent"),
-            goodput(runs, path, CLASSIC, old),
+            &goodputs(runs, path, CLASSIC, old),
             1.0,
-            goodput(runs, path, NONE, old),
+            &goodputs(runs, path, NONE, old),
         ));
     }
     for help in [SACK, OWN_QUEUE] {

@@ -8,6 +8,7 @@ use sphinx_codes::svg::{Chart, Series, Style};
 use super::{
     Check, Sheet, Studio,
     campaign::{self, Case},
+    claim::Sample,
     over_path::{Files, agent, carry, late_ms_max},
     paths::{seeds, show},
     snoop::{MTU, WIRED, WIRELESS},
@@ -15,7 +16,6 @@ use super::{
 use crate::{
     path::{Carried, PathArgs},
     runner::ScenarioFailure,
-    stats::median,
 };
 
 const NAME: &str = "snoop-window";
@@ -107,7 +107,8 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     for sender in SENDERS {
         let header = ["", "Mbit/s", "mean window, segments", "cuts in a minute"];
         let rows = HELPS.map(|(help, _)| {
-            let of = |pick: &dyn Fn(&Run) -> Option<f64>| number(&runs, (help, sender), pick);
+            let of =
+                |pick: &dyn Fn(&Run) -> Option<f64>| numbers(&runs, (help, sender), pick).median();
             let minutes = |run: &Run| run.windows.last().map_or(1.0, |it| it.0 as f64 / 60_000.0);
             vec![
                 format!("{help}, {sender}"),
@@ -134,13 +135,13 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             is_y_logarithmic: false,
             series: series.collect(),
         };
-        sheet.chart(sender, &chart)?;
-        let window = |help| number(&runs, (help, sender), &Run::window_mean);
+        sheet.chart(sender, &chart);
+        let window = |help| numbers(&runs, (help, sender), &Run::window_mean);
         sheet.check(Check::at_least(
             &format!("{sender}: with `sack`, the window is at least that of repair alone (0.98)"),
-            window(SACK),
+            &window(SACK),
             0.98,
-            window(LL),
+            &window(LL),
         ));
     }
     sheet.paragraph(
@@ -160,26 +161,30 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             run.late_ms_max
         );
     }
-    sheet.data("", &csv)?;
+    sheet.data("", &csv);
     Ok(true)
 }
 
-fn number(
+fn numbers(
     runs: &[Run],
     (help, sender): (&str, &str),
     pick: &dyn Fn(&Run) -> Option<f64>,
-) -> Option<f64> {
+) -> Sample {
     let these = runs
         .iter()
         .filter(|run| run.help == help && run.sender == sender);
-    median(these.filter_map(pick))
+    Sample::of_seeds(these.filter_map(|run| Some((run.seed, pick(run)?))))
 }
 
 impl Case for Trace {
     type Run = Run;
 
-    fn name(&self) -> String {
-        format!("{}, {}, seed {}", self.help, self.sender, self.seed)
+    fn row(&self) -> String {
+        format!("{}, {}", self.help, self.sender)
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
     }
 
     fn is_of(&self, run: &Run) -> bool {

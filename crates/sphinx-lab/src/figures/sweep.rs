@@ -88,13 +88,13 @@ impl Sweep {
                     is_y_logarithmic: view.is_y_logarithmic,
                     series,
                 },
-            )?;
+            );
             let column = |cell: &Cell| format!("{}", (self.x)(cell));
             let (mut header, rows) = table(&results, &column, view.places, view.pick);
             header[0] = format!("{} by {}", view.y_label, self.x_label);
             sheet.summary(&header, &rows);
         }
-        sheet.data(self.part, &csv(&results))?;
+        sheet.data(self.part, &csv(&results));
         Ok(true)
     }
 }

@@ -4,10 +4,12 @@ use sphinx_codes::svg::{Chart, Series, Style};
 
 use super::{
     Check, Sheet, Studio,
-    curves::{caveat, csv, quotable},
+    claim::Sample,
+    curves::{Pick, caveat, csv, quotable, sample},
+    sheet::Sentence,
 };
 use crate::{
-    VideoNumbers,
+    Cell, Run, VideoNumbers,
     runner::{Results, ScenarioFailure},
 };
 
@@ -49,83 +51,110 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             "quality by BOLA; 12 Mbit/s varying, RTT 50 ms, 2 % loss",
         ),
     ];
-    let mut csv_levels = "cell,contestant,seconds,buffer_seconds\n".to_owned();
+    let mut csv_levels = "cell,contestant,seed,seconds,buffer_seconds\n".to_owned();
     for (results, (part, title)) in all.iter().zip(titles) {
         sheet.note(results);
-        sheet.chart(part, &chart(results, title, &mut csv_levels))?;
+        sheet.chart(part, &chart(results, title, &mut csv_levels));
         let (header, rows) = rows(results);
         sheet.summary(&header, &rows);
-        sheet.data(part, &csv(results))?;
+        sheet.data(part, &csv(results));
     }
-    sheet.data("buffer", &csv_levels)?;
-    let fixed = |name| video_of(&all[0], name);
-    let show = |name| match fixed(name) {
-        None => "–".to_owned(),
-        Some(video) => format!(
-            "{:.1} s buffered at the end, {} stalls ({:.1} s)",
-            video.levels.last().map_or(0.0, |last| last.1),
-            video.stalls,
-            video.stall_seconds
-        ),
+    sheet.data("buffer", &csv_levels);
+    let fixed = |name: &str, pick: Pick| match all[0].cells.first() {
+        Some((cell, _)) => sample(&all[0], &cell.name, name, pick),
+        None => Sample::fold([], f64::max),
     };
-    sheet.published(&[
-        [
-            "Sphinx, 2 % loss".into(),
-            "the buffer grows".into(),
-            show("sphinx"),
-            "as published, until the player's limit".into(),
-        ],
-        [
-            "TCP, 2 % loss".into(),
-            "drops to zero".into(),
-            show("tcp-cubic"),
-            "CUBIC, as in the paper, at a quality above its goodput of about 9 Mbit/s; no trace of \
-             the paper's stream (D-LiTE) is public"
-                .into(),
-        ],
-        [
-            "TCP BBR, 2 % loss".into(),
-            "–".into(),
-            show("tcp-bbr"),
-            "not in the paper: has enough goodput too".into(),
-        ],
+    let exactly = Sample::Exactly;
+    let sentence = |about, published, (left, right), remark| Sentence {
+        about,
+        published,
+        claim: Some((left, 1.0, right)),
+        remark,
+    };
+    sheet.sentences(&[
+        sentence(
+            "Sphinx: more than two segments (4 s) are buffered at the end",
+            "the buffer grows",
+            (fixed("sphinx-paper", buffered), exactly(4.0)),
+            "until the player's limit, 60 s",
+        ),
+        sentence(
+            "CUBIC: the buffer runs empty at least once",
+            "drops to zero",
+            (fixed("tcp-cubic", stalls), exactly(1.0)),
+            "no trace of the paper's stream (D-LiTE) is public",
+        ),
+        sentence(
+            "BBR: more than two segments are buffered at the end",
+            "–",
+            (fixed("tcp-bbr", buffered), exactly(4.0)),
+            "not in the paper",
+        ),
+        sentence(
+            "what you get without options: the same",
+            "–",
+            (fixed("sphinx", buffered), exactly(4.0)),
+            "not in the paper",
+        ),
     ]);
-    let stalled = |name| fixed(name).map(|video| video.stall_seconds);
     sheet.check(Check::at_least(
-        "at 2 % loss and 16 Mbit/s, TCP CUBIC stalls for at least a second more than Sphinx",
-        stalled("tcp-cubic"),
+        "at 2 % loss and 16 Mbit/s, who watches over TCP CUBIC waits for at least a second more than over Sphinx",
+        &fixed("tcp-cubic", waiting_seconds),
         1.0,
-        stalled("sphinx").map(|seconds| seconds + 1.0),
+        &fixed("sphinx", waiting_seconds).map(|seconds| seconds + 1.0),
     ));
     Ok(true)
 }
 
-fn videos(results: &Results) -> impl Iterator<Item = (&str, &str, VideoNumbers)> {
+fn buffered(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.done.video.as_ref()?.levels.last()?.1)
+}
+
+fn stalls(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.done.video.as_ref()?.stalls as f64)
+}
+
+/// For the first picture, all the time if there was none, and for the buffer.
+fn waiting_seconds(cell: &Cell, run: &Run) -> Option<f64> {
+    let video = run.done.video.as_ref()?;
+    let never = cell.workload.schedule().as_secs_f64();
+    Some(video.startup_seconds.unwrap_or(never) + video.stall_seconds)
+}
+
+fn videos(results: &Results) -> impl Iterator<Item = (&str, VideoNumbers)> {
     results.cells.iter().flat_map(|(cell, groups)| {
         groups.iter().filter_map(move |group| {
             let video = quotable(cell, group)?.video?;
-            Some((cell.name.as_str(), group.contestant.as_str(), video))
+            Some((group.contestant.as_str(), video))
         })
     })
 }
 
-fn video_of(results: &Results, contestant: &str) -> Option<VideoNumbers> {
-    let found = videos(results).find(|(_, name, _)| *name == contestant);
-    found.map(|(_, _, video)| video)
-}
-
+/// A line for every run, those of a contestant in one colour.
 fn chart(results: &Results, title: &str, csv: &mut String) -> Chart {
     let mut series = Vec::new();
-    for (cell, contestant, video) in videos(results) {
-        for (seconds, buffer) in &video.levels {
-            *csv += &format!("{cell},{contestant},{seconds},{buffer}\n");
+    for (cell, groups) in &results.cells {
+        for (look, group) in groups.iter().enumerate() {
+            let mut name = group.contestant.as_str();
+            for run in group.used() {
+                let Some(video) = &run.done.video else {
+                    continue;
+                };
+                for (seconds, buffer) in &video.levels {
+                    let (cell, contestant, seed) = (&cell.name, &group.contestant, run.seed);
+                    *csv += &format!("{cell},{contestant},{seed},{seconds},{buffer}\n");
+                }
+                let levels = video.levels.clone();
+                series.push(Series::new(name, Style::Plain, levels).with_look(look));
+                // One in the legend is enough.
+                name = "";
+            }
         }
-        series.push(Series::new(contestant, Style::Plain, video.levels));
     }
     Chart {
         title: format!("Figure 11: buffer, {title}"),
         x_label: "seconds since the start".to_owned(),
-        y_label: "seconds of video buffered (first seed)".to_owned(),
+        y_label: "seconds of video buffered, every run".to_owned(),
         is_x_logarithmic: false,
         is_y_logarithmic: false,
         series,
@@ -141,7 +170,7 @@ fn rows(results: &Results) -> (Vec<String>, Vec<Vec<String>>) {
         "quality Mbit/s",
         "switches",
     ];
-    let rows = videos(results).map(|(_, contestant, video)| {
+    let rows = videos(results).map(|(contestant, video)| {
         vec![
             contestant.to_owned(),
             video

@@ -4,7 +4,8 @@ use sphinx_codes::svg::{Chart, Series, Style};
 
 use super::{
     Sheet, Studio,
-    curves::{Pick, csv, loss_percent, quotable},
+    claim::Sample,
+    curves::{self, Pick, csv, loss_percent, place},
 };
 use crate::{
     Cell, Clock,
@@ -56,12 +57,12 @@ pub(super) fn draw(
             is_y_logarithmic: false,
             series: series(&results, real, drawn),
         },
-    )?;
+    );
     for (y_label, pick) in shown.values {
         let (header, rows) = table(&results, real, y_label, *pick, shown.places);
         sheet.summary(&header, &rows);
     }
-    sheet.data("virtual", &csv(&results))?;
+    sheet.data("virtual", &csv(&results));
     Ok(Some(results))
 }
 
@@ -70,17 +71,18 @@ fn series(results: &Results, real: &Results, pick: Pick) -> Vec<Series> {
     let mut all = Vec::new();
     for (look, loss) in losses(results).into_iter().enumerate() {
         let cells = || with_loss(results, loss);
-        let point =
-            |results, cell: &Cell| Some((megabits(cell), value(results, cell, DRAWN, pick)?));
-        let simulated = cells().filter_map(|cell| point(results, cell));
-        all.push(
-            Series::new(&format!("{loss} % loss"), Style::Line, simulated.collect())
-                .with_look(look),
-        );
-        let measured: Vec<_> = cells().filter_map(|cell| point(real, cell)).collect();
-        if !measured.is_empty() {
-            let name = format!("{loss} %, {}", Clock::Real.label());
-            all.push(Series::new(&name, Style::Marks, measured).with_look(look));
+        let drawn = |name: &str, style, results| {
+            let mut one = Series::new(name, style, Vec::new()).with_look(look);
+            for cell in cells() {
+                place(&mut one, megabits(cell), &value(results, cell, DRAWN, pick));
+            }
+            one
+        };
+        all.push(drawn(&format!("{loss} % loss"), Style::Line, results));
+        let name = format!("{loss} %, {}", Clock::Real.label());
+        let measured = drawn(&name, Style::Marks, real);
+        if !measured.points.is_empty() {
+            all.push(measured);
         }
     }
     all
@@ -102,23 +104,14 @@ fn table(
     rates.dedup();
     let mut header = vec![y_label.to_owned()];
     header.extend(rates.iter().map(|rate| format!("{rate} Mbit/s")));
-    let names = match results.cells.first() {
-        None => Vec::new(),
-        Some((_, groups)) => groups
-            .iter()
-            .map(|group| group.contestant.as_str())
-            .collect(),
-    };
     let row = |name: String, from: &Results, contestant: &str, loss: f64| {
         let values = with_loss(results, loss).map(|cell| value(from, cell, contestant, pick));
         let mut row = vec![name];
-        row.extend(
-            values.map(|value| value.map_or("–".to_owned(), |value| format!("{value:.places$}"))),
-        );
+        row.extend(values.map(|value| curves::shown(&value, places)));
         row
     };
     let mut rows = Vec::new();
-    for contestant in names {
+    for contestant in results.contestants() {
         for loss in losses(results) {
             rows.push(row(
                 format!("{contestant}, {loss} %"),
@@ -126,8 +119,8 @@ fn table(
                 contestant,
                 loss,
             ));
-            let measured =
-                with_loss(results, loss).any(|cell| value(real, cell, contestant, pick).is_some());
+            let measured = with_loss(results, loss)
+                .any(|cell| value(real, cell, contestant, pick).median().is_some());
             if measured {
                 let name = format!("{contestant}, {loss} %, {}", Clock::Real.label());
                 rows.push(row(name, real, contestant, loss));
@@ -138,13 +131,13 @@ fn table(
 }
 
 /// The value of a contestant on the link of `cell`.
-fn value(results: &Results, cell: &Cell, contestant: &str, pick: Pick) -> Option<f64> {
-    let (cell, groups) = results
-        .cells
-        .iter()
-        .find(|(one, _)| one.link == cell.link)?;
-    let group = groups.iter().find(|group| group.contestant == contestant)?;
-    Some(pick(&quotable(cell, group)?)?.value)
+fn value(results: &Results, cell: &Cell, contestant: &str, pick: Pick) -> Sample {
+    let cells = results.cells.iter().map(|(cell, _)| cell);
+    let mut same = cells.filter(|one| one.link == cell.link);
+    match same.next() {
+        Some(cell) => curves::sample(results, &cell.name, contestant, pick),
+        None => Sample::fold([], f64::max),
+    }
 }
 
 fn losses(results: &Results) -> Vec<f64> {

@@ -79,6 +79,10 @@ pub enum Role {
     QuicReceive,
     /// Send over QUIC
     QuicSend,
+    /// Answer requests over QUIC
+    QuicServer,
+    /// Make them
+    QuicClient,
     /// Succeed if there is QUIC with this congestion control
     QuicCheck,
     /// Answer requests over kernel TCP

@@ -39,6 +39,10 @@ pub fn run(peer: &Peer, more: impl FnOnce(Role, &PeerTask) -> Result<Value, Peer
         #[cfg(feature = "quinn")]
         Role::QuicSend => send(task, super::quic::send),
         #[cfg(feature = "quinn")]
+        Role::QuicServer => super::quic::serve(task, &|address| listening(address)),
+        #[cfg(feature = "quinn")]
+        Role::QuicClient => super::quic::ask(task),
+        #[cfg(feature = "quinn")]
         Role::QuicCheck => super::quic::check_congestion(&task.congestion).map(|()| json!({})),
         other => more(other, task),
     };

@@ -1,4 +1,6 @@
-//! QUIC: bulk on one stream, blocks on one stream each.
+//! QUIC: bulk on one stream, blocks on one stream each, and requests.
+
+mod requests;
 
 use std::{
     error::Error,
@@ -31,6 +33,8 @@ use super::{
 };
 use crate::{Workload, machine::monotonic_ns};
 
+pub use requests::{ask, serve};
+
 /// The name in the certificate.
 const NAME: &str = "bench-link";
 /// Windows of streams, connections and senders.
@@ -41,6 +45,8 @@ const SOCKET_BYTES: usize = 16_000_000;
 const STREAMS_MAX: u32 = 4_096;
 /// Threads of the runtime.
 const THREADS: usize = 2;
+/// How long a close may take.
+const CLOSING: Duration = Duration::from_millis(500);
 /// Most bytes taken from a stream at once.
 const READ_BYTES: usize = 256 << 10;
 
@@ -109,19 +115,14 @@ fn refused<T, E: Error>(what: &'static str, result: Result<T, E>) -> Result<T, P
     })
 }
 
-/// Where the receiver leaves its certificate.
+/// Where the listener leaves its certificate.
 fn certificate_file(task: &PeerTask) -> PathBuf {
     let directory = task.directory.as_deref().unwrap_or(".".as_ref());
     directory.join("certificate.der")
 }
 
-/// Receives one transfer; `listening` is called when a sender may come and the certificate is there.
-///
-/// # Errors
-///
-/// [`PeerError`].
-pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Received, PeerError> {
-    let workload = task.workload.clone();
+/// A listener's configuration; its certificate is where the other end looks for it.
+fn server_config(task: &PeerTask) -> Result<ServerConfig, PeerError> {
     let certified = refused(
         "certificate",
         rcgen::generate_simple_self_signed([NAME.to_owned()]),
@@ -137,14 +138,52 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
         "certificate",
         fs::write(certificate_file(task), &certificate),
     )?;
+    Ok(server)
+}
+
+fn client_config(task: &PeerTask) -> Result<ClientConfig, PeerError> {
+    let certificate = tried("certificate", fs::read(certificate_file(task)))?;
+    let mut roots = RootCertStore::empty();
+    refused("certificate", roots.add(CertificateDer::from(certificate)))?;
+    let mut client = refused(
+        "certificate",
+        ClientConfig::with_root_certificates(Arc::new(roots)),
+    )?;
+    client.transport_config(transport(task)?);
+    Ok(client)
+}
+
+/// Any port of the family of `peer`.
+fn any_address(peer: SocketAddr) -> SocketAddr {
+    match peer {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+    }
+}
+
+/// What has to come true while a task's other end may still come.
+async fn in_time<T>(
+    task: &PeerTask,
+    future: impl Future<Output = Result<T, PeerError>>,
+) -> Result<T, PeerError> {
+    let late = |_| PeerError::System {
+        what: "accept",
+        error: io::ErrorKind::TimedOut.into(),
+    };
+    timeout(task.limit + PATIENCE, future).await.map_err(late)?
+}
+
+/// Receives one transfer; `listening` is called when a sender may come and the certificate is there.
+///
+/// # Errors
+///
+/// [`PeerError`].
+pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Received, PeerError> {
+    let workload = task.workload.clone();
+    let server = server_config(task)?;
     runtime()?.block_on(async {
         let endpoint = endpoint(task.address, Some(server))?;
         listening(tried("address", endpoint.local_addr())?);
-        let patience = task.limit + PATIENCE;
-        let late = |_| PeerError::System {
-            what: "accept",
-            error: io::ErrorKind::TimedOut.into(),
-        };
         let accept = async {
             let incoming = endpoint.accept().await.ok_or(PeerError::Closed(0))?;
             let connection = refused("accept", incoming.await)?;
@@ -153,7 +192,7 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
             refused("preamble", stream.read_exact(&mut preamble).await)?;
             Ok((connection, stream, Preamble::from_bytes(preamble)))
         };
-        let (connection, stream, preamble) = timeout(patience, accept).await.map_err(late)??;
+        let (connection, stream, preamble) = in_time(task, accept).await?;
         let mut tally = task.tally(preamble)?;
         let left = tally.left(monotonic_ns()).unwrap_or_default();
         let pattern = Pattern::new(task.seed);
@@ -178,7 +217,7 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
         timeout(left, transfer).await.unwrap_or(Ok(()))?;
         connection.close(VarInt::from_u32(0), b"");
         // Repeats the close if need be, at most as long as the sender may still send.
-        let _ = timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
+        let _ = timeout(CLOSING, endpoint.wait_idle()).await;
         Ok(match task.datagrams {
             true => tally.close_at_last(),
             false => tally.close(),
@@ -261,20 +300,9 @@ async fn datagrams_from(
 /// [`PeerError`].
 pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
     let workload = task.workload.clone();
-    let certificate = tried("certificate", fs::read(certificate_file(task)))?;
-    let mut roots = RootCertStore::empty();
-    refused("certificate", roots.add(CertificateDer::from(certificate)))?;
-    let mut client = refused(
-        "certificate",
-        ClientConfig::with_root_certificates(Arc::new(roots)),
-    )?;
-    client.transport_config(transport(task)?);
+    let client = client_config(task)?;
     runtime()?.block_on(async {
-        let any: SocketAddr = match task.address {
-            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-            SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
-        };
-        let mut endpoint = endpoint(any, None)?;
+        let mut endpoint = endpoint(any_address(task.address), None)?;
         endpoint.set_default_client_config(client);
         let mut sent = 0;
         let transfer = async {

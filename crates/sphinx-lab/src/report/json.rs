@@ -19,13 +19,13 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens the file to go on with it, and returns the runs that it has; creates it if need be. Half
+    /// Opens the file to go on with it, and returns what it tells; creates it if need be. Half
     /// a line at the end, which an interruption leaves, is cut off.
     ///
     /// # Errors
     ///
     /// Those of opening, reading and truncating a file; `InvalidData` for a file of something else.
-    pub fn open(path: &Path) -> io::Result<(JsonLines, Vec<Run>)> {
+    pub fn open(path: &Path) -> io::Result<(JsonLines, Recorded)> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
@@ -44,11 +44,11 @@ impl JsonLines {
             .iter()
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |last| last + 1);
-        let runs = runs_in(&text[..whole])?;
+        let recorded = recorded_in(&text[..whole])?;
         if whole < text.len() {
             file.set_len(whole as u64)?;
         }
-        Ok((JsonLines { file }, runs))
+        Ok((JsonLines { file }, recorded))
     }
 
     /// Where and with what the runs are made.
@@ -145,15 +145,45 @@ impl JsonLines {
     }
 }
 
-/// The runs of a file of results, if there is one that can be read; half a line at its end is none.
-pub fn runs_on_file(path: &Path) -> Vec<Run> {
-    let text = fs::read(path).unwrap_or_default();
-    let whole = text.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-    runs_in(&text[..whole]).unwrap_or_default()
+/// What a file of results tells; half a line at its end is nothing.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// Where the last runs were made.
+    pub environment: Environment,
+    /// Contestants that could not run there then, and why.
+    pub missing: Vec<(String, String)>,
+    /// All runs, in their order.
+    pub runs: Vec<Run>,
+    /// Runs without a result, in their order.
+    pub failures: Vec<Failure>,
 }
 
-fn runs_in(text: &[u8]) -> io::Result<Vec<Run>> {
-    let mut runs = Vec::new();
+/// A run without a result.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Failure {
+    /// The cell.
+    pub cell: String,
+    /// The contestant.
+    pub contestant: String,
+    /// The link's seed.
+    pub seed: u64,
+    /// Why there is none.
+    pub reason: String,
+}
+
+/// Reads a file of results.
+///
+/// # Errors
+///
+/// Those of reading; `InvalidData` for a file of something else.
+pub fn recorded(path: &Path) -> io::Result<Recorded> {
+    let text = fs::read(path)?;
+    let whole = text.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+    recorded_in(&text[..whole])
+}
+
+fn recorded_in(text: &[u8]) -> io::Result<Recorded> {
+    let mut recorded = Recorded::default();
     for line in text.split(|byte| *byte == b'\n') {
         if line.is_empty() {
             continue;
@@ -165,12 +195,30 @@ fn runs_in(text: &[u8]) -> io::Result<Vec<Run>> {
                 let what = "there is a file of something else under this name";
                 io::Error::new(io::ErrorKind::InvalidData, what)
             })?;
-        if event["event"] == "run" {
+        match event["event"].as_str() {
+            Some("environment") => {
+                recorded.missing.clear();
+                recorded.environment = Environment::deserialize(event).unwrap_or_default();
+            }
+            Some("skipped") => {
+                let word = |name| event[name].as_str().unwrap_or_default().to_owned();
+                recorded.missing.push((word("contestant"), word("reason")));
+            }
             // A run of another version is one that cannot be used again.
-            runs.extend(Run::deserialize(event).ok());
+            Some("run") => recorded
+                .runs
+                .extend(Run::deserialize(event).ok().map(|mut run| {
+                    // Older runs do not tell it themselves.
+                    if run.made.commit.is_none() {
+                        run.made = recorded.environment.made.clone();
+                    }
+                    run
+                })),
+            Some("failed") => recorded.failures.extend(Failure::deserialize(event).ok()),
+            _ => {}
         }
     }
-    Ok(runs)
+    Ok(recorded)
 }
 
 #[cfg(test)]
@@ -197,14 +245,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new/results.ndjson");
         let (mut lines, none) = JsonLines::open(&path).unwrap();
-        assert!(none.is_empty());
+        assert!(none.runs.is_empty());
         lines.run(&example("x", 1)).unwrap();
         let whole = fs::read_to_string(&path).unwrap();
         fs::write(&path, format!("{whole}{}", &whole[..whole.len() / 2])).unwrap();
-        let (mut lines, runs) = JsonLines::open(&path).unwrap();
-        assert_eq!(runs, [example("x", 1)]);
+        let (mut lines, recorded) = JsonLines::open(&path).unwrap();
+        assert_eq!(recorded.runs, [example("x", 1)]);
         lines.run(&example("x", 2)).unwrap();
-        assert_eq!(JsonLines::open(&path).unwrap().1.len(), 2);
+        assert_eq!(JsonLines::open(&path).unwrap().1.runs.len(), 2);
         fs::write(&path, "a letter\n").unwrap();
         assert!(JsonLines::open(&path).is_err());
     }

@@ -1,11 +1,13 @@
 //! Results for people and for programs.
 
+mod examine;
 mod json;
 mod png;
 mod site;
 mod table;
 
-pub use json::{JsonLines, runs_on_file};
+pub use examine::{Examined, examine};
+pub use json::{Failure, JsonLines, Recorded, recorded};
 pub use png::png;
 pub use site::site;
 pub use table::table;

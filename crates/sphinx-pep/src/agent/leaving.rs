@@ -363,6 +363,9 @@ impl Agent {
 
     #[inline(never)]
     fn drain_queues(&mut self) {
+        while let Some(output) = self.queue.as_mut().and_then(Queue::poll_dropped) {
+            self.see_dropped(&output);
+        }
         while let Some(output) = self.queue.as_mut().and_then(|queue| queue.pop(self.now)) {
             self.out.push_back(output);
         }
@@ -373,6 +376,23 @@ impl Agent {
                 self.out.push_back(output);
             }
         }
+    }
+
+    /// The queue has made room for another packet. What it drops is the sender's business, so it must not be cached any more.
+    fn see_dropped(&mut self, output: &Output) {
+        let from = output.to.other();
+        let ends = Segment::ends(&output.packet).ok();
+        let key = ends.map(|(source, destination)| FlowKey::between(from, source, destination));
+        let Some((key, mut flow)) = key.and_then(|key| Some((key, self.table.take(&key)?))) else {
+            self.past.dropped_queue += 1;
+            return;
+        };
+        flow.counts.dropped_queue += 1;
+        if let (Some(snoop), Ok(segment)) = (&mut flow.snoop, Segment::parse(output.packet.clone()))
+        {
+            snoop.dropped(&segment);
+        }
+        self.table.put(self.now, key, flow);
     }
 
     /// A packet has come with timestamps.

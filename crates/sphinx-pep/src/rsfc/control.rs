@@ -219,10 +219,10 @@ impl Control {
         (self.rate, self.waited, self.before) = (rate, waited, self.window);
     }
 
-    /// What a rate needs in flight where nothing waits: whole segments, as senders send no others, and one more, for which a receiver waits that
-    /// acknowledges every other one.
+    /// What a rate needs in flight where nothing waits: whole segments, as senders send no others, one more that is on the link, as the shortest round trip
+    /// is that of a short packet, and one for which a receiver waits that acknowledges every other one.
     fn needed(&self, rate: u64, rtt_min: Time) -> u64 {
-        let segments = flight(rate, rtt_min).div_ceil(self.mss) + 1;
+        let segments = flight(rate, rtt_min).div_ceil(self.mss) + 2;
         (segments * self.mss).max(self.window_min())
     }
 }

@@ -293,7 +293,8 @@ impl Upload {
         let unit = 1_u64 << self.scale;
         let told = self.edge.saturating_sub(position).div_ceil(unit);
         let least = self.control.window_min().div_ceil(unit);
-        let wanted = (window / unit).max(least);
+        // Up, or whole segments would be less than that.
+        let wanted = window.div_ceil(unit).max(least);
         u16::try_from(told.max(wanted))
             .unwrap_or(u16::MAX)
             .min(received)

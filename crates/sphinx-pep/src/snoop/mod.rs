@@ -292,6 +292,13 @@ impl Snoop {
         }
     }
 
+    /// A segment that had passed here has been dropped by the agent's own queue.
+    pub(crate) fn dropped(&mut self, segment: &Segment) {
+        let start = nearest(self.highest, segment.sequence);
+        let end = start + u64::from(segment.sequence_len());
+        self.cache.remove_within(start, end);
+    }
+
     /// The sender has sent a range again, in other segments; `departs` as for [`data`](Snoop::data).
     fn see_sender_repair(&mut self, start: u64, end: u64, departs: Option<Time>) {
         let starts: Vec<u64> = self.cache.overlapping(start, end).map(|it| it.0).collect();

@@ -165,6 +165,8 @@ impl Snoop {
         };
         let arrived = arrived.map(|(_, it)| it).filter(|it| counts(it));
         let newest = arrived.map(|it| it.departed).max();
+        // What was in front of it in the own queue may have been dropped: it has left sooner than was foretold.
+        let newest = newest.map(|at| at.min(now.saturating_sub(base)));
         self.newest_delivered.max(newest.unwrap_or(0))
     }
 

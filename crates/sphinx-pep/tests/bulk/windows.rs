@@ -12,9 +12,10 @@ use super::{ISN, MS, PAYLOAD, Time, common::Segment, number};
 const SECOND: Time = 1000 * MS;
 /// Each way.
 const WAY: Time = 35 * MS;
-const SCALE: u8 = 7;
+/// That of a receiver which may have 32 MB.
+const SCALE: u8 = 10;
 /// Of the receiver, in its units.
-const WINDOW: u16 = 50_000;
+const WINDOW: u16 = 6_250;
 /// The first ports of the hosts that send, and of those that fetch.
 const UPLOADS: u16 = 40_000;
 const DOWNLOADS: u16 = 50_000;
@@ -197,7 +198,8 @@ fn open(agent: &mut Watched, now: Time, of: usize) {
         sequence: ISN,
         window: 65_535,
         scale: Some(SCALE),
-        mss: Some(1460),
+        // Timestamps take 12 bytes of it.
+        mss: Some(PAYLOAD as u16 + 12),
         timestamps: Some(((now / MS) as u32, 0)),
         ..Segment::default()
     };

@@ -114,10 +114,19 @@ pub(super) fn sides(
             return Ok((host.clone(), sources, destination));
         };
         let paths = paths.iter().map(|path| printable(path.as_encoded_bytes()));
-        let here = format!("{}:", source.destination);
-        let paths = paths.map(|path| path.strip_prefix(&here).map_or(path.clone(), str::to_owned));
-        let line = ["sphx".to_owned()].into_iter().chain(written(words));
-        let line = shell_line(line.chain(paths));
+        let prefix = format!("{}:", source.destination);
+        let paths = paths.map(|path| {
+            path.strip_prefix(&prefix)
+                .map_or(path.clone(), str::to_owned)
+        });
+        let is_at_one = sources
+            .iter()
+            .all(|source| source.host.as_ref() == Some(host));
+        let line = match is_at_one {
+            true => written(here),
+            false => written(&[&["sphx"][..], words].concat()),
+        };
+        let line = shell_line(line.into_iter().chain(paths));
         return Err(fail_hint(
             ErrorKind::Usage,
             "both sides are at other machines",

@@ -1,21 +1,26 @@
 //! `sphx sync`: a copy that makes one directory the same as another.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use clap::Parser;
+use sphinx_transport::ErrorKind;
 
 use super::plan::{Job, sides};
 use super::{Asked, until_done};
 use crate::args::sync::SyncArgs;
+use crate::args::{Cli, Command};
 use crate::commands::Context;
-use crate::commands::retry::tell_how;
-use crate::failure::{Outcome, local_io, usage};
+use crate::commands::retry::{Retry, tell_how};
+use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::files::{Expected, OutputDir, Sync, SyncRequest, roots};
 use crate::ssh::Place;
 use crate::ssh::messages::{CopyRules, Named};
+use crate::text::{printable, shell_line};
 
 /// What the directory is called on the way that has no name at the other end.
 const CONTENTS: &[u8] = b"contents";
@@ -37,7 +42,10 @@ pub(crate) fn run(mut args: SyncArgs, context: &Context) -> Outcome<u8> {
     };
     let mut job = match destination.host {
         Some(_) => Job::Send {
-            roots: roots::synchronized(path(source.path), name, sync)?,
+            roots: match roots::no_directory(Path::new(OsStr::from_bytes(&source.path))) {
+                Some(shown) => return Err(no_directory(&shown)),
+                None => roots::synchronized(path(source.path), name, sync)?,
+            },
             destination: destination.path,
         },
         None => {
@@ -64,8 +72,42 @@ pub(crate) fn run(mut args: SyncArgs, context: &Context) -> Outcome<u8> {
         },
         sync: Some(request),
     };
-    let done = until_done(&asked, &mut job, args.retry, context);
-    tell_how(done, "synchronized", true, context)
+    let mut retry = Retry::new(args.retry);
+    let done = until_done(&asked, &mut job, &mut retry, context);
+    tell_how(done, "synchronized", retry.has_begun(), context)
+}
+
+/// One file where a directory has to be.
+pub(in crate::commands) fn no_directory(shown: &str) -> Failure {
+    let line = match Cli::try_parse().map(|cli| cli.command) {
+        Ok(Command::Sync(args)) => copy_line(&args),
+        _ => "sphx cp SRC DST".to_owned(),
+    };
+    fail_hint(
+        ErrorKind::Usage,
+        format!("{shown} is no directory"),
+        format!("one file is copied by cp, if it has changed: {line}"),
+    )
+}
+
+/// The line that copies what was to be synchronized.
+fn copy_line(args: &SyncArgs) -> String {
+    let SyncArgs {
+        ssh,
+        source,
+        destination,
+        ..
+    } = args;
+    let mut words = vec!["sphx".to_owned(), "cp".to_owned()];
+    let shown = |word: &OsString| printable(word.as_encoded_bytes());
+    if ssh.rsh != "ssh" {
+        words.extend(["-e".to_owned(), shown(&ssh.rsh)]);
+    }
+    if let Some(path) = &ssh.remote_sphx {
+        words.extend(["--remote-sphx".to_owned(), shown(path)]);
+    }
+    words.extend([shown(source), shown(destination)]);
+    shell_line(words)
 }
 
 fn request(args: &SyncArgs, source: &Place) -> Outcome<SyncRequest> {
@@ -74,7 +116,7 @@ fn request(args: &SyncArgs, source: &Place) -> Outcome<SyncRequest> {
         filter.push([b"- ", pattern.as_encoded_bytes()].concat());
     }
     if let Some(file) = &args.filter_from {
-        let shown = crate::text::printable(file.as_os_str().as_encoded_bytes());
+        let shown = printable(file.as_os_str().as_encoded_bytes());
         let rules = fs::read(file).map_err(|error| local_io("read", &shown, error))?;
         filter.extend(rules.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
     }

@@ -43,6 +43,11 @@ pub(super) fn install(args: &InstallArgs, context: &Context) -> Outcome<()> {
         return context.reporter.delivered("the unit");
     }
     let place = Place::of(args.root.as_deref())?;
+    if args.root.is_none() && !place.live {
+        let hint = "--print shows the unit, --root DIR installs it in the tree of another system";
+        let message = "systemd does not run here";
+        return Err(fail_hint(ErrorKind::LocalIo, message, hint));
+    }
     let before = fs::read_to_string(place.unit()).ok();
     place
         .write(&unit)
@@ -90,6 +95,8 @@ pub(super) fn uninstall(args: &UninstallArgs, context: &Context) -> Outcome<()> 
         reload()?;
         // A unit that had failed would be remembered. There may be nothing to forget.
         let _ = systemctl(&["reset-failed", UNIT]);
+    }
+    if args.root.is_none() {
         // Rules of an agent that was killed; those of another one that runs are its own.
         if control::ask("status").is_err_and(|error| error.kind() == Io::ConnectionRefused) {
             attach::clean().map_err(|error| local_io("remove", "the rules", error))?;
@@ -221,20 +228,18 @@ fn one_line(word: OsString) -> Outcome<String> {
 #[derive(Debug)]
 struct Place {
     root: PathBuf,
-    /// It is the machine that runs.
+    /// It is the machine that runs, and systemd runs there.
     live: bool,
 }
 
 impl Place {
     fn of(root: Option<&Path>) -> Outcome<Place> {
-        let live = root.is_none();
-        if live && !exists(Path::new("/run/systemd/system")) {
-            let hint =
-                "--print shows the unit, --root DIR installs it in the tree of another system";
-            let message = "systemd does not run here";
-            return Err(fail_hint(ErrorKind::LocalIo, message, hint));
-        }
+        let live = root.is_none() && exists(Path::new("/run/systemd/system"));
         let root = root.unwrap_or(Path::new("/")).to_owned();
+        if !root.is_dir() {
+            let message = format!("there is no directory {}", root.display());
+            return Err(fail(ErrorKind::LocalIo, message));
+        }
         Ok(Place { root, live })
     }
 

@@ -38,7 +38,13 @@ pub(super) fn run(args: &ReplayArgs, context: &Context) -> Outcome<()> {
         &args.mobile,
         &mut agent,
     )
-    .map_err(|error| failure(error, &name))?;
+    .map_err(|error| {
+        // Half a capture looks like one. What is no file is not ours to remove.
+        if args.output.is_file() {
+            let _ = std::fs::remove_file(&args.output);
+        }
+        failure(error, &name)
+    })?;
     while let Some(flow) = agent.poll_ended() {
         flow_event(&flow, context);
     }

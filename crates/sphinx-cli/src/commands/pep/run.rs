@@ -166,6 +166,12 @@ fn led(args: &RunArgs) -> Outcome<Led> {
         }
         (Attach::Tun, false) => {
             let wired = args.wired.clone();
+            if wired.iter().any(|name| name == args.wireless()) {
+                let name = args.wireless();
+                return Err(usage(format!(
+                    "--wired {name}: that is --wireless, behind which the mobile hosts are"
+                )));
+            }
             Ok(Led::Routed { wired })
         }
         (_, true) => Ok(Led::Interface),

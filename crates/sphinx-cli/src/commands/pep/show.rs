@@ -66,16 +66,32 @@ pub(super) fn set(args: &SetArgs, context: &Context) -> Outcome<()> {
 fn show(status: &Value, context: &Context) {
     for (name, value) in status.as_object().into_iter().flatten() {
         match value {
-            Value::Array(flows) => flows.iter().for_each(|flow| show_flow(flow, context)),
-            Value::Object(reasons) => {
-                for (reason, count) in reasons {
-                    let name = format!("{name} ({reason})");
-                    context.reporter.data(&format!("{name:<28} {count}"));
+            Value::Array(flows) if name == "newest_flows" => {
+                flows.iter().for_each(|flow| show_flow(flow, context));
+            }
+            Value::Object(parts) => {
+                for (part, value) in parts {
+                    let name = format!("{name} ({part})");
+                    let value = plain(value);
+                    context.reporter.data(&format!("{name:<28} {value}"));
                 }
             }
             Value::Number(number) if number.as_u64() == Some(0) => {}
-            value => context.reporter.data(&format!("{name:<28} {value}")),
+            value => context
+                .reporter
+                .data(&format!("{name:<28} {}", plain(value))),
         }
+    }
+}
+
+/// A value as people write it; what is not set is a dash.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        Value::Array(values) if values.is_empty() => "-".to_owned(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(", "),
+        value => value.to_string(),
     }
 }
 
@@ -134,4 +150,28 @@ pub(super) fn refused(error: io::Error) -> Failure {
         _ => format!("the agent does not answer: {error}"),
     };
     fail_hint(ErrorKind::LocalIo, message, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_shown_as_they_are_written() {
+        for (value, expected) in [
+            (json!("snoop:profile=sack"), "snoop:profile=sack"),
+            (json!(null), "-"),
+            (json!([]), "-"),
+            (
+                json!(["port 443", "host 10.0.0.0/8"]),
+                "port 443, host 10.0.0.0/8",
+            ),
+            (json!(7.5), "7.5"),
+            (json!(false), "false"),
+        ] {
+            assert_eq!(plain(&value), expected);
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Where UDP does not get through: in a network namespace with rules of its own.
 
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use super::server::Sshd;
@@ -89,6 +91,12 @@ fn without_udp_files_go_through_ssh() {
         scratch.assert_same(&format!("tree/{name}"), &format!("in/tree/{name}"));
         scratch.assert_same(&format!("tree/{name}"), &format!("back/{name}"));
     }
+    // So does a synchronization, both ways.
+    for (from, to) in both_ways(&scratch, "tree") {
+        let synced = run(&scratch, &sshd, &["sync", "--delete", &from, &to]).expect(0);
+        assert_eq!(synced.done()["carrier"], "ssh");
+    }
+    scratch.assert_same("tree/movie", "synced-back/movie");
     // Of a measurement over TCP nobody would learn anything.
     let measured = run(&scratch, &sshd, &["perf", "client", "ssh:127.0.0.1"]).expect(3);
     let hint = measured.error("unreachable")["hint"].to_string();
@@ -119,6 +127,36 @@ fn packets_may_be_lost() {
         assert_eq!(done.done()["bytes"], 10_000_000);
     }
     scratch.assert_same("movie", "back");
+    // And a tree, of which only a part has changed the second time.
+    scratch.file("tree/film", 10_000_000);
+    for changed in [0, 1] {
+        let film = fs::File::options()
+            .write(true)
+            .open(scratch.path("tree/film"));
+        film.unwrap()
+            .write_all_at(&[changed; 1000], 5_000_000)
+            .unwrap();
+        scratch.file(&format!("tree/sub/f{changed}"), 1000);
+        for (from, to) in both_ways(&scratch, "tree") {
+            let arguments = ["sync", "--delete", "--connect-timeout", "20s", &from, &to];
+            let done = run(&scratch, &sshd, &arguments).expect(0);
+            assert_eq!(done.done()["carrier"], "udp");
+            let reused = done.done()["bytes_reused"].as_u64().unwrap();
+            assert_eq!(reused > 9_000_000, changed == 1, "{reused}");
+        }
+        for name in ["film", "sub/f0"] {
+            scratch.assert_same(&format!("tree/{name}"), &format!("synced-back/{name}"));
+        }
+    }
+}
+
+/// From here to the other end, and from there back.
+fn both_ways(scratch: &Scratch, name: &str) -> [(String, String); 2] {
+    let remote = format!("{}/", there(scratch, "synced"));
+    [
+        (format!("{name}/"), remote.clone()),
+        (remote, "synced-back/".to_owned()),
+    ]
 }
 
 #[test]

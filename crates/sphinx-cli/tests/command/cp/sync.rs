@@ -313,8 +313,19 @@ fn contents_are_compared_where_that_is_asked_for() {
         .unwrap();
     scratch.file("in/same", 10_000);
     let to = there(&scratch, "in");
-    let quick = sync(&scratch, &sshd, &["src/f", &to]);
-    assert_eq!(quick.code, 2, "a file is no directory");
+    // A file is no directory, at either end.
+    let (from, onto) = (there(&scratch, "src/f"), there(&scratch, "in/f"));
+    for (arguments, hint) in [
+        (["src/f", &to], "src/f 127"),
+        ([&from, "in"], "sphx cp -e"),
+        (["src/", &onto], "name the directory"),
+        ([&to, "src/f"], "name the directory"),
+    ] {
+        let refused = sync(&scratch, &sshd, &[&["--delete"], &arguments[..]].concat()).expect(2);
+        let said = &refused.error("usage")["hint"];
+        assert!(said.to_string().contains(hint), "{said}");
+        sync(&scratch, &sshd, &[&["-n"], &arguments[..]].concat()).expect(2);
+    }
     let run = sync(&scratch, &sshd, &["-c", "src/", &to]).expect(0);
     scratch.assert_same("src/f", "in/f");
     assert_eq!(
@@ -363,7 +374,13 @@ fn what_cannot_have_been_meant_is_said() {
     for (arguments, reason) in [
         (&["src/", "dst/"][..], "rsync -a"),
         (&["a:x/", "b:y/"], "run it at one of them: ssh a 'sphx sync"),
-        (&["src/f", "a:x/"], "sphx cp"),
+        (&["h:x/", "h:y/"], "ssh h 'rsync -a x/ y/'"),
+        (&["--delete", "src/f", "a:x/"], "sphx cp src/f a:x/"),
+        (
+            &["-e", "ssh -p 1", "src/f", "a:x/"],
+            "sphx cp -e 'ssh -p 1' src/f a:x/",
+        ),
+        (&["a:x/", "src/f"], "src/f is no directory"),
         (&["--exclude", "[", "src/", "a:x/"], "without its ]"),
         (
             &["--filter-from", "src/f", "src/", "a:x/"],

@@ -19,6 +19,7 @@ pub(super) use self::{
 use super::{
     Check, Sheet, Studio,
     campaign::{self, Case},
+    claim::Sample,
     over_path::{Files, agent, carry, late_ms_max, told},
     paths::seeds,
     rdb::{GroupRun, Spread},
@@ -26,7 +27,6 @@ use super::{
 use crate::{
     path::{Carried, PathArgs},
     runner::ScenarioFailure,
-    stats::median,
 };
 
 /// Later than that, a packet has waited for the emulator instead of its link.
@@ -203,31 +203,34 @@ impl Design {
         let Some(runs) = runs else {
             return Ok(false);
         };
-        page::write(self, &runs, sheet)?;
+        page::write(self, &runs, sheet);
         Ok(true)
     }
 
-    /// The median of a number.
-    fn number(&self, runs: &[Run], (cell, variant, column): At) -> Option<f64> {
-        let column = self.columns.get(column)?;
+    /// A number of each run.
+    fn numbers(&self, runs: &[Run], (cell, variant, column): At) -> Sample {
+        let column = &self.columns[column];
         let these = runs
             .iter()
             .filter(|run| run.cell == cell && run.variant == variant);
-        median(these.filter_map(|run| run.number(column)))
+        Sample::of_seeds(these.filter_map(|run| Some((run.seed, run.number(column)?))))
     }
 
     fn check(&self, runs: &[Run], (claim, left, factor, right): &(&str, At, f64, At)) -> Check {
-        let of = |at: &At| self.number(runs, *at);
-        Check::at_least(claim, of(left), *factor, of(right))
+        let of = |at: &At| self.numbers(runs, *at);
+        Check::at_least(claim, &of(left), *factor, &of(right))
     }
 }
 
 impl Case for Mixed {
     type Run = Run;
 
-    fn name(&self) -> String {
-        let (cell, variant) = (self.cell.name, self.variant.name);
-        format!("{cell}, {variant}, seed {}", self.seed)
+    fn row(&self) -> String {
+        format!("{}, {}", self.cell.name, self.variant.name)
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
     }
 
     fn places(&self) -> usize {

@@ -3,17 +3,12 @@
 use sphinx_codes::svg::{Chart, Series, Style};
 
 use super::{Design, LATE_MS, Run, Spread, What};
-use crate::{
-    figures::{Sheet, paths::show},
-    runner::ScenarioFailure,
-    stats::interval,
+use crate::figures::{
+    Sheet,
+    curves::{in_interval, place},
 };
 
-pub(super) fn write(
-    design: &Design,
-    runs: &[Run],
-    sheet: &mut Sheet,
-) -> Result<(), ScenarioFailure> {
+pub(super) fn write(design: &Design, runs: &[Run], sheet: &mut Sheet) {
     let about = format!("{} {}", design.about, conditions(design, runs));
     sheet.title(design.title, &about);
     for cell in design.cells {
@@ -40,42 +35,31 @@ pub(super) fn write(
     if !design.remark.is_empty() {
         sheet.paragraph(design.remark);
     }
-    chart(design, runs, sheet)?;
+    chart(design, runs, sheet);
     for claim in design.claims {
         sheet.check(design.check(runs, claim));
     }
-    sheet.data("", &csv(runs))
+    sheet.data("", &csv(runs));
 }
 
 /// A median and its interval.
 fn number(design: &Design, runs: &[Run], at: (&'static str, &'static str, usize)) -> String {
-    let (cell, variant, column) = at;
-    let these = runs
-        .iter()
-        .filter(|run| run.cell == cell && run.variant == variant);
-    let values: Vec<f64> = these
-        .filter_map(|run| run.number(&design.columns[column]))
-        .collect();
-    let places = match design.columns[column].what {
+    let places = match design.columns[at.2].what {
         What::Goodput | What::Again | What::Jain => 2,
         What::Delivery(_) | What::Waiting(..) | What::Transit(_) | What::Delivered => 0,
     };
-    let middle = show(design.number(runs, at), places);
-    match interval(&values) {
-        Some((low, high)) => format!("{middle} ({low:.places$} to {high:.places$})"),
-        None => middle,
-    }
+    in_interval(&design.numbers(runs, at), places)
 }
 
 /// The first number of each variant, cell by cell.
-fn chart(design: &Design, runs: &[Run], sheet: &mut Sheet) -> Result<(), ScenarioFailure> {
+fn chart(design: &Design, runs: &[Run], sheet: &mut Sheet) {
     let series = design.variants.iter().map(|variant| {
-        let at = |(index, cell): (usize, &super::Cell)| {
-            let value = design.number(runs, (cell.name, variant.name, 0))?;
-            Some((index as f64 + 1.0, value))
-        };
-        let points = design.cells.iter().enumerate().filter_map(at).collect();
-        Series::new(variant.name, Style::Line, points)
+        let mut series = Series::new(variant.name, Style::Line, Vec::new());
+        for (index, cell) in design.cells.iter().enumerate() {
+            let sample = design.numbers(runs, (cell.name, variant.name, 0));
+            place(&mut series, index as f64 + 1.0, &sample);
+        }
+        series
     });
     let names = design.cells.iter().enumerate();
     let names: Vec<String> = names
@@ -90,12 +74,11 @@ fn chart(design: &Design, runs: &[Run], sheet: &mut Sheet) -> Result<(), Scenari
         is_y_logarithmic: false,
         series: series.collect(),
     };
-    sheet.chart("", &chart)
+    sheet.chart("", &chart);
 }
 
 /// How many seeds, and whether the emulator was in time.
 fn conditions(design: &Design, runs: &[Run]) -> String {
-    let seeds: std::collections::BTreeSet<u64> = runs.iter().map(|run| run.seed).collect();
     let latest = runs.iter().map(|run| run.late_ms_max).fold(0.0, f64::max);
     let late = runs.iter().filter(|run| run.late_ms_max > LATE_MS).count();
     let places = design.cells.iter().map(|cell| cell.places).max();
@@ -103,17 +86,39 @@ fn conditions(design: &Design, runs: &[Run]) -> String {
         fewer if fewer < design.at_once => format!(", {fewer} where they are fast"),
         _ => String::new(),
     };
-    let seeds = match seeds.len() {
-        1 => "One seed".to_owned(),
-        many => format!("Medians of {many} seeds, the same for all"),
-    };
     format!(
-        "{seeds}; {} paths at once{fast}. The latest packet of the emulator was {latest:.1} ms late; in {late} of {} runs one was more than \
+        "{}; {} paths at once{fast}. The latest packet of the emulator was {latest:.1} ms late; in {late} of {} runs one was more than \
          {LATE_MS:.0} ms late. Every run: `{}.ndjson`.",
+        seeds(design, runs),
         design.at_once,
         runs.len(),
         design.name
     )
+}
+
+/// How many seeds each variant has; a cell that was measured later may have fewer.
+fn seeds(design: &Design, runs: &[Run]) -> String {
+    let of = |cell: &super::Cell| {
+        let counts = design.variants.iter().map(|variant| {
+            let these = runs.iter();
+            let is_it = |run: &&Run| run.cell == cell.name && run.variant == variant.name;
+            these.filter(is_it).count()
+        });
+        counts.min().unwrap_or(0)
+    };
+    let mut cells: std::collections::BTreeMap<usize, Vec<&str>> = Default::default();
+    for cell in design.cells {
+        cells.entry(of(cell)).or_default().push(cell.name);
+    }
+    let most = cells.pop_last().map_or(0, |it| it.0);
+    let mut text = match most {
+        1 => "One seed".to_owned(),
+        many => format!("Medians of {many} seeds, the same for all"),
+    };
+    for (fewer, names) in cells.into_iter().rev() {
+        text += &format!("; {fewer} of: {}", names.join("; "));
+    }
+    text
 }
 
 /// Every group of every run, a line each.

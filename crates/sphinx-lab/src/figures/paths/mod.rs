@@ -12,11 +12,11 @@ pub(super) use self::{
     page::{csv, goodput_table, late_paragraph, seeds_text, show, sweep, worst},
     truth::Truth,
 };
-use super::{Figure, Sheet, Studio, campaign};
-use crate::{runner::ScenarioFailure, stats::median};
+use super::{Figure, Sheet, Studio, campaign, claim::Sample};
+use crate::runner::ScenarioFailure;
 
 const SEEDS: u64 = 10;
-const SEEDS_QUICK: u64 = 1;
+const SEEDS_QUICK: u64 = 3;
 /// Hardly any run takes longer, whatever its limit.
 const USUAL_MAX: Duration = Duration::from_secs(60);
 
@@ -147,10 +147,21 @@ pub(super) fn select<'a>(
     runs.iter().filter(wanted)
 }
 
+impl Run {
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// The goodput of each run in Mbit/s.
+pub(super) fn goodputs(runs: &[Run], path: &str, help: &str, sender: &str) -> Sample {
+    let these = select(runs, path, help, sender);
+    Sample::of_seeds(these.map(|run| (run.seed, run.goodput_mbit_s)))
+}
+
 /// The median goodput in Mbit/s.
 pub(super) fn goodput(runs: &[Run], path: &str, help: &str, sender: &str) -> Option<f64> {
-    let wanted = |run: &&Run| run.path == path && run.help == help && run.sender == sender;
-    median(runs.iter().filter(wanted).map(|run| run.goodput_mbit_s))
+    goodputs(runs, path, help, sender).median()
 }
 
 impl Experiment {
@@ -197,10 +208,14 @@ impl Experiment {
 impl campaign::Case for Case {
     type Run = Run;
 
-    fn name(&self) -> String {
+    fn row(&self) -> String {
         let words = [self.hops.name, self.help.name, self.sender.name];
         let words: Vec<&str> = words.into_iter().filter(|it| !it.is_empty()).collect();
-        format!("{}, seed {}", words.join(", "), self.seed)
+        words.join(", ")
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
     }
 
     fn is_of(&self, run: &Run) -> bool {

@@ -2,11 +2,15 @@
 
 use sphinx_codes::svg::{Chart, Series, Style};
 
-use super::{Experiment, Help, Hops, Run, Sender, goodput, select};
+use super::{Experiment, Help, Hops, Run, goodputs, select};
 use crate::{
-    figures::{Check, Sheet, sheet::markdown_table},
-    runner::ScenarioFailure,
-    stats::{interval, median},
+    figures::{
+        Check, Sheet,
+        claim::Sample,
+        curves::{in_interval, place},
+        sheet::markdown_table,
+    },
+    stats::median,
 };
 
 /// Later than that, a packet has waited for the emulator instead of its link.
@@ -80,11 +84,8 @@ pub(in crate::figures) fn goodput_table(
 
 /// A median goodput and its interval.
 fn cell<'a>(runs: impl Iterator<Item = &'a Run>) -> String {
-    let values: Vec<f64> = runs.map(|run| run.goodput_mbit_s).collect();
-    match (median(values.iter().copied()), interval(&values)) {
-        (Some(middle), Some((low, high))) => format!("{middle:.2} ({low:.2} to {high:.2})"),
-        (middle, _) => show(middle, 2),
-    }
+    let seeds = runs.map(|run| (run.seed, run.goodput_mbit_s));
+    in_interval(&Sample::of_seeds(seeds), 2)
 }
 
 /// For each sender, goodput of every help over every path, as a drawing and a table.
@@ -93,16 +94,18 @@ pub(in crate::figures) fn sweep(
     x_label: &str,
     runs: &[Run],
     sheet: &mut Sheet,
-) -> Result<(), ScenarioFailure> {
+) {
     for sender in experiment.senders {
         sheet.paragraph(&format!("## {}", sender.name));
         let series = experiment.helps.iter().map(|help| {
-            let at = |hops: &Hops| {
-                let value = goodput(runs, hops.name, help.name, sender.name);
-                Some((hops.x?, value?))
-            };
-            let points = experiment.paths.iter().filter_map(at).collect();
-            Series::new(help.name, Style::Line, points)
+            let mut series = Series::new(help.name, Style::Line, Vec::new());
+            for hops in experiment.paths {
+                if let Some(x) = hops.x {
+                    let sample = goodputs(runs, hops.name, help.name, sender.name);
+                    place(&mut series, x, &sample);
+                }
+            }
+            series
         });
         let chart = Chart {
             title: format!("Goodput, {}", sender.name),
@@ -117,7 +120,7 @@ pub(in crate::figures) fn sweep(
             .chars()
             .filter(|it| it.is_ascii_alphanumeric())
             .collect();
-        sheet.chart(&part.to_lowercase(), &chart)?;
+        sheet.chart(&part.to_lowercase(), &chart);
         sheet.summary(
             &header("Mbit/s", experiment.paths),
             &rows(experiment, |hops, help| {
@@ -133,7 +136,6 @@ pub(in crate::figures) fn sweep(
             }),
         ));
     }
-    Ok(())
 }
 
 fn header(what: &str, paths: &[Hops]) -> Vec<String> {
@@ -156,33 +158,17 @@ pub(in crate::figures) fn worst(
     claim: &str,
     (help, factor, base): (&str, f64, &str),
 ) -> Check {
-    let mut worst: Option<([f64; 2], &Hops, &Sender)> = None;
-    let ratio = |[helped, alone]: [f64; 2]| helped / alone;
-    for hops in experiment.paths {
-        for sender in experiment.senders {
-            let of = |help| goodput(runs, hops.name, help, sender.name);
-            if let (Some(helped), Some(alone)) = (of(help), of(base))
-                && worst.is_none_or(|(rates, ..)| helped / alone < ratio(rates))
-            {
-                worst = Some(([helped, alone], hops, sender));
-            }
-        }
-    }
-    Check {
-        claim: claim.to_owned(),
-        measured: match worst {
-            Some((rates, hops, sender)) => format!(
-                "{:.2}, {:.3} against {:.3}: {}, {}",
-                ratio(rates),
-                rates[0],
-                rates[1],
-                sender.name,
-                hops.name
-            ),
-            None => "–".to_owned(),
-        },
-        holds: worst.map(|(rates, ..)| ratio(rates) >= factor),
-    }
+    let places = experiment.paths.iter().flat_map(|hops| {
+        experiment.senders.iter().map(move |sender| {
+            let of = |help| goodputs(runs, hops.name, help, sender.name);
+            let place = match hops.name {
+                "" => sender.name.to_owned(),
+                name => format!("{}, {name}", sender.name),
+            };
+            (place, of(help), of(base))
+        })
+    });
+    Check::everywhere(claim, factor, places)
 }
 
 /// Every run, a line each.

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use sphinx_codes::svg::{Chart, Series, Style};
 
-use super::{PORT, Run, Thin, conditions, csv, of};
+use super::{PORT, Run, Thin, conditions, csv, each};
 use crate::{
     figures::{
         Check, Sheet, Studio, campaign,
+        claim::Sample,
         paths::{seeds, show},
     },
     runner::ScenarioFailure,
@@ -89,11 +90,14 @@ pub(in crate::figures) fn draw(
             .chain([spifl])
             .collect(),
     };
-    sheet.chart("", &chart)?;
+    sheet.chart("", &chart);
     let mut header = vec!["thin, %, by round trip".to_owned()];
     header.extend(RTTS_MS.map(|rtt| format!("{rtt} ms")));
     let rows = INTERVALS_MS.map(|interval| {
-        let cells = RTTS_MS.map(|rtt| show(thin(&runs, rtt, interval).map(|it| it * 100.0), 0));
+        let cells = RTTS_MS.map(|rtt| {
+            let share = thin(&runs, rtt, interval).median();
+            show(share.map(|it| it * 100.0), 0)
+        });
         [format!("every {interval} ms")]
             .into_iter()
             .chain(cells)
@@ -102,29 +106,27 @@ pub(in crate::figures) fn draw(
     sheet.summary(&header, &rows);
     let share = |interval: u64, best: fn(f64, f64) -> f64| {
         let shares = RTTS_MS.iter().filter(|rtt| **rtt >= 50);
-        shares
-            .filter_map(|rtt| thin(&runs, *rtt, interval))
-            .reduce(best)
+        Sample::fold(shares.map(|rtt| thin(&runs, *rtt, interval)), best)
     };
     sheet.check(Check::at_least(
         "every 30 ms, from 50 ms of round trip on: 0.95 of the segments are thin",
-        share(30, f64::min),
+        &share(30, f64::min),
         0.95,
-        Some(1.0),
+        &Sample::Exactly(1.0),
     ));
     sheet.check(Check::at_least(
         "every 5 ms, from 50 ms of round trip on: at most 0.1 are",
-        Some(0.1),
+        &Sample::Exactly(0.1),
         1.0,
-        share(5, f64::max),
+        &share(5, f64::max),
     ));
-    sheet.data("", &csv(&runs))?;
+    sheet.data("", &csv(&runs));
     Ok(true)
 }
 
 /// The share of segments that were thin to the agent.
-fn thin(runs: &[Run], rtt_ms: u64, interval_ms: u64) -> Option<f64> {
-    of(runs, (&cell(rtt_ms, interval_ms), VARIANT), |run| {
+fn thin(runs: &[Run], rtt_ms: u64, interval_ms: u64) -> Sample {
+    each(runs, (&cell(rtt_ms, interval_ms), VARIANT), |run| {
         let messages: u64 = run.groups.iter().map(|group| group.messages).sum();
         Some(run.agent?.thin as f64 / messages.max(1) as f64)
     })

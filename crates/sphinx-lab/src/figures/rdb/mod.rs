@@ -19,12 +19,10 @@ pub(super) use self::{
 use super::{
     Studio,
     campaign::Case,
+    claim::Sample,
     over_path::{Files, agent, carry, last, late_ms_max},
 };
-use crate::{
-    path::{Carried, Delays, GroupReport, PathArgs},
-    stats::median,
-};
+use crate::path::{Carried, Delays, GroupReport, PathArgs};
 
 /// Where the groups listen that an agent helps.
 const PORT: u16 = 7001;
@@ -158,8 +156,12 @@ impl Run {
 impl Case for Thin {
     type Run = Run;
 
-    fn name(&self) -> String {
-        format!("{}, {}, seed {}", self.cell, self.variant, self.seed)
+    fn row(&self) -> String {
+        format!("{}, {}", self.cell, self.variant)
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
     }
 
     fn is_of(&self, run: &Run) -> bool {
@@ -255,14 +257,16 @@ fn duration(cases: &[Thin], at_once: usize) -> Duration {
     sum / at_once as u32
 }
 
-/// The median over the seeds of a variant in a cell.
-fn of(
-    runs: &[Run],
-    (cell, variant): (&str, &str),
-    pick: impl Fn(&Run) -> Option<f64>,
-) -> Option<f64> {
+/// A number of each run of a variant in a cell.
+fn each(runs: &[Run], (cell, variant): (&str, &str), pick: impl Fn(&Run) -> Option<f64>) -> Sample {
     let wanted = |run: &&Run| run.cell == cell && run.variant == variant;
-    median(runs.iter().filter(wanted).filter_map(pick))
+    let these = runs.iter().filter(wanted);
+    Sample::of_seeds(these.filter_map(|run| Some((run.seed, pick(run)?))))
+}
+
+/// The median over the seeds of a variant in a cell.
+fn of(runs: &[Run], place: (&str, &str), pick: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+    each(runs, place, pick).median()
 }
 
 /// The distribution of a group's delays: medians of the seeds, percentile by percentile; share over milliseconds.
@@ -358,7 +362,7 @@ mod tests {
     use super::*;
 
     fn check(cases: &[Thin]) {
-        let names: BTreeSet<_> = cases.iter().map(Case::name).collect();
+        let names: BTreeSet<_> = cases.iter().map(|case| (case.row(), case.seed)).collect();
         assert_eq!(names.len(), cases.len());
         for case in cases {
             let mut settings = LinkSettings::default();
@@ -371,7 +375,7 @@ mod tests {
             let groups = case.groups.join(" ");
             // What has an agent has something for it to do.
             let helped = groups.contains(&format!("port={PORT}"));
-            assert!(helped || case.agent.is_none(), "{}", case.name());
+            assert!(helped || case.agent.is_none(), "{}", case.row());
         }
     }
 

@@ -1,0 +1,423 @@
+//! Claims, and what runs say of them.
+//!
+//! A claim is that one thing is so many times another. Runs are compared in pairs of one seed, and a claim holds if the 95 % interval
+//! of these ratios lies on its side as a whole: its end nearest to the claim decides.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{
+    Run,
+    stats::{Peaks, centre, median, paired_ratio, peaks},
+};
+
+/// What runs that belong together have in common: the link's seed, and which of several runs with it.
+pub(super) type Pairing = (u64, u32);
+
+/// A number of each run, or one that does not come from runs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Sample {
+    /// By what pairs the runs.
+    Runs(BTreeMap<Pairing, f64>),
+    /// A limit, or something that was computed.
+    Exactly(f64),
+}
+
+impl Sample {
+    /// Without the runs that have no such number.
+    pub(super) fn of_runs(values: impl IntoIterator<Item = (Pairing, f64)>) -> Sample {
+        let values = values.into_iter().filter(|(_, value)| !value.is_nan());
+        Sample::Runs(values.collect())
+    }
+
+    /// Of runs that differ in their seed only.
+    pub(super) fn of_seeds(values: impl IntoIterator<Item = (u64, f64)>) -> Sample {
+        Sample::of_runs(values.into_iter().map(|(seed, value)| ((seed, 0), value)))
+    }
+
+    /// Its middle.
+    pub(super) fn median(&self) -> Option<f64> {
+        match self {
+            Sample::Runs(values) => median(values.values().copied()),
+            Sample::Exactly(value) => Some(*value),
+        }
+    }
+
+    /// Its numbers.
+    pub(super) fn values(&self) -> Vec<f64> {
+        match self {
+            Sample::Runs(values) => values.values().copied().collect(),
+            Sample::Exactly(value) => vec![*value],
+        }
+    }
+
+    /// Whether they fall into two heaps.
+    pub(super) fn peaks(&self) -> Option<Peaks> {
+        peaks(&self.values())
+    }
+
+    /// Of each run something else.
+    pub(super) fn map(&self, with: impl Fn(f64) -> f64) -> Sample {
+        match self {
+            Sample::Runs(values) => Sample::of_runs(values.iter().map(|(at, it)| (*at, with(*it)))),
+            Sample::Exactly(value) => Sample::Exactly(with(*value)),
+        }
+    }
+
+    /// Of each pair something else.
+    pub(super) fn zip(&self, other: &Sample, with: impl Fn(f64, f64) -> f64) -> Sample {
+        let of_runs = |values: &BTreeMap<Pairing, f64>,
+                       pair: &dyn Fn(&Pairing, f64) -> Option<f64>| {
+            let paired = values
+                .iter()
+                .filter_map(|(at, it)| Some((*at, pair(at, *it)?)));
+            Sample::of_runs(paired)
+        };
+        match (self, other) {
+            (Sample::Exactly(one), Sample::Exactly(two)) => Sample::Exactly(with(*one, *two)),
+            (Sample::Exactly(one), Sample::Runs(runs)) => {
+                of_runs(runs, &|_, two| Some(with(*one, two)))
+            }
+            (Sample::Runs(runs), Sample::Exactly(two)) => {
+                of_runs(runs, &|_, one| Some(with(one, *two)))
+            }
+            (Sample::Runs(runs), Sample::Runs(others)) => {
+                of_runs(runs, &|at, one| Some(with(one, *others.get(at)?)))
+            }
+        }
+    }
+
+    /// Of the runs that all samples have, their numbers in one; nothing of no sample.
+    pub(super) fn fold(
+        samples: impl IntoIterator<Item = Sample>,
+        with: impl Fn(f64, f64) -> f64,
+    ) -> Sample {
+        let all = samples.into_iter();
+        let folded = all.reduce(|one, two| one.zip(&two, &with));
+        folded.unwrap_or(Sample::Runs(BTreeMap::new()))
+    }
+
+    fn pairs(&self, other: &Sample) -> Pairs {
+        let mut pairs = Vec::new();
+        let lefts = self.zip(other, |left, _| left);
+        let rights = self.zip(other, |_, right| right);
+        match (lefts, rights) {
+            (Sample::Runs(lefts), Sample::Runs(rights)) => {
+                pairs.extend(lefts.into_values().zip(rights.into_values()));
+                Pairs::Runs(pairs)
+            }
+            (left, right) => Pairs::Exactly(left.median(), right.median()),
+        }
+    }
+}
+
+enum Pairs {
+    Runs(Vec<(f64, f64)>),
+    Exactly(Option<f64>, Option<f64>),
+}
+
+/// A number of every run of some.
+pub(super) fn of_runs<'a>(
+    runs: impl Iterator<Item = &'a Run>,
+    pick: impl Fn(&Run) -> Option<f64>,
+) -> Sample {
+    Sample::of_runs(runs.filter_map(|run| Some(((run.seed, run.repetition), pick(run)?))))
+}
+
+/// What runs say of a claim; the greater, the worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Verdict {
+    /// Its interval lies on the claim's side.
+    #[serde(rename = "holds")]
+    Holds,
+    /// The claim's limit is within its interval, or there is none, as of one run.
+    #[serde(rename = "undecided")]
+    Undecided,
+    /// There are not the runs that it needs.
+    #[serde(rename = "not measured")]
+    NotMeasured,
+    /// Its interval lies on the other side.
+    #[serde(rename = "does not hold")]
+    Fails,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Verdict::Holds => "holds",
+            Verdict::Undecided => "undecided",
+            Verdict::NotMeasured => "not measured",
+            Verdict::Fails => "does not hold",
+        }
+    }
+
+    /// Of a published sentence, in words.
+    pub(super) fn of_a_sentence(self) -> &'static str {
+        match self {
+            Verdict::Holds => "reproduced",
+            Verdict::Undecided => "undecided",
+            Verdict::NotMeasured => "not measured",
+            Verdict::Fails => "contradicted",
+        }
+    }
+
+    /// Whether something is known to be above a limit.
+    fn of_limit(limit: f64, interval: Option<(f64, f64)>) -> Verdict {
+        match interval {
+            Some((low, _)) if low >= limit => Verdict::Holds,
+            Some((_, high)) if high < limit => Verdict::Fails,
+            _ => Verdict::Undecided,
+        }
+    }
+}
+
+/// A claim that was looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// What is claimed.
+    pub claim: String,
+    /// The numbers, in words.
+    pub measured: String,
+    /// What they say of it.
+    pub verdict: Verdict,
+}
+
+/// What becomes of one comparison.
+struct Compared {
+    verdict: Verdict,
+    /// In words.
+    text: String,
+    /// How far the near end is above the limit, so that the worst of several is the lowest.
+    margin: f64,
+}
+
+impl Check {
+    /// Claims that `left` is at least `factor` times `right`.
+    pub(super) fn at_least(claim: &str, left: &Sample, factor: f64, right: &Sample) -> Check {
+        let compared = compare(left, factor, right);
+        Check {
+            claim: claim.to_owned(),
+            measured: compared.text,
+            verdict: compared.verdict,
+        }
+    }
+
+    /// Claims that everywhere the first is at least `factor` times the second; tells of the worst place.
+    pub(super) fn everywhere(
+        claim: &str,
+        factor: f64,
+        places: impl IntoIterator<Item = (String, Sample, Sample)>,
+    ) -> Check {
+        let mut verdict = None::<Verdict>;
+        let mut worst: Option<(f64, String)> = None;
+        let (mut count, mut undecided) = (0, 0);
+        for (place, left, right) in places {
+            let one = compare(&left, factor, &right);
+            verdict = Some(verdict.map_or(one.verdict, |so_far| so_far.max(one.verdict)));
+            count += 1;
+            undecided += usize::from(one.verdict == Verdict::Undecided);
+            if worst
+                .as_ref()
+                .is_none_or(|(margin, _)| one.margin < *margin)
+            {
+                worst = Some((one.margin, format!("{place}: {}", one.text)));
+            }
+        }
+        let worst = worst.map_or("–".to_owned(), |(_, text)| text);
+        let undecided = match undecided {
+            0 => String::new(),
+            some => format!("; undecided in {some} of {count} places"),
+        };
+        Check {
+            claim: claim.to_owned(),
+            measured: format!("{worst}{undecided}"),
+            verdict: verdict.unwrap_or(Verdict::NotMeasured),
+        }
+    }
+}
+
+fn compare(left: &Sample, factor: f64, right: &Sample) -> Compared {
+    let show = |value: Option<f64>| value.map_or("–".to_owned(), number);
+    let sides = format!("{} against {}", show(left.median()), show(right.median()));
+    let pairs = match left.pairs(right) {
+        Pairs::Exactly(left, right) => {
+            let verdict = match left.zip(right) {
+                Some((left, right)) if left >= factor * right => Verdict::Holds,
+                Some(_) => Verdict::Fails,
+                None => Verdict::NotMeasured,
+            };
+            let margin = left
+                .zip(right)
+                .map_or(f64::NEG_INFINITY, |(left, right)| left / right / factor);
+            return Compared {
+                verdict,
+                text: sides,
+                margin,
+            };
+        }
+        Pairs::Runs(pairs) => pairs,
+    };
+    if pairs.is_empty() {
+        return Compared {
+            verdict: Verdict::NotMeasured,
+            text: sides,
+            margin: f64::NEG_INFINITY,
+        };
+    }
+    let count = match pairs.len() {
+        1 => "one pair".to_owned(),
+        count => format!("{count} pairs"),
+    };
+    let between = |interval: Option<(f64, f64)>| match interval {
+        Some((low, high)) => format!(" ({} to {}, {count})", number(low), number(high)),
+        None => format!(" ({count})"),
+    };
+    if let Some(ratio) = paired_ratio(&pairs) {
+        return Compared {
+            verdict: Verdict::of_limit(factor, ratio.interval),
+            text: format!(
+                "{sides}: {} times{}",
+                number(ratio.middle),
+                between(ratio.interval)
+            ),
+            margin: ratio.interval.map_or(ratio.middle, |(low, _)| low) / factor,
+        };
+    }
+    // What is nothing, or less, has no ratio.
+    let above: Vec<f64> = pairs
+        .iter()
+        .map(|(left, right)| left - factor * right)
+        .collect();
+    let (middle, interval) = centre(&above).unwrap_or((f64::NAN, None));
+    Compared {
+        verdict: Verdict::of_limit(0.0, interval),
+        text: format!(
+            "{sides}: {} more than claimed{}",
+            number(middle),
+            between(interval)
+        ),
+        margin: interval.map_or(middle, |(low, _)| low),
+    }
+}
+
+/// With three digits at least, none of them behind the point for large ones.
+fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        large if large >= 1000.0 => format!("{value:.0}"),
+        large if large >= 100.0 => format!("{value:.1}"),
+        large if large >= 0.1 => format!("{value:.3}")
+            .trim_end_matches('0')
+            .trim_end_matches('.')
+            .to_owned(),
+        _ => format!("{value:.5}")
+            .trim_end_matches('0')
+            .trim_end_matches('.')
+            .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seeds(values: &[f64]) -> Sample {
+        Sample::of_seeds((1..).zip(values.iter().copied()))
+    }
+
+    fn verdict(left: &Sample, factor: f64, right: &Sample) -> Verdict {
+        Check::at_least("", left, factor, right).verdict
+    }
+
+    const TEN: [f64; 10] = [10.0, 10.1, 9.9, 10.2, 9.8, 10.0, 10.3, 9.7, 10.1, 9.9];
+
+    #[test]
+    fn the_near_end_decides() {
+        let (left, right) = (seeds(&TEN), Sample::Exactly(1.0));
+        assert_eq!(verdict(&left, 9.0, &right), Verdict::Holds);
+        // The median is above, its interval is not.
+        assert_eq!(verdict(&left, 9.99, &right), Verdict::Undecided);
+        assert_eq!(verdict(&left, 11.0, &right), Verdict::Fails);
+        let check = Check::at_least("c", &left, 9.0, &right);
+        assert!(check.measured.ends_with("10 pairs)"), "{}", check.measured);
+    }
+
+    #[test]
+    fn one_run_decides_nothing() {
+        assert_eq!(
+            verdict(&seeds(&[500.0]), 5.0, &seeds(&[1.0])),
+            Verdict::Undecided
+        );
+    }
+
+    #[test]
+    fn both_sides_have_to_be_measured() {
+        assert_eq!(
+            verdict(&seeds(&[]), 5.0, &seeds(&TEN)),
+            Verdict::NotMeasured
+        );
+        let other_seeds = Sample::of_seeds([(100, 1.0), (101, 1.0)]);
+        assert_eq!(
+            verdict(&seeds(&TEN), 5.0, &other_seeds),
+            Verdict::NotMeasured
+        );
+    }
+
+    #[test]
+    fn runs_are_compared_with_those_of_their_seed() {
+        // Seeds differ by more than what is compared.
+        let links: Vec<f64> = (1..=10).map(f64::from).collect();
+        let better: Vec<f64> = links.iter().map(|it| it * 1.02).collect();
+        assert_eq!(
+            verdict(&seeds(&better), 1.01, &seeds(&links)),
+            Verdict::Holds
+        );
+        let shuffled: Vec<f64> = better.iter().rev().copied().collect();
+        assert_eq!(
+            verdict(&seeds(&shuffled), 1.01, &seeds(&links)),
+            Verdict::Undecided
+        );
+    }
+
+    #[test]
+    fn what_is_nothing_is_compared_by_differences() {
+        let stalls = seeds(&[9.0, 11.0, 10.0]);
+        let none = seeds(&[0.0, 0.0, 0.0]);
+        assert_eq!(verdict(&stalls, 2.0, &none), Verdict::Holds);
+        assert_eq!(verdict(&none, 1.0, &stalls), Verdict::Fails);
+        assert_eq!(verdict(&none, 1.0, &none), Verdict::Holds);
+    }
+
+    #[test]
+    fn computed_numbers_need_no_interval() {
+        let exactly = Sample::Exactly;
+        assert_eq!(verdict(&exactly(3.0), 1.5, &exactly(2.0)), Verdict::Holds);
+        assert_eq!(verdict(&exactly(2.9), 1.5, &exactly(2.0)), Verdict::Fails);
+    }
+
+    #[test]
+    fn the_worst_place_counts() {
+        let places = |factor| {
+            let place = |name: &str, by: f64| {
+                let sample = seeds(&TEN).map(|it| it * by);
+                (name.to_owned(), sample, seeds(&TEN))
+            };
+            Check::everywhere(
+                "",
+                factor,
+                [place("a", 1.5), place("b", 1.1), place("c", 1.3)],
+            )
+        };
+        assert_eq!(places(1.0).verdict, Verdict::Holds);
+        assert!(
+            places(1.0).measured.starts_with("b: "),
+            "{}",
+            places(1.0).measured
+        );
+        assert_eq!(places(1.2).verdict, Verdict::Fails);
+        let none = Check::everywhere("", 1.0, []);
+        assert_eq!(none.verdict, Verdict::NotMeasured);
+    }
+}
