@@ -240,7 +240,7 @@ pub fn render(chart: &Chart) -> String {
         if series.name.is_empty() {
             continue;
         }
-        let at = TOP + 20.0 * named as f64 + 8.0;
+        let at = TOP + 20.0 * f64::from(named) + 8.0;
         named += 1;
         let sample = [(right + 14.0, at), (right + 42.0, at)];
         let sample = if series.style == Style::Marks {

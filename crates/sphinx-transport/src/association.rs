@@ -258,9 +258,11 @@ impl Association {
             inner.close_answered = true;
             news = true;
         }
-        let then = |at| clock.checked_sub(Duration::from_nanos(now.saturating_sub(at)));
-        inner.heard_at = then(core.last_received());
-        inner.asked_at = core.asked_at().and_then(then);
+        let [heard_at, asked_at] = [Some(core.last_received()), core.asked_at()].map(|at| {
+            let ago = Duration::from_nanos(now.saturating_sub(at?));
+            clock.checked_sub(ago)
+        });
+        (inner.heard_at, inner.asked_at) = (heard_at, asked_at);
         if now >= self.stats_at || news {
             self.stats_at = now + STATS_INTERVAL;
             self.publish(&mut inner);

@@ -1112,9 +1112,9 @@ fn a_connection_survives_the_death_of_the_agent_and_its_return() {
             scene.transfer(address, 100_000, || ());
             // Where systemd runs, an agent may be installed on this machine.
             if address.is_ipv6() && !Path::new("/run/systemd/system").exists() {
-                let uninstall = ["pep", "uninstall", "--json"];
-                let start = || Running::start(&scratch, &uninstall, &[]);
-                scene.middle.run(start).expect("a thread").end().expect(0);
+                let uninstall = || printed(&scratch, &["pep", "uninstall"]);
+                let (code, _, errors) = scene.middle.run(uninstall).expect("a thread");
+                assert_eq!(code, 0, "{errors}");
                 assert!(!scene.rules().contains("7749"), "{}", scene.rules());
             }
         }

@@ -131,8 +131,8 @@ impl Account {
         }
         // What is made in a hurry is not to be quoted, and may be of a working directory as it is.
         let is_changed =
-            |commit: &&Option<String>| commit.as_ref().is_none_or(|it| it.ends_with('+'));
-        if standard != Standard::Quick && commits.iter().any(|commit| is_changed(commit)) {
+            |commit: &Option<String>| commit.as_ref().is_none_or(|it| it.ends_with('+'));
+        if standard != Standard::Quick && commits.iter().copied().any(is_changed) {
             faults.push("what was measured is no commit of this repository".to_owned());
         }
         // By the number of seeds that there are, and are wanted, and whether the emulator is to blame.

@@ -279,9 +279,10 @@ fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scen
             codes.push(code);
         }
     }
-    let directions: [(&str, fn(&Timed) -> f64); 2] =
-        [("encode", |it| it.encode_us), ("decode", |it| it.decode_us)];
-    for (verb, pick) in directions {
+    type Pick = fn(&Timed) -> f64;
+    let encode: Pick = |it| it.encode_us;
+    let decode: Pick = |it| it.decode_us;
+    for (verb, pick) in [("encode", encode), ("decode", decode)] {
         let chart = chart(&runs, &keys, &codes, (verb, pick));
         sheet.chart(verb, &chart);
         sheet.data(verb, &every_round(&runs, pick, verb));

@@ -179,12 +179,12 @@ fn checks(runs: &[Run], sheet: &mut Sheet) {
         });
         Sample::of_seeds(shares)
     };
-    let shares: [(&str, fn(&Truth) -> Option<f64>); 3] = [
-        ("precision", Truth::precision),
+    type Share = fn(&Truth) -> Option<f64>;
+    for (what, share) in [
+        ("precision", Truth::precision as Share),
         ("recall", Truth::recall),
         ("recall apart from drops", Truth::recall_apart),
-    ];
-    for (what, share) in shares {
+    ] {
         sheet.check(Check::at_least(
             &format!("the {what} of all reports is {RIGHT} at least"),
             &of_seeds(share),

@@ -38,6 +38,8 @@ mod sampler;
 mod scavenger;
 mod startup;
 #[cfg(test)]
+mod testbbr;
+#[cfg(test)]
 mod testflows;
 #[cfg(test)]
 mod tests;

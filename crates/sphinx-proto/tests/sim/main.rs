@@ -8,6 +8,7 @@ mod bulk;
 mod codes;
 mod ending;
 mod faults;
+mod goals;
 mod hostile;
 mod icm;
 mod jitter;
