@@ -291,7 +291,12 @@ impl Runner<'_> {
                     seed,
                     repetition,
                 };
-                if let Some(run) = self.record.known.remove(&job.key()) {
+                let key = job.key();
+                // Earlier calls have left these out: they are told of, as when pages are drawn from the file.
+                group
+                    .runs
+                    .extend(self.record.starved.remove(&key).into_iter().flatten());
+                if let Some(run) = self.record.known.remove(&key) {
                     group.runs.push(run);
                 } else if let Err(reason) = Experiment::check(cell, contestant) {
                     let reason = format!("{MISSING}{reason}");
@@ -404,6 +409,7 @@ struct Record {
     environment: Environment,
     lines: Option<JsonLines>,
     known: HashMap<Key, Run>,
+    starved: HashMap<Key, Vec<Run>>,
 }
 
 impl Record {
@@ -415,6 +421,7 @@ impl Record {
                 environment: Environment::default(),
                 lines: None,
                 known: HashMap::new(),
+                starved: HashMap::new(),
             });
         };
         let opened = JsonLines::open(path).map_err(|error| ScenarioFailure::File {
@@ -422,18 +429,24 @@ impl Record {
             error,
         })?;
         let (lines, recorded) = opened;
-        let usable = (recorded.runs)
-            .into_iter()
-            .filter(|run| run.validity != Validity::Starved && run.made.commit == made.commit);
-        let known = usable.map(|run| {
+        let (mut known, mut starved) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
+        for run in recorded.runs {
+            if run.made.commit != made.commit {
+                continue;
+            }
             let name = format!("{} {}", run.cell, run.contestant);
             let (description, settings) = (run.description.clone(), run.settings.clone());
-            ((name, description, settings, run.seed, run.repetition), run)
-        });
+            let key = (name, description, settings, run.seed, run.repetition);
+            match run.validity {
+                Validity::Starved => starved.entry(key).or_default().push(run),
+                _ => drop(known.insert(key, run)),
+            }
+        }
         Ok(Record {
             path: path.to_owned(),
             environment: recorded.environment,
-            known: known.collect(),
+            known,
+            starved,
             lines: Some(lines),
         })
     }

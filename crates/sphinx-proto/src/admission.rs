@@ -19,6 +19,9 @@ const BLOCK_SYMBOLS_MIN: u64 = 32;
 const BLOCKS_PER_WINDOW: u64 = 8;
 /// … and of every stream.
 const BLOCKS_PER_STREAM: u64 = 4;
+/// Full blocks that fit a window where a path is slow, if they have so many symbols then.
+const BLOCKS_OF_UNEVEN_PATHS: u64 = 24;
+const UNEVEN_SYMBOLS_MIN: u64 = 4;
 /// Smallest symbol of a block that is made to fit what is left of the window.
 const PART_SYMBOL_MIN: u64 = 64;
 /// Smallest send window.
@@ -38,6 +41,8 @@ pub(crate) struct Capacity {
     pub(crate) cwnd: u64,
     /// The highest loss rate.
     pub(crate) plr: f64,
+    /// One of them is slow: it carries blocks of its own.
+    pub(crate) is_uneven: bool,
 }
 
 impl Capacity {
@@ -48,6 +53,7 @@ impl Capacity {
             rate: path.cc().pacing_rate(),
             cwnd: path.cc().cwnd(),
             plr: path.monitor().plr(),
+            is_uneven: false,
         }
     }
 }
@@ -86,14 +92,23 @@ impl Admission {
         // every stream.
         let window = sender.streams().window().min(self.send_window);
         let streams = streams.max(sender.streams().holders());
+        let most_of = |blocks: u64| {
+            let most = (window / blocks).saturating_sub(BLOCK_OVERHEAD);
+            most / u64::from(symbol_len)
+        };
         let blocks = BLOCKS_PER_WINDOW.max(BLOCKS_PER_STREAM * streams);
-        let most = (window / blocks).saturating_sub(BLOCK_OVERHEAD);
+        let mut most = most_of(blocks);
+        if capacity.is_uneven {
+            // Each path has blocks of its own under way, and what they hold until they are whole is not for others.
+            most = most.min(most_of(BLOCKS_OF_UNEVEN_PATHS).max(UNEVEN_SYMBOLS_MIN));
+        }
         let mut n = per_block
             .clamp(BLOCK_SYMBOLS_MIN, u64::from(most_symbols))
-            .min(most / u64::from(symbol_len))
+            .min(most)
             .max(1) as u16;
         // What streams that nobody reads leave of the window is for the blocks of the others.
-        while n > 1 && sender.streams().common_left() < 2 * block_cost(n, symbol_len) {
+        let is_alone = !sender.waiting().is_empty() && sender.streams().holders() <= 1;
+        while n > 1 && !is_alone && sender.streams().common_left() < 2 * block_cost(n, symbol_len) {
             n /= 2;
         }
         (n, symbol_len)
@@ -124,6 +139,55 @@ impl Admission {
         }
     }
 
+    /// Whether a block of this stream may be handed over that may wait until the peer has room for it, if so many bytes may.
+    ///
+    /// A stream that is alone fills these whatever its share of the window is; of others each has what its share has room for, so
+    /// that one that is not read does not hold them up.
+    pub(crate) fn room_ahead(
+        &self,
+        sender: &Sender,
+        stream: StreamId,
+        (n, symbol_len): (u16, u16),
+        bytes: u64,
+    ) -> Room {
+        let cost = block_cost(n, symbol_len);
+        let (streams, waiting) = (sender.streams(), sender.waiting());
+        let (held, its) = (streams.held(stream), waiting.cost_of(stream));
+        let others_hold = streams.holders() > u64::from(held > 0);
+        let is_alone = !others_hold && waiting.are_only_of(stream);
+        if !is_alone && cost > streams.share_left(stream, its) {
+            let part = part(streams.share_left(stream, its), symbol_len);
+            return match part.filter(|_| held == 0 && its == 0) {
+                Some((n, symbol_len)) => Room::Part(n, symbol_len),
+                None => Room::HeldUp,
+            };
+        }
+        if waiting.bytes() >= bytes && (is_alone || its > 0) {
+            let first = waiting.iter().next();
+            let is_held = sender.blocks().unsent_before(Urgency::LEAST) == 0
+                && first.is_some_and(|block| !sender.has_room_for(block, u64::MAX));
+            return if is_held { Room::HeldUp } else { Room::Later };
+        }
+        let all = sender.blocks().open_cost() + waiting.cost();
+        match sender.blocks().has_room() && (all == 0 || all + cost <= self.send_window) {
+            true => Room::Whole,
+            false => Room::Later,
+        }
+    }
+
+    /// What may be on its way beside what is: bytes.
+    pub(crate) fn room_left(&self, sender: &Sender, capacity: Capacity) -> u64 {
+        match sender.blocks().open_cost() {
+            0 => u64::MAX,
+            open => self.send_window(capacity).saturating_sub(open),
+        }
+    }
+
+    /// Bytes that are handed over ahead of sending.
+    pub(crate) fn ahead(&self, capacity: Capacity) -> u64 {
+        bytes_in(capacity.rate, UNSENT_TIME).max(UNSENT_MIN)
+    }
+
     /// Whether some stream's block may be handed over. What is less urgent does not stand in its way: it would wait behind it.
     pub(crate) fn can_open(
         &self,
@@ -133,7 +197,7 @@ impl Admission {
         (n, symbol_len): (u16, u16),
     ) -> bool {
         let cost = block_cost(n, symbol_len);
-        let ahead = bytes_in(capacity.rate, UNSENT_TIME).max(UNSENT_MIN);
+        let ahead = self.ahead(capacity);
         let blocks = sender.blocks();
         let open = blocks.open_cost_before(urgency);
         // One block may go in any case; the next ones must fit the memory, which all on their way share.

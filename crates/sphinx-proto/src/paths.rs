@@ -9,9 +9,9 @@ use crate::admission::Capacity;
 use crate::config::{Config, Role};
 use crate::demand::Demand;
 use crate::ids::{LocalIds, PeerIds};
-use crate::path::{PATH, Path};
+use crate::path::{PATH, Path, SACK_DELAY_MAX};
 use crate::scheduler::{Duty, Scheduler};
-use crate::sender::Sender;
+use crate::sender::{Reach, Sender};
 use crate::types::{Tuple, Urgency};
 use crate::wire::{ConnectionId, Frame, PathStatus};
 use crate::{CidSequence, Nanos, PathId, Time};
@@ -25,6 +25,8 @@ pub const PATHS_MAX: usize = 8;
 /// repairs take the fast ones.
 const SLOW_PART: Nanos = 4;
 const SLOW_MIN: Nanos = 5_000_000;
+/// What faster paths carry in this time beyond a round trip is left to them of the peer's window: so much longer a loss holds up what is read.
+const RESERVE_TIME: Nanos = 5_000_000;
 
 /// What has been sent and received on a path.
 #[derive(Debug, Default)]
@@ -43,6 +45,8 @@ pub(crate) struct Lane {
     pub(crate) peer_ids: PeerIds,
     pub(crate) last_sent: Time,
     pub(crate) counts: Counts,
+    /// What has arrived on it is to be told on the fastest path too, where that is heard sooner.
+    is_untold: bool,
     /// What it is to be used for.
     policy: PathPolicy,
     /// Why it carries nothing although it may work; [`Paths::arrange`] looks.
@@ -59,6 +63,7 @@ impl Lane {
             scheduler: Scheduler::new(now),
             last_sent: now,
             counts: Counts::default(),
+            is_untold: false,
             policy: PathPolicy::default(),
             barred: None,
         }
@@ -276,6 +281,7 @@ impl Paths {
                     rate: all.rate.saturating_add(one.rate),
                     cwnd: all.cwnd.saturating_add(one.cwnd),
                     plr: all.plr.max(one.plr),
+                    is_uneven: false,
                 },
             });
         }
@@ -283,12 +289,99 @@ impl Paths {
         Capacity {
             rate: all.rate / copies,
             cwnd: all.cwnd / copies,
+            is_uneven: self.look_ahead(0).is_some(),
             ..all
         }
     }
 
-    /// What the path is for at present.
-    pub(crate) fn duty(&self, index: usize, sender: &Sender, demand: &Demand) -> Duty {
+    // ---- feedback ---------------------------------------------------------------------------------
+
+    /// The path at this place tells what has arrived on it. Where faster ones repair what is lost there, it is told on the fastest too: a loss is
+    /// known, and repaired, before the news of it could have come on its own path.
+    pub(crate) fn note_feedback(&mut self, now: Time, index: usize) {
+        if let Some(main) = self.told_on(index) {
+            self.lanes[index].is_untold = true;
+            self.lanes[main].path.want_sack(now);
+        }
+    }
+
+    /// Where what arrives on the path at this place is told too.
+    pub(crate) fn told_on(&self, index: usize) -> Option<usize> {
+        let is_repaired = matches!(self.bond, Bond::Aggregate | Bond::Cheapest);
+        if self.lanes.len() == 1 || !is_repaired || !self.lanes[index].is_chosen() {
+            return None;
+        }
+        self.reach(index, 0)?;
+        let main = self.main_index();
+        (main != index && self.lanes[main].is_chosen()).then_some(main)
+    }
+
+    /// Paths whose news the one at this place is to tell too, if that is the fastest.
+    pub(crate) fn untold(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
+        let is_main = self.lanes.len() > 1 && self.main_index() == index;
+        let untold = self
+            .lanes
+            .iter()
+            .enumerate()
+            .filter(|(_, lane)| lane.is_untold && is_main);
+        let untold: Vec<usize> = untold.map(|(other, _)| other).collect();
+        untold.into_iter()
+    }
+
+    /// Takes note that this has been told.
+    pub(crate) fn told(&mut self, index: usize) {
+        self.lanes[index].is_untold = false;
+    }
+
+    // ---- what each is for -------------------------------------------------------------------------
+
+    /// If it is slow: how much faster paths carry until what leaves here now has arrived. `room`: beside what is on its way.
+    fn reach(&self, index: usize, room: u64) -> Option<Reach> {
+        let lane = &self.lanes[index];
+        let rtt = lane.path.rtt().smoothed();
+        let (mut shortest, mut rate) = (rtt, 0_u64);
+        // Dear paths do what cheap ones cannot, and not the other way round.
+        let is_thrifty = self.bond == Bond::Cheapest;
+        let may_wait = |other: &&Lane| {
+            other.is_chosen() && (!is_thrifty || other.policy.cost <= lane.policy.cost)
+        };
+        for other in self.lanes.iter().filter(may_wait) {
+            let its = other.path.rtt().smoothed();
+            if its < rtt {
+                shortest = shortest.min(its);
+                rate = rate.saturating_add(other.path.cc().bandwidth_estimate());
+            }
+        }
+        let lag = rtt - shortest;
+        if lag <= (shortest / SLOW_PART).max(SLOW_MIN) {
+            return None;
+        }
+        let reserve = u128::from(rate) * u128::from(shortest + RESERVE_TIME) / 1_000_000_000;
+        Some(Reach {
+            lag,
+            repair: shortest + SACK_DELAY_MAX,
+            plr: lane.path.monitor().plr(),
+            symbol: u64::from(lane.path.mtu()),
+            faster: rate,
+            own: lane.path.cc().bandwidth_estimate(),
+            reserve: u64::try_from(reserve).unwrap_or(u64::MAX),
+            room,
+            is_behind: false,
+        })
+    }
+
+    /// What has to be handed over ahead for slow paths to find what they are to carry, in blocks of so many bytes; `None`: no path is slow.
+    pub(crate) fn look_ahead(&self, block: u64) -> Option<u64> {
+        if self.lanes.len() == 1 || matches!(self.bond, Bond::Redundant { .. }) {
+            return None;
+        }
+        let chosen = (0..self.lanes.len()).filter(|index| self.lanes[*index].is_chosen());
+        let reaches = chosen.filter_map(|index| self.reach(index, 0));
+        reaches.map(|reach| reach.bytes(block)).max()
+    }
+
+    /// What the path is for at present; `room`: what may be on its way beside what is, bytes.
+    pub(crate) fn duty(&self, index: usize, sender: &Sender, demand: &Demand, room: u64) -> Duty {
         let lane = &self.lanes[index];
         if !lane.path.is_validated() {
             return Duty::Validation;
@@ -312,46 +405,29 @@ impl Paths {
         if self.is_spared(index, sender, demand) {
             return Duty::Rest;
         }
-        let rtt = lane.path.rtt().smoothed();
-        let (mut shortest, mut rate) = (rtt, 0_u64);
-        // Dear paths do what cheap ones cannot, and not the other way round.
-        let is_thrifty = self.bond == Bond::Cheapest;
-        let may_wait = |other: &&Lane| {
-            other.is_chosen() && (!is_thrifty || other.policy.cost <= lane.policy.cost)
-        };
-        for other in self.lanes.iter().filter(may_wait) {
-            let its = other.path.rtt().smoothed();
-            if its < rtt {
-                shortest = shortest.min(its);
-                rate = rate.saturating_add(other.path.cc().bandwidth_estimate());
-            }
-        }
-        let lag = rtt - shortest;
-        if lag <= (shortest / SLOW_PART).max(SLOW_MIN) {
+        let Some(mut reach) = self.reach(index, room) else {
             return Duty::All;
-        }
-        // What the faster paths carry until a symbol that leaves here now has arrived there: if that is all that may be sent, they
-        // would wait for this path.
-        let meanwhile = u128::from(rate) * u128::from(lag) / 1_000_000_000;
-        let unsent = sender.blocks().unsent_before(Urgency::LEAST);
+        };
+        // Of what is in no order it takes a part where faster paths could not send all that may be sent until it has arrived.
+        let unsent = sender.blocks().unsent_before(Urgency::LEAST) + sender.waiting().bytes();
         let left = match demand.backlog() {
             true => sender.streams().credit_left().saturating_add(unsent),
             false => unsent,
         };
-        if meanwhile >= u128::from(left) {
-            Duty::Rest
-        } else {
-            Duty::Fresh
+        reach.is_behind = reach.bytes(0) < left;
+        match sender.has_ahead(lane.id(), &reach) {
+            true => Duty::Ahead(reach),
+            false => Duty::Rest,
         }
     }
 
     /// What the path is doing.
     pub(crate) fn state(&self, index: usize, sender: &Sender, demand: &Demand) -> PathState {
         let lane = &self.lanes[index];
-        match self.duty(index, sender, demand) {
+        match self.duty(index, sender, demand, u64::MAX) {
             Duty::Validation => PathState::Validating,
-            Duty::All | Duty::Fresh if lane.path.is_suspect() => PathState::Suspect,
-            Duty::All | Duty::Fresh => PathState::Working,
+            Duty::All | Duty::Ahead(_) if lane.path.is_suspect() => PathState::Suspect,
+            Duty::All | Duty::Ahead(_) => PathState::Working,
             Duty::Rest if self.is_spared(index, sender, demand) => PathState::Dear,
             Duty::Rest => PathState::Resting,
             Duty::Standby => lane.barred.unwrap_or(PathState::Standby),

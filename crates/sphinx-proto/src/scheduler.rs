@@ -19,7 +19,7 @@ use crate::demand::Demand;
 use crate::numbers::{PacketNumber, WindowNumber};
 use crate::path::{Path, PathPacket, fragments_for};
 use crate::sc::LaneView;
-use crate::sender::Sender;
+use crate::sender::{Reach, Sender};
 use crate::session::BASE_DATAGRAM;
 use crate::types::{Urgency, block_cost};
 use crate::wire::{Fragment, OVERHEAD};
@@ -57,12 +57,12 @@ pub(crate) enum Next {
 }
 
 /// What a path is for at present. Where there is one path, it is for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Duty {
     /// Everything.
     All,
-    /// What has not been sent before: others repair sooner.
-    Fresh,
+    /// What has not been sent before, from so far behind what others send: these repair sooner.
+    Ahead(Reach),
     /// Feedback of its own packets: what it carried would be waited for.
     Rest,
     /// Feedback of its own packets: others are to be used.
@@ -75,7 +75,7 @@ pub(crate) enum Duty {
 
 impl Duty {
     fn sends_symbols(self) -> bool {
-        matches!(self, Self::All | Self::Fresh)
+        matches!(self, Self::All | Self::Ahead(_))
     }
 }
 
@@ -104,6 +104,8 @@ pub(crate) struct Scheduler {
     copies: VecDeque<SymbolChoice>,
     /// Rate control knows that there is nothing to send.
     app_limited_told: bool,
+    /// Something has left on this path ahead of its turn, since it last rested.
+    has_carried: bool,
     /// Since when the peer's window is all that keeps symbols from leaving, and how long it was before.
     held_since: Option<Time>,
     held_for: Nanos,
@@ -123,6 +125,13 @@ pub(crate) struct Sources<'a> {
     pub(crate) admission: &'a Admission,
 }
 
+impl Sources<'_> {
+    /// Whether data waits for window or credit.
+    fn has_backlog(&self) -> bool {
+        self.demand.backlog() || !self.sender.waiting().is_empty()
+    }
+}
+
 impl Scheduler {
     pub(crate) fn new(now: Time) -> Self {
         Self {
@@ -133,6 +142,7 @@ impl Scheduler {
             leaving: None,
             copies: VecDeque::new(),
             app_limited_told: false,
+            has_carried: false,
             held_since: None,
             held_for: 0,
         }
@@ -200,7 +210,7 @@ impl Scheduler {
     pub(crate) fn has_symbol(&self, sender: &Sender, duty: Duty) -> bool {
         let is_waiting = match duty {
             Duty::All => sender.has_symbol() || !self.copies.is_empty(),
-            Duty::Fresh => sender.blocks().has_unsent(),
+            Duty::Ahead(_) => true,
             Duty::Rest | Duty::Standby | Duty::Probes | Duty::Validation => false,
         };
         self.leaving.is_some() || is_waiting
@@ -278,7 +288,7 @@ impl Scheduler {
             return Some(part);
         }
         if sources.duty != Duty::All {
-            return self.next_fresh(now, sources);
+            return self.next_ahead(now, sources);
         }
         if let Some(mut copy) = self.next_copy(sources.sender) {
             self.goes_on(now);
@@ -302,14 +312,15 @@ impl Scheduler {
     }
 
     /// The next symbol of a path that does not carry repairs, if it carries any.
-    fn next_fresh(&mut self, now: Time, sources: &mut Sources<'_>) -> Option<Next> {
-        let fresh = match sources.duty.sends_symbols() {
-            true => sources.sender.next_fresh(now, sources.path),
-            false => None,
+    fn next_ahead(&mut self, now: Time, sources: &mut Sources<'_>) -> Option<Next> {
+        let next = match sources.duty {
+            Duty::Ahead(reach) => sources.sender.next_ahead(now, sources.path, &reach),
+            _ => None,
         };
-        let Some(mut choice) = fresh else {
+        let Some(mut choice) = next else {
             return self.nothing_left(now, sources);
         };
+        self.has_carried = true;
         self.goes_on(now);
         choice.last_of_flight = self.ends_flight(sources);
         self.leave(now, choice, sources)
@@ -354,8 +365,14 @@ impl Scheduler {
             return Some(Next::Control { ping: true, frames });
         }
         if sources.duty != Duty::All {
+            // A path that rests shows nothing of its rate; and no later packet would show what became of the last ones.
+            if std::mem::take(&mut self.has_carried) {
+                sources.path.on_app_limited(now);
+                self.ping = true;
+            }
             return None;
         }
+        let has_backlog = sources.has_backlog();
         let Sources {
             path,
             sender,
@@ -368,15 +385,14 @@ impl Scheduler {
         let shape = admission.block_shape(sender, capacity, 1);
         let held_up = demand.held_up().is_some();
         let cost = block_cost(shape.0, shape.1);
-        let is_held = demand.backlog() && (held_up || !sender.streams().has_credit(cost));
+        let is_held = has_backlog && (held_up || !sender.streams().has_credit(cost));
         if is_held {
             self.held_since.get_or_insert(now);
         } else {
             self.goes_on(now);
         }
-        let starved = !demand.backlog()
-            || held_up
-            || !admission.can_open(sender, capacity, Urgency::LEAST, shape);
+        let starved =
+            !has_backlog || held_up || !admission.can_open(sender, capacity, Urgency::LEAST, shape);
         if starved && !self.app_limited_told {
             self.app_limited_told = true;
             path.on_app_limited(now);
@@ -389,7 +405,7 @@ impl Scheduler {
     fn ends_flight(&mut self, sources: &Sources<'_>) -> bool {
         let is_last_probe = self.probes == 1;
         self.probes = self.probes.saturating_sub(1);
-        !sources.sender.has_symbol() && !sources.demand.backlog() || is_last_probe
+        !sources.sender.has_symbol() && !sources.has_backlog() || is_last_probe
     }
 
     /// The next part of a symbol that is too large for the path.
@@ -424,7 +440,7 @@ fn protect_tail(now: Time, sources: &mut Sources<'_>) {
     if sources.sender.has_symbol() {
         return;
     }
-    let idle = if sources.demand.backlog() {
+    let idle = if sources.has_backlog() {
         Idle::Window
     } else {
         Idle::Application

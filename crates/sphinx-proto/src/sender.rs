@@ -4,7 +4,7 @@ use sphinx_fec::CodeId;
 
 use crate::blocks::{
     Ahead, BlockStore, Compensation, Horizon, Idle, NewBlock, Protection, Redundancy, Rides,
-    SlidingWindow, SymbolChoice, Tail, WindowChoice,
+    SlidingWindow, SymbolChoice, Tail, TxBlock, Waiting, WaitingBlock, WindowChoice,
 };
 use crate::config::{Config, Profile};
 use crate::control_queue::ControlQueue;
@@ -17,6 +17,9 @@ use crate::{BlockId, Nanos, PacketNumber, PathId, Time, WindowNumber};
 
 /// Longest time that a repair waits for a packet to ride in; half a round trip if that is shorter.
 const RIDE_WAIT_MAX: Nanos = 25_000_000;
+
+/// What is awaited leaves such a part of the peer's window to other streams: less than these leave to it, a quarter of what is common.
+const AWAITED_LEAVES: u64 = 8;
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,6 +45,7 @@ pub(crate) struct Sender {
     bundle: u8,
     streams: SendStreams,
     blocks: BlockStore,
+    waiting: Waiting,
     compensation: Compensation,
     protection: Protection,
     window: SlidingWindow,
@@ -64,6 +68,7 @@ impl Sender {
             bundle: config.bundle.min(BUNDLE_MAX),
             streams: SendStreams::new(config.role, config.peer_window, config.peer_credit),
             blocks: BlockStore::default(),
+            waiting: Waiting::default(),
             compensation: Compensation::default(),
             protection: Protection::default(),
             window: SlidingWindow::default(),
@@ -93,16 +98,17 @@ impl Sender {
         self.redundancy.profile = profile;
     }
 
-    /// Takes a block of these parts.
+    /// Takes a block of these parts; whether it `may_wait` for room: if all of it is of one stream.
     pub(crate) fn submit(
         &mut self,
         slot: Slot,
         (n, symbol_len): (u16, u16),
         (tail, urgency): (bool, Urgency),
         parts: &[StreamPart],
+        may_wait: bool,
     ) {
-        self.streams.open(parts);
-        self.push(NewBlock {
+        self.streams.hand_over(parts);
+        let new = NewBlock {
             streams: parts.iter().map(|part| part.stream).collect(),
             slot,
             n,
@@ -110,7 +116,144 @@ impl Sender {
             tail,
             urgency,
             lifetime: None,
-        });
+        };
+        match *parts {
+            [part] if may_wait => self.waiting.push(WaitingBlock {
+                new,
+                part,
+                is_awaited: false,
+            }),
+            _ => {
+                self.streams.open(parts);
+                self.push(new);
+            }
+        }
+    }
+
+    // ---- blocks that wait for room ----------------------------------------------------------------
+
+    /// Blocks that have been handed over and have no place in the peer's window yet.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
+    /// Whether a block that waits may be on its way now, in its turn.
+    pub(crate) fn has_room_for(&self, block: &WaitingBlock, room: u64) -> bool {
+        let cost = block.part.cost;
+        let (streams, stream) = (&self.streams, block.part.stream);
+        // What is awaited is not held up by what others hold, else all that is behind it would be, for ever; and leaves these something, as
+        // nobody may read it. Nor is the first block of a stream held up, which was cut when there was more room.
+        let by_credit = match (block.is_awaited, streams.held(stream)) {
+            (_, 0) => streams.credit_left(),
+            (true, _) => {
+                let for_others = streams.window() / AWAITED_LEAVES;
+                streams.credit_left().saturating_sub(for_others)
+            }
+            (false, _) => 0,
+        };
+        let most = streams.most(stream).max(by_credit);
+        self.blocks.has_room() && cost <= room && cost <= most
+    }
+
+    /// Where the next block is that may be on its way in its turn. A stream that is not read does not hold the others up; those of one
+    /// stream leave in their order.
+    fn next_with_room(&self, room: u64) -> Option<usize> {
+        let mut held_up = Vec::new();
+        for (at, block) in self.waiting.iter().enumerate() {
+            let stream = block.part.stream;
+            if held_up.contains(&stream) {
+                continue;
+            }
+            if self.has_room_for(block, room) {
+                return Some(at);
+            }
+            held_up.push(stream);
+        }
+        None
+    }
+
+    fn open_waiting(&mut self, at: usize) -> Option<BlockId> {
+        let WaitingBlock { new, part, .. } = self.waiting.take(at)?;
+        self.streams.open(&[part]);
+        let sequence = self.blocks.next_sequence();
+        self.push(new);
+        Some(sequence)
+    }
+
+    /// Opens blocks in their turn, until so many bytes are to be sent, as long as there is room for them: `room`, beside what the peer
+    /// allows.
+    pub(crate) fn open_in_turn(&mut self, bytes: u64, room: u64) {
+        let mut room = room;
+        while !self.waiting.is_empty() && self.blocks.in_turn_bytes(bytes) < bytes {
+            let Some(at) = self.next_with_room(room) else {
+                return;
+            };
+            let opened = self.open_waiting(at);
+            let opened = opened.and_then(|sequence| self.blocks.get(sequence));
+            room = room.saturating_sub(opened.map_or(0, TxBlock::cost));
+        }
+    }
+
+    /// What a slow path is to carry next: what it has begun, or else the first block that will be needed when it has arrived there.
+    fn find_ahead(&self, path: PathId, reach: &Reach) -> Option<Place> {
+        if let Some(sequence) = self.blocks.carried_by(path) {
+            return Some(Place::Open(sequence));
+        }
+        let mut before = 0;
+        for (sequence, block, bytes) in self.blocks.in_turn() {
+            let is_untouched = block.sent_sources() == 0;
+            let is_needed = match block.lifetime {
+                // In no order.
+                Some(_) => reach.is_behind,
+                None => before >= reach.bytes(bytes),
+            };
+            if is_untouched && is_needed {
+                return Some(Place::Open(sequence));
+            }
+            before += bytes;
+        }
+        // Whatever this one takes of the window, what is before it must have room.
+        let mut reserve = reach.reserve;
+        for (at, block) in self.waiting.iter().enumerate() {
+            let cost = block.part.cost;
+            if before >= reach.bytes(block.bytes()) {
+                let has_room = self.blocks.has_room()
+                    && cost <= reach.room
+                    && cost + reserve <= self.streams.most(block.part.stream);
+                return has_room.then_some(Place::Waiting(at));
+            }
+            before += block.bytes();
+            reserve = reserve.max(cost);
+        }
+        None
+    }
+
+    /// Whether there is something for a slow path.
+    pub(crate) fn has_ahead(&self, path: PathId, reach: &Reach) -> bool {
+        self.find_ahead(path, reach).is_some()
+    }
+
+    /// The next symbol of a slow path.
+    pub(crate) fn next_ahead(
+        &mut self,
+        now: Time,
+        path: &Path,
+        reach: &Reach,
+    ) -> Option<SymbolChoice> {
+        let carrier = path.id();
+        let sequence = match self.find_ahead(carrier, reach)? {
+            Place::Open(sequence) => sequence,
+            Place::Waiting(at) => self.open_waiting(at)?,
+        };
+        if self.blocks.carried_by(carrier).is_none() {
+            self.blocks.carry(carrier, sequence);
+        }
+        self.next_source(now, path)
+    }
+
+    /// What slow paths have begun and these do not carry any more is for all of them.
+    pub(crate) fn carry_only_on(&mut self, may_carry: impl Fn(PathId) -> bool) {
+        self.blocks.carry_only_on(may_carry);
     }
 
     /// Takes a block of datagrams.
@@ -204,6 +347,11 @@ impl Sender {
         let Some(cost) = self.streams.reset(stream) else {
             return Vec::new();
         };
+        // The peer has not heard of these.
+        for WaitingBlock { new, part, .. } in self.waiting.take_stream(stream) {
+            self.streams.complete(&[part.stream]);
+            abandoned.push(new.slot);
+        }
         // A sliding window's repairs need the symbols of its blocks.
         let blocks = match self.redundancy.code {
             Some(CodeId::Window) => Vec::new(),
@@ -416,16 +564,11 @@ impl Sender {
         Some(choice)
     }
 
-    /// The next symbol that has not been sent before.
-    pub(crate) fn next_fresh(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
-        self.blocks
-            .has_unsent()
-            .then(|| self.next_source(now, path))?
-    }
-
     fn next_source(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
         let monitor = path.monitor();
-        let (choice, index) = self.blocks.next_source(self.redundancy, monitor)?;
+        let (choice, index) = self
+            .blocks
+            .next_source(self.redundancy, path.id(), monitor)?;
         self.counters.source += 1;
         if index + 1 == choice.n {
             self.protect_in_time(now, choice.sequence, path);
@@ -567,6 +710,48 @@ impl Sender {
             return most;
         }
         blocks.owe_probes(most, again, monitor.plr()).max(1)
+    }
+}
+
+/// Of a block that loses more symbols than this on the average the repair counts as part of its way.
+const LOST_LIKELY: f64 = 0.1;
+
+/// Where a block is.
+enum Place {
+    /// On its way.
+    Open(BlockId),
+    /// At this place of those that wait.
+    Waiting(usize),
+}
+
+/// How far behind what faster paths send a slow one begins, so that what it carries arrives when it is needed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Reach {
+    /// By how much later what leaves on it now arrives, and its repair, if a symbol is lost.
+    pub(crate) lag: Nanos,
+    pub(crate) repair: Nanos,
+    /// Symbols that are lost of those of so many bytes, for each.
+    pub(crate) plr: f64,
+    pub(crate) symbol: u64,
+    /// What faster paths carry, and what it carries itself, bytes per second.
+    pub(crate) faster: u64,
+    pub(crate) own: u64,
+    /// Of the peer's credit so much is left to faster paths, and all that may be on its way more.
+    pub(crate) reserve: u64,
+    pub(crate) room: u64,
+    /// More is to be sent than faster paths carry by then.
+    pub(crate) is_behind: bool,
+}
+
+impl Reach {
+    /// What faster paths carry until a block of so many bytes that begins here has arrived.
+    pub(crate) fn bytes(&self, block: u64) -> u64 {
+        let sending = u128::from(block) * 1_000_000_000 / u128::from(self.own.max(1));
+        let lost = block as f64 / self.symbol as f64 * self.plr;
+        let repair = if lost > LOST_LIKELY { self.repair } else { 0 };
+        let late = u128::from(self.lag + repair) + sending;
+        let bytes = u128::from(self.faster) * late / 1_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 }
 

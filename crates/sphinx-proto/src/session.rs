@@ -13,7 +13,7 @@ mod sending;
 
 use std::collections::VecDeque;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Capacity};
 use crate::blocks::Horizon;
 use crate::cc::{CcKind, time_for};
 use crate::config::{Config, PathMemory, Profile};
@@ -167,17 +167,34 @@ impl Session {
                 _ => Room::Later,
             };
         }
-        let room = self.admission.room_for(
-            &self.sender,
-            self.paths.capacity(),
-            (stream, urgency),
-            shape,
-        );
+        let capacity = self.paths.capacity();
+        let room = match self.look_ahead(shape, capacity) {
+            Some(bytes) => self
+                .admission
+                .room_ahead(&self.sender, stream, shape, bytes),
+            None => self
+                .admission
+                .room_for(&self.sender, capacity, (stream, urgency), shape),
+        };
         match room {
             Room::Whole | Room::Part(..) if !matches!(self.life, Life::Open) => Room::Later,
             Room::Whole | Room::Part(..) if !self.paper_has_room() => Room::Later,
             room => room,
         }
+    }
+
+    /// How many bytes may be handed over before the peer has room for them, in blocks of this shape: what faster paths send in the meantime if one
+    /// of them is slow, and what is handed over ahead of sending.
+    fn look_ahead(&self, (n, symbol_len): (u16, u16), capacity: Capacity) -> Option<u64> {
+        if self.sender.is_passive() {
+            return None;
+        }
+        let block = u64::from(n) * u64::from(symbol_len);
+        // Nothing overtakes what waits: it would take the room of what is before it.
+        let is_waiting = !self.sender.waiting().is_empty();
+        let behind = self.paths.look_ahead(block);
+        let behind = behind.or(is_waiting.then_some(0))?;
+        Some(behind.saturating_add(self.admission.ahead(capacity)))
     }
 
     /// Changes when a stream that is [held up](Room::HeldUp) may not be any more.
@@ -198,6 +215,7 @@ impl Session {
         }
         share_cost(block_cost(shape.0, shape.1), parts);
         matches!(self.life, Life::Open)
+            && self.sender.waiting().is_empty()
             && self.paper_has_room()
             && self
                 .admission
@@ -230,8 +248,11 @@ impl Session {
         for part in parts.iter() {
             self.receiver.begin(part.stream);
         }
+        let may_wait = self
+            .look_ahead((n, symbol_len), self.paths.capacity())
+            .is_some();
         self.sender
-            .submit(slot, (n, symbol_len), (tail, urgency), parts);
+            .submit(slot, (n, symbol_len), (tail, urgency), parts, may_wait);
         self.give_to_paper(slot, (n, symbol_len));
         self.give_to_sc(slot, (n, symbol_len));
     }
@@ -369,7 +390,9 @@ impl Session {
 
     /// Whether there is anything that the peer does not have.
     fn has_data(&self) -> bool {
-        self.demand.backlog() || self.sender.blocks().open_cost() > 0
+        self.demand.backlog()
+            || self.sender.blocks().open_cost() > 0
+            || !self.sender.waiting().is_empty()
     }
 
     /// Whether the peer has everything of the stream that was handed over.

@@ -66,7 +66,7 @@ impl Contestant for Quinn {
             self.congestion,
             match self.datagrams {
                 true => "messages are datagrams",
-                false => "a stream for each block or request",
+                false => "a stream for each block",
             }
         )
     }

@@ -15,6 +15,7 @@ mod riding;
 mod selector;
 mod sliding;
 mod store;
+mod waiting;
 
 use sphinx_fec::CodeId;
 
@@ -33,9 +34,8 @@ pub(crate) use riding::Rides;
 pub use selector::EPSILON;
 pub(crate) use sliding::{SlidingWindow, WindowChoice};
 use store::Demands;
-#[cfg(test)]
-pub(crate) use store::TxBlock;
-pub(crate) use store::{BlockStore, NewBlock, SymbolChoice};
+pub(crate) use store::{BlockStore, NewBlock, SymbolChoice, TxBlock};
+pub(crate) use waiting::{Waiting, WaitingBlock};
 
 /// How much is sent beyond the data, and when.
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,7 @@ use sphinx_fec::CodeId;
 use crate::config::Icm;
 use crate::path::Monitor;
 use crate::wire::{Bundle, Rider, SymbolId};
-use crate::{BlockId, Time};
+use crate::{BlockId, PathId, Time};
 
 use super::Redundancy;
 use super::coding;
@@ -65,10 +65,11 @@ impl BlockStore {
     pub(crate) fn next_source(
         &mut self,
         redundancy: Redundancy,
+        path: PathId,
         monitor: &Monitor,
     ) -> Option<(SymbolChoice, u16)> {
         let code = redundancy.code;
-        let (sequence, index) = self.take_source()?;
+        let (sequence, index) = self.take_source(path)?;
         let block = self.get_mut(sequence)?;
         let rateless = code.filter(|_| coding::is_rateless(code));
         let row = rateless.and_then(|code| coding::next_row(code, block, true, monitor.plr()));

@@ -81,11 +81,11 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::BlockId;
     use crate::blocks::store::Demands;
     use crate::blocks::{BlockStore, NewBlock};
     use crate::time::time;
     use crate::types::{Slot, Urgency};
+    use crate::{BlockId, PathId};
 
     const MS: Nanos = 1_000_000;
 
@@ -102,7 +102,7 @@ mod tests {
                 lifetime: None,
             };
             store.push(new, Demands::default());
-            store.take_source();
+            store.take_source(PathId::FIRST);
         }
         store
     }

@@ -6,7 +6,7 @@ use sphinx_fec::bits;
 
 use crate::types::{Lifetime, RepairMode, Slot, StreamId, Urgency, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
-use crate::{BlockId, Nanos, Time};
+use crate::{BlockId, Nanos, PathId, Time};
 
 use super::copied::Copied;
 
@@ -312,6 +312,8 @@ pub(crate) struct BlockStore {
     /// Sequences with unsent source symbols, the most urgent first, and the bytes of these, of each urgency.
     unsent: BTreeSet<(Urgency, BlockId)>,
     unsent_bytes: [u64; Urgency::LEVELS],
+    /// Blocks with unsent source symbols that slow paths carry, one for each path, ahead of their turn.
+    carried: Vec<(PathId, BlockId)>,
     /// Sequences of blocks that are owed repair, the most urgent first.
     owed: BTreeSet<(Urgency, BlockId)>,
     /// When to look whether a block is worth its window any longer, by time.
@@ -459,9 +461,66 @@ impl BlockStore {
         }
     }
 
-    /// The next source symbol that has not been sent: its block's sequence and its index. It counts as sent, and in flight.
-    pub(super) fn take_source(&mut self) -> Option<(BlockId, u16)> {
-        let &(urgency, sequence) = self.unsent.first()?;
+    // ---- what slow paths carry --------------------------------------------------------------------
+
+    /// The block that this path carries, if something of it is to be sent.
+    pub(crate) fn carried_by(&self, path: PathId) -> Option<BlockId> {
+        let carried = self.carried.iter().find(|(carrier, _)| *carrier == path);
+        carried.map(|(_, sequence)| *sequence)
+    }
+
+    /// From now on this path carries the block.
+    pub(crate) fn carry(&mut self, path: PathId, sequence: BlockId) {
+        self.carried.push((path, sequence));
+    }
+
+    /// What paths carry for which this does not hold is for all of them.
+    pub(crate) fn carry_only_on(&mut self, may_carry: impl Fn(PathId) -> bool) {
+        self.carried.retain(|(path, _)| may_carry(*path));
+    }
+
+    /// Blocks with unsent source symbols that no slow path carries, in the order in which they leave, and bytes of these symbols.
+    pub(crate) fn in_turn(&self) -> impl Iterator<Item = (BlockId, &TxBlock, u64)> {
+        let is_carried = |sequence| self.carried.iter().any(|(_, other)| *other == sequence);
+        let unsent = self.unsent.iter().map(|(_, sequence)| *sequence);
+        unsent
+            .filter(move |sequence| !is_carried(*sequence))
+            .filter_map(|sequence| {
+                let block = self.get(sequence)?;
+                let bytes = u64::from(block.unsent()) * u64::from(block.symbol_len);
+                Some((sequence, block, bytes))
+            })
+    }
+
+    /// Bytes of unsent source symbols that no slow path carries; at least `enough`, if there are as many.
+    pub(crate) fn in_turn_bytes(&self, enough: u64) -> u64 {
+        let mut sum = 0;
+        for (_, _, bytes) in self.in_turn() {
+            sum += bytes;
+            if sum >= enough {
+                break;
+            }
+        }
+        sum
+    }
+
+    /// Where the next source symbol for this path is: what it carries, or else what none carries; only then it helps another one.
+    fn next_unsent(&self, path: PathId) -> Option<(Urgency, BlockId)> {
+        let first = *self.unsent.first()?;
+        if self.carried.is_empty() {
+            return Some(first);
+        }
+        let sequence = self.carried_by(path);
+        let sequence = sequence.or_else(|| self.in_turn().next().map(|(sequence, ..)| sequence));
+        let Some(block) = sequence.and_then(|sequence| self.get(sequence)) else {
+            return Some(first);
+        };
+        sequence.map(|sequence| (block.urgency, sequence))
+    }
+
+    /// The next source symbol for this path that has not been sent: its block's sequence and its index. It counts as sent, and in flight.
+    pub(super) fn take_source(&mut self, path: PathId) -> Option<(BlockId, u16)> {
+        let (urgency, sequence) = self.next_unsent(path)?;
         let block = self.get_mut(sequence)?;
         let index = block.next_source;
         block.next_source += 1;
@@ -469,7 +528,8 @@ impl BlockStore {
         let (bytes, is_last) = (u64::from(block.symbol_len), block.unsent() == 0);
         self.unsent_bytes[urgency.at()] -= bytes;
         if is_last {
-            self.unsent.pop_first();
+            self.unsent.remove(&(urgency, sequence));
+            self.carried.retain(|(_, carried)| *carried != sequence);
         }
         Some((sequence, index))
     }
@@ -602,6 +662,7 @@ impl BlockStore {
             let unsent = u64::from(block.unsent()) * u64::from(block.symbol_len);
             self.unsent_bytes[block.urgency.at()] -= unsent;
             self.unsent.remove(&place);
+            self.carried.retain(|(_, carried)| *carried != sequence);
         }
         self.owed.remove(&place);
         self.expiring.remove(&(block.looked_at, sequence));

@@ -16,7 +16,7 @@ const SACK_PART: u64 = 16;
 const PACKETS_PER_SACK: (u64, u64) = (2, 64);
 /// Bounds of the time that packets wait for a SACK.
 const SACK_DELAY_MIN: Nanos = 250_000;
-pub(super) const SACK_DELAY_MAX: Nanos = 10_000_000;
+pub(crate) const SACK_DELAY_MAX: Nanos = 10_000_000;
 /// SACKs never follow each other more closely, whatever asks for them.
 const SACK_INTERVAL_MIN: Nanos = 250_000;
 /// How often the last SACK is repeated when nothing more arrives, each time after twice as long: the sender
@@ -65,6 +65,8 @@ pub(crate) struct Marks {
     pub(crate) last_of_flight: bool,
     /// Nobody waits for more than to hear that this end is there: should the answer be lost, the peer asks again.
     pub(crate) is_sign_of_life: bool,
+    /// The round trip of the path on which its news go back, if that is another one.
+    pub(crate) told_on: Option<Nanos>,
 }
 
 /// How long packets may wait for a SACK.
@@ -200,7 +202,7 @@ impl Acks {
         out: &mut Vec<u8>,
         blocks: impl FnOnce(usize, bool, &mut Vec<u8>),
     ) {
-        let Some((largest, received_at)) = self.largest else {
+        let Some(largest) = self.largest() else {
             return;
         };
         let end = out.len() + room;
@@ -214,6 +216,35 @@ impl Acks {
         }
         self.unacked = 0;
         blocks(out.len() + room / 2, self.flight_over, out);
+        let ranges = self.ranges(end.saturating_sub(out.len() + SACK_FRAME_MIN));
+        if self.told.len() == SACK_REPEATS {
+            self.told.pop_front();
+        }
+        self.told.push_back(largest);
+        self.write_sack((now, credit), path, ranges, out);
+    }
+
+    /// Writes the SACK once more, for another path than its own, with this credit: at most `room` bytes.
+    pub(crate) fn write_again(
+        &mut self,
+        (now, credit, room): (Time, u64, usize),
+        path: PathId,
+        out: &mut Vec<u8>,
+    ) {
+        let ranges = self.ranges(room.saturating_sub(SACK_FRAME_MIN));
+        self.write_sack((now, credit), path, ranges, out);
+    }
+
+    fn write_sack(
+        &mut self,
+        (now, credit): (Time, u64),
+        path: PathId,
+        ranges: Vec<(PacketNumber, PacketNumber)>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some((_, received_at)) = self.largest else {
+            return;
+        };
         let sack = Sack {
             sequence: self.sequence,
             delay_us: now.saturating_sub(received_at) / 1000,
@@ -221,13 +252,9 @@ impl Acks {
             ect: self.ect,
             ce: self.ce,
             credit,
-            ranges: self.ranges(end.saturating_sub(out.len() + SACK_FRAME_MIN)),
+            ranges,
         };
         self.sequence += 1;
-        if self.told.len() == SACK_REPEATS {
-            self.told.pop_front();
-        }
-        self.told.push_back(largest);
         match path {
             PathId::FIRST => Frame::Sack(sack),
             path => Frame::PathSack { path, sack },

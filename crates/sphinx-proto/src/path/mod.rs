@@ -39,7 +39,7 @@ use crate::types::{PacketMeta, Tuple};
 use crate::{Nanos, PacketNumber, PathId, Time};
 
 use acks::Acks;
-pub(crate) use acks::Marks;
+pub(crate) use acks::{Marks, SACK_DELAY_MAX};
 use address::{Address, Settings};
 pub(crate) use fragments::fragments_for;
 pub use monitor::Losses;
@@ -355,7 +355,8 @@ impl Path {
     pub(crate) fn on_packet(&mut self, meta: &PacketMeta, marks: Marks) -> bool {
         let acks = &mut self.space.acks;
         let newest = acks.largest().is_none_or(|pn| meta.packet_number > pn);
-        acks.on_packet(meta, marks, self.address.rtt.smoothed());
+        let rtt = marks.told_on.unwrap_or(self.address.rtt.smoothed());
+        acks.on_packet(meta, marks, rtt);
         if marks.eliciting {
             self.space.gathering.on_packet(meta.received_at);
         }
@@ -403,6 +404,18 @@ impl Path {
             receiver.write_blocks(limit, flight_over, out);
         };
         self.space.acks.write(budget, self.id, out, blocks);
+    }
+
+    /// Writes the SACK once more into `out`, for another path than this one: at most `room` bytes.
+    pub(crate) fn write_sack_again(
+        &mut self,
+        now: Time,
+        room: usize,
+        receiver: &Receiver,
+        out: &mut Vec<u8>,
+    ) {
+        let budget = (now, receiver.streams().window().credit(), room);
+        self.space.acks.write_again(budget, self.id, out);
     }
 
     // ---- timers ----------------------------------------------------------------------------------

@@ -196,7 +196,8 @@ impl Paths {
         let cheaper = self.lanes.iter().filter(is_cheaper);
         let rates = cheaper.map(|lane| u128::from(lane.path.cc().bandwidth_estimate()));
         let soon = rates.sum::<u128>() * u128::from(SOON) / 1_000_000_000;
-        u128::from(sender.blocks().unsent_before(Urgency::LEAST)) < soon
+        let unsent = sender.blocks().unsent_before(Urgency::LEAST) + sender.waiting().bytes();
+        u128::from(unsent) < soon
     }
 
     // ---- the rate of all of them -------------------------------------------------------------------

@@ -49,7 +49,13 @@ impl Bench {
             cost: block_cost(10, 1000),
         };
         for slot in 0..blocks {
-            sender.submit(Slot(slot), (10, 1000), (false, Urgency::default()), &[part]);
+            sender.submit(
+                Slot(slot),
+                (10, 1000),
+                (false, Urgency::default()),
+                &[part],
+                false,
+            );
         }
         Self {
             sender,

@@ -1,12 +1,17 @@
 //! What a session does with its paths as a whole: opening and abandoning them, and what is due on each (`docs/protocol.md` §10.4).
 
 use super::{Life, Session};
+use crate::admission::Capacity;
 use crate::paths::{Lane, PathPolicy};
 use crate::scheduler::Duty;
 use crate::sender::{Carriage, Company};
 use crate::types::{Event, PacketMeta, PathNews, PathStats, Tuple};
 use crate::wire::{ConnectionId, Frame, Header};
-use crate::{PacketNumber, PathId, Time};
+use crate::{Nanos, PacketNumber, PathId, Time};
+
+/// What waits for room gets it when it would leave within this time, or is among so many bytes that are next.
+const SOON: Nanos = 2_000_000;
+const SOON_MIN: u64 = 4 * 1024;
 
 impl Session {
     /// The path that packets with this connection id are of; `None` for one that is no more.
@@ -135,6 +140,35 @@ impl Session {
         }
     }
 
+    // ---- blocks that wait for room ----------------------------------------------------------------
+
+    /// What may be on its way beside what is, bytes.
+    fn room_left(&self) -> u64 {
+        match self.sender.waiting().is_empty() {
+            true => u64::MAX,
+            false => self
+                .admission
+                .room_left(&self.sender, self.paths.capacity()),
+        }
+    }
+
+    /// Blocks that are handed over ahead get their place in the peer's window in their turn, as late as paths can do with. What may be on its
+    /// way beside what is then, bytes.
+    pub(super) fn open_waiting(&mut self, capacity: Option<Capacity>) -> u64 {
+        let paths = &self.paths;
+        self.sender
+            .carry_only_on(|path| paths.index(path).is_some_and(|at| paths.at(at).is_chosen()));
+        if self.sender.waiting().is_empty() {
+            return u64::MAX;
+        }
+        let capacity = capacity.unwrap_or_else(|| self.paths.capacity());
+        let soon = u128::from(capacity.rate) * u128::from(SOON) / 1_000_000_000;
+        let soon = (soon as u64).max(SOON_MIN);
+        let room = self.admission.room_left(&self.sender, capacity);
+        self.sender.open_in_turn(soon, room);
+        self.room_left()
+    }
+
     // ---- time -----------------------------------------------------------------------------------
 
     /// What others than the path at this place are doing.
@@ -150,6 +184,16 @@ impl Session {
         }
     }
 
+    /// The round trip of the path on which the news of the one at this place go back, if that is another one.
+    pub(super) fn told_on(&self, at: usize) -> Option<Nanos> {
+        if self.sender.is_passive() {
+            // What is lost is not repaired as blocks are.
+            return None;
+        }
+        let main = self.paths.told_on(at)?;
+        Some(self.paths.at(main).path.rtt().smoothed())
+    }
+
     /// When something is due on the path at this place.
     pub(super) fn lane_timeout(&self, at: usize) -> Option<Time> {
         let lane = self.paths.at(at);
@@ -157,7 +201,9 @@ impl Session {
         if !path.is_validated() {
             return path.challenge_timeout();
         }
-        let duty = self.paths.duty(at, &self.sender, &self.demand);
+        let duty = self
+            .paths
+            .duty(at, &self.sender, &self.demand, self.room_left());
         // What is on standby is to take what the others carry, and looks for no more.
         let is_wide = duty == Duty::Standby && path.mtu() >= self.paths.capacity().mtu;
         let pacer = path

@@ -83,6 +83,7 @@ impl Session {
             eliciting,
             last_of_flight: header.last_of_flight,
             is_sign_of_life: is_control && self.config.quiet,
+            told_on: self.told_on(at),
         };
         let lane = self.paths.at_mut(at);
         if !is_control {

@@ -17,6 +17,9 @@ use crate::wire::{
 const CONTROL_RESERVE: usize = 16 + 8 * (1 + 1 + 8 + 8) + FRAMES_BEFORE_SKIPPED * (1 + 1 + 8);
 /// … and at most for more frames that wait.
 const FRAMES_MAX: usize = 600;
+/// Other paths whose SACKs a packet has at most, and bytes of each.
+const OTHERS_MAX: usize = 2;
+const OTHER_LEN_MAX: usize = 160;
 /// Longest encoding of a CLOSE frame.
 const CLOSE_LEN_MAX: usize = 300;
 /// Control packets that say nothing that must arrive, and those that ask for an answer.
@@ -91,8 +94,9 @@ impl Session {
         let (order, count) = self.paths.order();
         let capacity = (count > 1).then(|| self.paths.capacity());
         let is_held = !self.paths.within_limit(now);
+        let room = self.open_waiting(capacity);
         for at in order.into_iter().take(count) {
-            let duty = self.paths.duty(at, &self.sender, &self.demand);
+            let duty = self.paths.duty(at, &self.sender, &self.demand, room);
             let lane = self.paths.at_mut(at);
             let mut sources = Sources {
                 duty,
@@ -109,7 +113,7 @@ impl Session {
                 return Some(self.make(now, at, next));
             }
         }
-        let is_waiting = self.sender.blocks().has_unsent();
+        let is_waiting = self.sender.blocks().has_unsent() || !self.sender.waiting().is_empty();
         self.paths.weigh_costs(now, is_waiting);
         self.paper_symbol(now).or_else(|| self.sc_symbol(now))
     }
@@ -167,8 +171,19 @@ impl Session {
         let most = usize::from(BASE_DATAGRAM) - OVERHEAD;
         let waiting = self.control_queue.due_bytes() + 1;
         let room = most - waiting.clamp(CONTROL_RESERVE, FRAMES_MAX);
+        let others: Vec<usize> = self.paths.untold(at).take(OTHERS_MAX).collect();
+        let for_others = others.len() * OTHER_LEN_MAX;
         let path = &mut self.paths.at_mut(at).path;
-        path.write_feedback(now, room, &mut self.receiver, &mut body);
+        path.write_feedback(now, room - for_others, &mut self.receiver, &mut body);
+        for other in others {
+            let path = &mut self.paths.at_mut(other).path;
+            path.write_sack_again(now, OTHER_LEN_MAX, &self.receiver, &mut body);
+            self.paths.told(other);
+        }
+        if self.told_on(at).is_some() {
+            self.paths.note_feedback(now, at);
+        }
+        let path = &self.paths.at(at).path;
         if ping {
             self.receiver.told_reliably();
             Frame::Ping.encode(&mut body);

@@ -94,12 +94,12 @@ impl SendStreams {
         self.opened + cost <= self.credit
     }
 
-    /// How much more may be opened, bytes.
     /// Sum of the costs that this end may reach.
     pub(crate) fn credit(&self) -> u64 {
         self.credit
     }
 
+    /// How much more may be opened, bytes.
     pub(crate) fn credit_left(&self) -> u64 {
         self.credit.saturating_sub(self.opened)
     }
@@ -179,6 +179,12 @@ impl SendStreams {
         self.shares.most(held, taken).min(credit)
     }
 
+    /// Largest cost of a further part of the stream that its share of the window allows, if it held so much more.
+    pub(crate) fn share_left(&self, stream: StreamId, more: u64) -> u64 {
+        let (held, taken) = self.held_and_taken(stream);
+        self.shares.most(held + more, taken)
+    }
+
     /// Whether credit and shares of the window allow these further parts, of different streams, together.
     pub(crate) fn have_room(&self, parts: &[StreamPart]) -> bool {
         let mut shares = self.shares;
@@ -197,18 +203,25 @@ impl SendStreams {
         self.news
     }
 
-    /// A block of these parts is on its way.
+    /// A block of these parts has been handed over.
+    pub(crate) fn hand_over(&mut self, parts: &[StreamPart]) {
+        for part in parts {
+            let stream = self.streams.entry(part.stream.into()).or_default();
+            stream.outstanding += 1;
+            stream.finished |= part.end_of_stream;
+        }
+        self.note_open();
+    }
+
+    /// A block of these parts, which has been handed over, is on its way.
     pub(crate) fn open(&mut self, parts: &[StreamPart]) {
         for part in parts {
             let stream = self.streams.entry(part.stream.into()).or_default();
             let held = stream.held();
             stream.opened += part.cost;
-            stream.outstanding += 1;
-            stream.finished |= part.end_of_stream;
             self.shares.changed(held, stream.held());
             self.opened += part.cost;
         }
-        self.note_open();
     }
 
     /// A block of datagrams is on its way, which are of no stream.

@@ -16,8 +16,10 @@ const HOLDERS_MAX: u64 = COMMON_SHARE * COMMON_SHARE;
 const READ_PART: u64 = 4;
 /// A stream that is read may hold so many times what is known to have been read of it: twice a round trip doubles it.
 const EARNED: u64 = 2;
-/// Streams that have parts of their own from the start.
+/// Streams that have parts of their own from the start, where these are an eighth of the window at most; of a smaller one fewer have, as not
+/// more than an eighth of it is to lie idle for streams that may never be opened.
 const STREAMS_MIN: u64 = 320;
+const STREAMS_LEAST: u64 = 4;
 /// Streams that have parts of their own for each that is open, so that there is room for more when the others have filled the window.
 const STREAMS_AHEAD: u64 = 4;
 /// All parts that belong to streams alone: this part of the window …
@@ -27,11 +29,11 @@ const OWN_BYTES_MIN: u64 = 576;
 
 /// How many streams have a part of their own where so many are open: not more than can have a block each in half of the window.
 fn provided(open: u64, window: u64) -> u64 {
-    let wanted = (open * STREAMS_AHEAD).div_ceil(STREAMS_MIN);
-    let most = STREAMS_MAX
-        .min(window / (2 * OWN_BYTES_MIN))
-        .max(STREAMS_MIN);
-    (STREAMS_MIN * wanted.next_power_of_two()).min(most)
+    let least = window / (OWN_PART * OWN_BYTES_MIN);
+    let least = least.clamp(STREAMS_LEAST, STREAMS_MIN);
+    let wanted = (open * STREAMS_AHEAD).div_ceil(least);
+    let most = STREAMS_MAX.min(window / (2 * OWN_BYTES_MIN)).max(least);
+    (least * wanted.next_power_of_two()).min(most)
 }
 
 /// The window as its sender divides it; all costs as [`block_cost`](crate::block_cost) counts them.

@@ -24,5 +24,6 @@ mod short;
 mod skips;
 mod steps;
 mod table;
+mod uneven;
 mod windows;
 mod workloads;

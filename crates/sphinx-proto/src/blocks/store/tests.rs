@@ -1,4 +1,4 @@
-use crate::BlockId;
+use crate::{BlockId, PathId};
 
 use super::*;
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ proptest! {
                 0 => drop(store.push(new_block(rows as u16 + 1, sequence as u8), Demands::default())),
                 1 => store.owe(BlockId::new(sequence), rows, false),
                 2 => store.owe(BlockId::new(sequence), rows, true),
-                3 => drop((store.take_due(), store.take_source())),
+                3 => drop((store.take_due(), store.take_source(PathId::FIRST))),
                 4 => store.forgive(BlockId::new(sequence)),
                 _ => drop(store.settle(BlockId::new(sequence))),
             }
