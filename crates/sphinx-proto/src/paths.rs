@@ -317,15 +317,12 @@ impl Paths {
     }
 
     /// Paths whose news the one at this place is to tell too, if that is the fastest.
-    pub(crate) fn untold(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn untold(&self, index: usize) -> impl Iterator<Item = usize> {
         let is_main = self.lanes.len() > 1 && self.main_index() == index;
-        let untold = self
-            .lanes
-            .iter()
-            .enumerate()
-            .filter(|(_, lane)| lane.is_untold && is_main);
-        let untold: Vec<usize> = untold.map(|(other, _)| other).collect();
-        untold.into_iter()
+        let lanes = self.lanes.iter().enumerate();
+        lanes
+            .filter(move |(_, lane)| is_main && lane.is_untold)
+            .map(|(other, _)| other)
     }
 
     /// Takes note that this has been told.

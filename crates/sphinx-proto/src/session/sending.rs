@@ -171,11 +171,14 @@ impl Session {
         let most = usize::from(BASE_DATAGRAM) - OVERHEAD;
         let waiting = self.control_queue.due_bytes() + 1;
         let room = most - waiting.clamp(CONTROL_RESERVE, FRAMES_MAX);
-        let others: Vec<usize> = self.paths.untold(at).take(OTHERS_MAX).collect();
-        let for_others = others.len() * OTHER_LEN_MAX;
+        let others = self.paths.untold(at).take(OTHERS_MAX).count();
+        let for_others = others * OTHER_LEN_MAX;
         let path = &mut self.paths.at_mut(at).path;
         path.write_feedback(now, room - for_others, &mut self.receiver, &mut body);
-        for other in others {
+        for _ in 0..others {
+            let Some(other) = self.paths.untold(at).next() else {
+                break;
+            };
             let path = &mut self.paths.at_mut(other).path;
             path.write_sack_again(now, OTHER_LEN_MAX, &self.receiver, &mut body);
             self.paths.told(other);
