@@ -38,8 +38,6 @@ mod sampler;
 mod scavenger;
 mod startup;
 #[cfg(test)]
-mod testbbr;
-#[cfg(test)]
 mod testflows;
 #[cfg(test)]
 mod tests;
