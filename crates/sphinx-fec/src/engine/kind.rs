@@ -66,6 +66,16 @@ impl Kind {
         }
     }
 
+    /// Whether its tests have passed on some machine. What has not is there for whoever asks for it by name: a wrong product would go unnoticed
+    /// until somebody reads what was repaired with it.
+    pub(super) fn has_run(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => false,
+            _ => true,
+        }
+    }
+
     pub(super) fn is_supported(self) -> bool {
         match self {
             Self::Scalar => true,

@@ -112,9 +112,12 @@ impl Engine {
         Self::fastest()
     }
 
-    /// The fastest engine that the processor can run.
+    /// The fastest engine that the processor can run, of those that have run somewhere.
     fn fastest() -> Self {
-        Self::available().last().unwrap_or_else(Self::scalar)
+        Self::available()
+            .filter(|engine| engine.0.has_run())
+            .last()
+            .unwrap_or_else(Self::scalar)
     }
 
     /// The table-driven engine that needs no special instructions.
