@@ -374,7 +374,7 @@ impl Stream {
                 let (first, count) = (u64::from(first & 7), 1 + u32::from(count >> 6));
                 put_entry(&mut self.bytes, &Entry::Kept { first, count });
                 self.totals.entries += u64::from(count);
-                self.totals.bytes += 4 * u64::from(count);
+                self.totals.bytes = self.totals.bytes.saturating_add(4 * u64::from(count));
             }
             5 => {
                 let Totals { entries, bytes } = self.totals;
