@@ -82,10 +82,19 @@ fn difference(name: &str, there: &[u8], right: &[u8]) -> String {
         .zip(&right)
         .take_while(|(one, two)| one == two)
         .count();
+    let alike = match (there.get(same), right.get(same)) {
+        (Some(one), Some(two)) => (one.chars().zip(two.chars()))
+            .take_while(|(one, two)| one == two)
+            .count(),
+        _ => 0,
+    };
+    // Lines of tables are long, and may differ at their ends.
+    let before = alike.saturating_sub(20);
     let shown = |lines: &[String]| match lines.get(same) {
         Some(line) => {
-            let beginning: String = line.chars().take(120).collect();
-            format!("'{beginning}'")
+            let part: String = line.chars().skip(before).take(120).collect();
+            let cut = if before > 0 { "…" } else { "" };
+            format!("'{cut}{part}'")
         }
         None => "nothing".to_owned(),
     };
@@ -347,4 +356,26 @@ pub(super) fn markdown_table(header: &[String], rows: &[Vec<String>]) -> String 
         table += &line(row);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_shown_where_they_are() {
+        let same = "0".repeat(500);
+        let [there, right] = ["1,2", "1,3"].map(|end| format!("a\n{same}{end}\n"));
+        let zeros = "0".repeat(18);
+        assert_eq!(
+            difference("x.csv", there.as_bytes(), right.as_bytes()),
+            format!(
+                "x.csv is not what its runs say: line 2 is '…{zeros}1,2' instead of '…{zeros}1,3'"
+            )
+        );
+        assert_eq!(
+            difference("x.csv", b"a\nb\n", b"a\n"),
+            "x.csv is not what its runs say: line 2 is 'b' instead of nothing"
+        );
+    }
 }
