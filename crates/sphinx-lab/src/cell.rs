@@ -4,15 +4,19 @@ use std::{str::FromStr, time::Duration};
 
 use sphinx_link::{GilbertElliott, Loss};
 
-use crate::{Clock, LinkSpec, Workload};
+use crate::{Clock, LinkSpec, PathSpec, Workload, several};
 
 /// A link and what to carry over it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Short and unique: `r10-l6` is an RTT of 10 ms and 6 % loss.
     pub name: String,
-    /// The link.
+    /// The link; where there are several paths, what they are together.
     pub link: LinkSpec,
+    /// Several paths, if there is more than one; the first is the one for those who know only one.
+    pub paths: Vec<PathSpec>,
+    /// What the receiver may hold, if that is bounded.
+    pub receive_buffer: Option<u64>,
     /// The task.
     pub workload: Workload,
     /// The time in which it is done.
@@ -22,7 +26,14 @@ pub struct Cell {
 impl Cell {
     /// Everything about the cell in one line.
     pub fn description(&self) -> String {
-        let (link, workload) = (self.link.description(), self.workload.description());
+        let mut link = match &self.paths[..] {
+            [] => self.link.description(),
+            paths => several::description(paths),
+        };
+        if let Some(bytes) = self.receive_buffer {
+            link += &format!(", receive buffer {} KiB", bytes as f64 / 1024.0);
+        }
+        let workload = self.workload.description();
         match self.clock {
             Clock::Real => format!("{link}; {workload}"),
             Clock::Virtual => format!("{link}; {workload} ({})", self.clock.label()),
@@ -80,6 +91,8 @@ impl CellSet {
             cells.push(Cell {
                 name,
                 link,
+                paths: Vec::new(),
+                receive_buffer: None,
                 workload,
                 clock: Clock::Real,
             });

@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr, path::PathBuf, process::Command, time::Duration}
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Simulated, Workload};
+use crate::{Beginning, Simulated, Workload};
 
 /// One of the two processes of a contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,10 @@ impl fmt::Display for Side {
 pub struct Task {
     /// Where the [listener](Workload::listener) listens.
     pub address: SocketAddr,
+    /// Where the paths begin, if there are several.
+    pub paths: Vec<Beginning>,
+    /// What the receiver may hold, if that is bounded.
+    pub receive_buffer: Option<u64>,
     /// What to carry.
     pub workload: Workload,
     /// The transfer is cut off after this time.
@@ -104,6 +108,11 @@ pub trait Contestant: fmt::Debug {
     /// Kernel parameters that both its namespaces need.
     fn parameters(&self) -> Vec<(String, String)> {
         Vec::new()
+    }
+
+    /// Whether it is the kernel's multipath TCP, which has to be told of the paths. All others do that themselves, or use the first path.
+    fn is_mptcp(&self) -> bool {
+        false
     }
 
     /// The receiver's command.

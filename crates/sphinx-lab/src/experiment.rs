@@ -3,6 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
+    process::{Command, Stdio},
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError},
@@ -11,6 +12,7 @@ use std::{
 };
 
 use serde_json::Value;
+use sphinx_link::front::FrontCounters;
 use thiserror::Error;
 
 use crate::{
@@ -67,6 +69,9 @@ pub enum RunError {
         /// What it said.
         reason: String,
     },
+    /// Multipath TCP did not use all paths.
+    #[error("multipath TCP did not join every path")]
+    Unjoined,
     /// A process said nothing for too long.
     #[error("the {side} did not say '{event}' in time")]
     Silent {
@@ -88,7 +93,15 @@ impl Experiment {
     /// What is missing, in words.
     pub fn check(cell: &Cell, contestant: &dyn Contestant) -> Result<(), String> {
         match cell.clock {
-            Clock::Real => contestant.check_workload(&cell.workload),
+            Clock::Real => {
+                if contestant.is_mptcp() && !cell.paths.is_empty() && !has_ip() {
+                    return Err("'ip' (iproute2) is not installed".to_owned());
+                }
+                contestant.check_workload(&cell.workload)
+            }
+            Clock::Virtual if !cell.paths.is_empty() || cell.receive_buffer.is_some() => {
+                Err("several paths and bounded buffers run in real time only".to_owned())
+            }
             Clock::Virtual => virtual_time::check_workload(&cell.workload),
         }
     }
@@ -143,10 +156,14 @@ impl Experiment {
         stop: &AtomicBool,
     ) -> Result<Run, RunError> {
         let directory = tempfile::tempdir()?;
-        let testbed = Testbed::start(&cell.link, seed, contestant.parameters())?;
+        let testbed = Testbed::start(cell, seed, contestant)?;
         let first = cell.workload.listener();
         let task = Task {
             address: SocketAddr::new(testbed.end(first).ipv4().into(), PORT),
+            paths: (cell.paths.iter().enumerate())
+                .map(|(index, path)| path.beginning(index))
+                .collect(),
+            receive_buffer: cell.receive_buffer,
             workload: cell.workload.clone(),
             limit: cell.workload.schedule() + self.limit,
             warmup: cell.link.rtt * WARMUP_ROUND_TRIPS,
@@ -176,6 +193,9 @@ impl Experiment {
         let mut done = pair.expect_done(contestant, &task)?;
         let (elapsed, machine, own) = accounts.close();
         let counters = testbed.counters();
+        if contestant.is_mptcp() && testbed.mptcp_joins()? + 1 < cell.paths.len() as u64 {
+            return Err(RunError::Unjoined);
+        }
         let ended = pair.close()?;
         if let (Workload::Bulk { .. }, true) = (&cell.workload, done.complete) {
             done.seconds = pair.last_byte_seconds().unwrap_or(done.seconds);
@@ -183,8 +203,8 @@ impl Experiment {
         let cpu_seconds = |side| ended[side as usize].map_or(0.0, |end| end.cpu.as_secs_f64());
         let (sender_cpu, receiver_cpu) = (cpu_seconds(Side::Sender), cpu_seconds(Side::Receiver));
         let [sender_memory, receiver_memory] = ended.map(|end| end?.peak_rss);
-        let emulator = counters.cpu.as_secs_f64();
-        let accounted = sender_cpu + receiver_cpu + own.max(emulator);
+        let emulator = counters.iter().map(|one| one.cpu.as_secs_f64()).sum();
+        let accounted = sender_cpu + receiver_cpu + f64::max(own, emulator);
         let cpu = Cpu {
             sender: sender_cpu,
             receiver: receiver_cpu,
@@ -193,13 +213,20 @@ impl Experiment {
             others: machine.map(|time| ((time.busy - accounted) / elapsed).max(0.0)),
             stolen: machine.map(|time| time.stolen),
         };
-        let lateness = Lateness::from(&counters.lateness);
+        let lateness = Lateness::worst(counters.iter().map(|one| Lateness::from(&one.lateness)));
         let [sender, receiver] = pair.dones;
-        let wire = Wire::new(
-            &counters.left_to_right,
-            &counters.right_to_left,
-            counters.left_to_right_wait_p95,
-        );
+        let of_path = |one: &FrontCounters| {
+            Wire::new(
+                &one.left_to_right,
+                &one.right_to_left,
+                one.left_to_right_wait_p95,
+            )
+        };
+        let mut wires: Vec<Wire> = counters.iter().map(of_path).collect();
+        let wire = Wire::sum(&wires);
+        if cell.paths.is_empty() {
+            wires.clear();
+        }
         Ok(Run {
             cpu: Some(cpu),
             memory: Memory {
@@ -210,6 +237,7 @@ impl Experiment {
             validity: Validity::judge(&lateness, &cpu, self.made.real_time),
             sender,
             receiver,
+            paths: wires,
             ..self.undisturbed(cell, contestant, seed, done, wire)
         })
     }
@@ -240,9 +268,16 @@ impl Experiment {
             validity: Validity::Valid,
             sender: None,
             receiver: None,
+            paths: Vec::new(),
             made: self.made.clone(),
         }
     }
+}
+
+/// Whether there is the command that tells the kernel of paths.
+fn has_ip() -> bool {
+    let asked = Command::new("ip").arg("-V").stdout(Stdio::null()).status();
+    asked.is_ok_and(|status| status.success())
 }
 
 /// The machine's and this process's time over a run. The latter contains the emulator.

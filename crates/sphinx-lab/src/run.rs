@@ -49,6 +49,9 @@ pub struct Run {
     pub sender: Option<Value>,
     /// The receiver's.
     pub receiver: Option<Value>,
+    /// What the emulator counted on each of several paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<Wire>,
     /// Under which conditions.
     #[serde(default)]
     pub made: Made,
@@ -101,6 +104,23 @@ pub struct Wire {
 }
 
 impl Wire {
+    /// Of several paths together; of what waited, the most.
+    pub(crate) fn sum(paths: &[Wire]) -> Wire {
+        let sum = |field: fn(&Wire) -> u64| paths.iter().map(field).sum();
+        Wire {
+            forward_bytes: sum(|one| one.forward_bytes),
+            forward_packets: sum(|one| one.forward_packets),
+            queue_drops: sum(|one| one.queue_drops),
+            losses: sum(|one| one.losses),
+            queue_bytes_max: (paths.iter().map(|one| one.queue_bytes_max))
+                .max()
+                .unwrap_or(0),
+            wait_p95_ms: (paths.iter().filter_map(|one| one.wait_p95_ms)).reduce(f64::max),
+            back_bytes: sum(|one| one.back_bytes),
+            back_packets: sum(|one| one.back_packets),
+        }
+    }
+
     /// From what the link counted in both directions.
     pub(crate) fn new(forward: &Counters, back: &Counters, wait_p95: Time) -> Wire {
         Wire {
@@ -151,6 +171,17 @@ pub struct Lateness {
     pub p99_ms: f64,
     /// The worst.
     pub max_ms: f64,
+}
+
+impl Lateness {
+    /// The worst of several links.
+    pub(crate) fn worst(links: impl Iterator<Item = Lateness>) -> Lateness {
+        links.fold(Lateness::default(), |worst, one| Lateness {
+            mean_ms: worst.mean_ms.max(one.mean_ms),
+            p99_ms: worst.p99_ms.max(one.p99_ms),
+            max_ms: worst.max_ms.max(one.max_ms),
+        })
+    }
 }
 
 impl From<&sphinx_link::front::Lateness> for Lateness {
@@ -246,6 +277,7 @@ pub(crate) mod tests {
             validity: Validity::Valid,
             sender: None,
             receiver: None,
+            paths: Vec::new(),
             made: Made::default(),
         }
     }

@@ -280,6 +280,8 @@ mod tests {
     fn cell(rate: u64, workload: Workload) -> Cell {
         Cell {
             name: "test".into(),
+            paths: Vec::new(),
+            receive_buffer: None,
             link: LinkSpec {
                 rate,
                 forward: Loss::Bernoulli(0.06),

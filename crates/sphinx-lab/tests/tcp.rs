@@ -22,6 +22,8 @@ fn cell(workload: Workload) -> Cell {
             forward: Loss::Packets(vec![30, 31]),
             ..LinkSpec::clean(Duration::from_millis(2))
         },
+        paths: Vec::new(),
+        receive_buffer: None,
         workload,
         clock: Clock::Real,
     }

@@ -31,11 +31,21 @@ const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 ///
 /// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`.
 pub fn default_route(device: &str) -> io::Result<()> {
-    everything_to(device, u32::from(libc::RT_TABLE_MAIN))
+    everything_to(device, u32::from(libc::RT_TABLE_MAIN), None)
+}
+
+/// Makes a device one more default route: for those who send through it by name. The larger the metric, the less others use it; each route
+/// has one of its own.
+///
+/// # Errors
+///
+/// As [`default_route`].
+pub fn further_default_route(device: &str, metric: u32) -> io::Result<()> {
+    everything_to(device, u32::from(libc::RT_TABLE_MAIN), Some(metric))
 }
 
 /// Makes a device the route of a table for everything that has no other one there.
-fn everything_to(device: &str, table: u32) -> io::Result<()> {
+fn everything_to(device: &str, table: u32, metric: Option<u32>) -> io::Result<()> {
     let (index, _) = index_and_mtu(device)?;
     for family in FAMILIES {
         let scope = if i32::from(family) == libc::AF_INET {
@@ -59,10 +69,13 @@ fn everything_to(device: &str, table: u32) -> io::Result<()> {
             0,
         ];
         let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
-        let added = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
+        let mut route = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
             .with(libc::RTA_TABLE, &table.to_ne_bytes())
-            .with(libc::RTA_OIF, &index.to_ne_bytes())
-            .send();
+            .with(libc::RTA_OIF, &index.to_ne_bytes());
+        if let Some(metric) = metric {
+            route = route.with(libc::RTA_PRIORITY, &metric.to_ne_bytes());
+        }
+        let added = route.send();
         if i32::from(family) == libc::AF_INET {
             added.map_err(|error| context("adding a route", error))?;
         }
@@ -87,7 +100,7 @@ impl Diversion {
     ///
     /// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`.
     pub fn route_to(&self, device: &str) -> io::Result<()> {
-        everything_to(device, self.table)
+        everything_to(device, self.table, None)
     }
 
     /// Leads TCP packets that arrive at an interface to the table.

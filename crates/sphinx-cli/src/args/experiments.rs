@@ -123,6 +123,12 @@ pub(crate) enum Which {
     RdbDpifl,
     /// Thin streams by loss, round trip and interval, with and without RDB; beside QUIC and Sphinx
     RdbToday,
+    /// Two unequal paths by the receive buffer, beside the kernel's multipath TCP
+    MultipathBuffer,
+    /// A path of two that falls silent and comes back
+    MultipathFailover,
+    /// Several paths as people have them
+    MultipathToday,
     /// All of the paper's; without --quick all others as well
     All,
 }

@@ -242,6 +242,9 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::RdbFairness => vec![Figure::RdbFairness],
         Which::RdbDpifl => vec![Figure::RdbDpifl],
         Which::RdbToday => vec![Figure::RdbToday],
+        Which::MultipathBuffer => vec![Figure::MultipathBuffer],
+        Which::MultipathFailover => vec![Figure::MultipathFailover],
+        Which::MultipathToday => vec![Figure::MultipathToday],
         Which::All if quick => Figure::PAPER.to_vec(),
         Which::All => Figure::ALL.to_vec(),
     }

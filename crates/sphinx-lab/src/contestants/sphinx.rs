@@ -10,7 +10,9 @@ use std::{
 use serde_json::Value;
 
 use super::Program;
-use crate::{Contestant, Side, Simulated, Task, Workload, machine::output, peers::PeerTask};
+use crate::{
+    Beginning, Contestant, Side, Simulated, Task, Workload, machine::output, peers::PeerTask,
+};
 
 /// Exit code of `sphx` for a command line that it does not take.
 const USAGE: i32 = 2;
@@ -27,6 +29,8 @@ pub struct Sphinx {
     program: Program,
     options: Vec<String>,
     knows_deadline: bool,
+    /// Of several paths the one that it uses; all, if none is named.
+    only: Option<String>,
     version: OnceLock<Option<String>>,
 }
 
@@ -39,6 +43,7 @@ impl Sphinx {
             program: program.clone(),
             options,
             knows_deadline: true,
+            only: None,
             version: OnceLock::new(),
         }
     }
@@ -49,6 +54,15 @@ impl Sphinx {
     pub fn without_deadline(self) -> Sphinx {
         Sphinx {
             knows_deadline: false,
+            ..self
+        }
+    }
+
+    /// Of several paths, it uses only the one of this name.
+    #[must_use]
+    pub fn over_path(self, name: String) -> Sphinx {
+        Sphinx {
+            only: Some(name),
             ..self
         }
     }
@@ -69,6 +83,7 @@ impl Sphinx {
         if !self.knows_deadline {
             words.push("(without --deadline)".to_owned());
         }
+        words.extend(self.only.iter().map(|name| format!("(over {name})")));
         words.join(" ")
     }
 
@@ -79,6 +94,11 @@ impl Sphinx {
             ["--mode", "--bundle"].contains(&name)
         };
         self.options.iter().any(is_one)
+    }
+
+    /// Whether the options are about several paths, and need some.
+    fn is_of_paths(&self) -> bool {
+        self.options.iter().any(|it| it.starts_with("--bond"))
     }
 
     fn perf(&self, role: &str, task: &Task) -> Command {
@@ -110,6 +130,9 @@ impl Sphinx {
                 "/dev/null/none",
             ])
             .args(options);
+        if self.is_of_paths() {
+            command.arg("--path=lo");
+        }
         let ended = command.output().map_err(|error| error.to_string())?;
         if ended.status.code() != Some(USAGE) {
             return Ok(());
@@ -178,6 +201,9 @@ impl Contestant for Sphinx {
             .arg("--once")
             .arg("--listen")
             .arg(task.address.to_string());
+        if let Some(bytes) = task.receive_buffer {
+            command.arg("--recv-window").arg(format!("{bytes}B"));
+        }
         command
     }
 
@@ -218,6 +244,18 @@ impl Contestant for Sphinx {
             }
             Workload::Video(_) | Workload::Web(_) => &mut command,
         };
+        let is_used = |path: &&Beginning| self.only.as_ref().is_none_or(|name| *name == path.name);
+        for path in task.paths.iter().filter(is_used) {
+            let Beginning {
+                name,
+                interface,
+                cost,
+                ..
+            } = path;
+            command
+                .arg("--path")
+                .arg(format!("{name}={interface},cost={cost}"));
+        }
         command.args(&self.options);
         command
     }
@@ -252,6 +290,8 @@ mod tests {
         let sphinx = Sphinx::new("sphx".as_ref(), &program, "sphinx-fixed", options);
         let mut task = Task {
             address: "10.77.0.2:5201".parse().unwrap(),
+            paths: Vec::new(),
+            receive_buffer: None,
             workload: Workload::Bulk { bytes: 50_000_000 },
             limit: Duration::from_secs(10),
             warmup: Duration::from_millis(100),
@@ -276,6 +316,40 @@ mod tests {
             "perf client --json --ticket-file /d/ticket --no-cache --rate 20000000bit --block-size 100000B \
              --time 24000000us --cc fixed:190mbit"
         );
+    }
+
+    #[test]
+    fn paths_and_the_receive_buffer_are_told() {
+        let program = Program::new("sphx".as_ref(), &["lab", "peer"]);
+        let new = || Sphinx::new("sphx".as_ref(), &program, "sphinx", Vec::new());
+        let path = |name: &str, interface: &str, cost| Beginning {
+            name: name.to_owned(),
+            interface: interface.to_owned(),
+            address: [10, 77, 0, 1].into(),
+            cost,
+        };
+        let task = Task {
+            address: "10.77.0.2:5201".parse().unwrap(),
+            paths: vec![path("wifi", "left", 0), path("lte", "left2", 5)],
+            receive_buffer: Some(65_536),
+            workload: Workload::Bulk { bytes: 1000 },
+            limit: Duration::from_secs(10),
+            warmup: Duration::from_millis(100),
+            seed: 1,
+            directory: "/d".into(),
+        };
+        let sender = line(&new().sender(&task));
+        let paths = "--path wifi=left,cost=0 --path lte=left2,cost=5";
+        assert!(sender.ends_with(paths), "{sender}");
+        let only = new().over_path("lte".to_owned());
+        let sender = line(&only.sender(&task));
+        assert!(
+            sender.ends_with("1000B --path lte=left2,cost=5"),
+            "{sender}"
+        );
+        assert!(!new().is_of(&only.settings()));
+        let receiver = line(&new().receiver(&task));
+        assert!(receiver.ends_with("--recv-window 65536B"), "{receiver}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct TcpSettings {
     pub sack: bool,
     /// Loss detection by time; without SACK there is none either.
     pub rack: bool,
-    /// Multipath TCP (over the one path that there is).
+    /// Multipath TCP, over all paths that there are.
     pub mptcp: bool,
 }
 
@@ -115,6 +115,10 @@ impl Contestant for Tcp {
             parameters.push(("net.ipv4.tcp_recovery".to_owned(), "0".to_owned()));
         }
         parameters
+    }
+
+    fn is_mptcp(&self) -> bool {
+        self.settings.mptcp
     }
 
     fn receiver(&self, task: &Task) -> Command {

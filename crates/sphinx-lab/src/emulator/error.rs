@@ -90,7 +90,7 @@ impl From<TestbedError> for LinkError {
                  kernel.unprivileged_userns_clone=1); in a container, add --device /dev/net/tun \
                  --cap-add SYS_ADMIN --cap-add NET_ADMIN"
             }
-            TestbedError::Front(_) => "",
+            TestbedError::Front(_) | TestbedError::Setting { .. } => "",
         };
         LinkError::new(LinkErrorKind::Local, error.to_string(), hint)
     }

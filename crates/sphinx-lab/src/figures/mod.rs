@@ -32,6 +32,7 @@ mod goodput;
 mod links;
 mod mixed;
 mod modes;
+mod multipath;
 mod over_path;
 mod paths;
 mod rdb;
@@ -113,6 +114,12 @@ pub enum Figure {
     RdbDpifl,
     /// Over many paths.
     RdbToday,
+    /// Several paths and a bounded receive buffer.
+    MultipathBuffer,
+    /// A path that falls silent.
+    MultipathFailover,
+    /// Several paths as people have them.
+    MultipathToday,
 }
 
 impl Figure {
@@ -127,7 +134,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 25] = [
+    pub const ALL: [Figure; 28] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -153,6 +160,9 @@ impl Figure {
         Figure::RdbFairness,
         Figure::RdbDpifl,
         Figure::RdbToday,
+        Figure::MultipathBuffer,
+        Figure::MultipathFailover,
+        Figure::MultipathToday,
     ];
 
     /// The argument of `sphx lab figure`.
@@ -183,6 +193,9 @@ impl Figure {
             Figure::RdbFairness => "rdb-fairness",
             Figure::RdbDpifl => "rdb-dpifl",
             Figure::RdbToday => "rdb-today",
+            Figure::MultipathBuffer => "multipath-buffer",
+            Figure::MultipathFailover => "multipath-failover",
+            Figure::MultipathToday => "multipath-today",
         }
     }
 
@@ -208,6 +221,9 @@ impl Figure {
             Figure::Links => links::SCENARIOS,
             Figure::Ablations => ablations::SCENARIOS,
             Figure::RdbToday => rdb::TODAY_SCENARIOS,
+            Figure::MultipathBuffer => multipath::BUFFER_SCENARIOS,
+            Figure::MultipathFailover => multipath::FAILOVER_SCENARIOS,
+            Figure::MultipathToday => multipath::TODAY_SCENARIOS,
             Figure::Snoop
             | Figure::SnoopBer
             | Figure::SnoopDelay
@@ -354,6 +370,9 @@ impl Studio<'_> {
             Figure::RdbFairness => rdb::fairness(self, &mut sheet)?,
             Figure::RdbDpifl => rdb::dpifl(self, &mut sheet)?,
             Figure::RdbToday => rdb::today(self, &mut sheet)?,
+            Figure::MultipathBuffer => multipath::buffer(self, &mut sheet)?,
+            Figure::MultipathFailover => multipath::failover(self, &mut sheet)?,
+            Figure::MultipathToday => multipath::today(self, &mut sheet)?,
         };
         Ok(match finished {
             true => sheet.finish(),

@@ -126,7 +126,15 @@ impl Sheet {
             seeds: studio.seeds,
             standard: match (studio.quick, figure) {
                 (true, _) => Standard::Quick,
-                (false, Figure::Modes | Figure::Links | Figure::Ablations) => Standard::Others,
+                (
+                    false,
+                    Figure::Modes
+                    | Figure::Links
+                    | Figure::Ablations
+                    | Figure::MultipathBuffer
+                    | Figure::MultipathFailover
+                    | Figure::MultipathToday,
+                ) => Standard::Others,
                 (false, _) => Standard::Full,
             },
             environment: studio.environment.clone(),

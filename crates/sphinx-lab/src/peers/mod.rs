@@ -243,6 +243,8 @@ mod tests {
     pub(super) fn task(workload: Workload) -> PeerTask {
         let task = Task {
             address: "127.0.0.1:0".parse().unwrap(),
+            paths: Vec::new(),
+            receive_buffer: None,
             workload,
             limit: Duration::from_secs(20),
             warmup: Duration::from_millis(100),

@@ -23,6 +23,8 @@ struct Written {
     kind: KindName,
     /// Of `sphinx`: options of `sphx perf client`.
     options: Option<String>,
+    /// Of `sphinx`: of several paths, the only one that it uses.
+    path: Option<String>,
     /// Of `sphinx`: false if it is not told how long messages are of use.
     deadline: Option<bool>,
     /// Of `tunnel`, `relay` and `file`: commands.
@@ -62,6 +64,7 @@ enum Kind {
     Sphinx {
         options: Vec<String>,
         knows_deadline: bool,
+        path: Option<String>,
     },
     Tcp(TcpSettings),
     Quinn {
@@ -87,6 +90,7 @@ impl TryFrom<Written> for ContestantTable {
             name,
             kind,
             options,
+            path,
             deadline,
             receiver,
             sender,
@@ -101,6 +105,7 @@ impl TryFrom<Written> for ContestantTable {
         let has_congestion = is_tcp || kind == KindName::Quinn;
         for (key, is_given, belongs) in [
             ("options", options.is_some(), kind == KindName::Sphinx),
+            ("path", path.is_some(), kind == KindName::Sphinx),
             ("deadline", deadline.is_some(), kind == KindName::Sphinx),
             ("receiver", receiver.is_some(), is_external),
             ("sender", sender.is_some(), is_external),
@@ -122,6 +127,7 @@ impl TryFrom<Written> for ContestantTable {
                 let kind = Kind::Sphinx {
                     options,
                     knows_deadline: deadline.unwrap_or(true),
+                    path,
                 };
                 ("sphinx".to_owned(), kind)
             }
@@ -179,18 +185,30 @@ impl TryFrom<Written> for ContestantTable {
 }
 
 impl ContestantTable {
+    /// Of several paths, the only one that it uses.
+    pub(super) fn only_path(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Sphinx { path, .. } => path.as_deref(),
+            _ => None,
+        }
+    }
+
     pub(super) fn build(self, programs: &Programs) -> Box<dyn Contestant> {
         let ContestantTable { name, kind } = self;
         match kind {
             Kind::Sphinx {
                 options,
                 knows_deadline,
+                path,
             } => {
-                let sphinx = Sphinx::new(&programs.sphx, &programs.peers, &name, options);
-                Box::new(match knows_deadline {
-                    true => sphinx,
-                    false => sphinx.without_deadline(),
-                })
+                let mut sphinx = Sphinx::new(&programs.sphx, &programs.peers, &name, options);
+                if !knows_deadline {
+                    sphinx = sphinx.without_deadline();
+                }
+                if let Some(path) = path {
+                    sphinx = sphinx.over_path(path);
+                }
+                Box::new(sphinx)
             }
             Kind::Tcp(settings) => Box::new(Tcp::with_settings(&programs.peers, &name, settings)),
             Kind::Known(kind) => match External::known(&programs.peers, kind, &name) {

@@ -117,8 +117,9 @@ impl Scenario {
         }
         let mut cells = Vec::new();
         let read = |path: &str| fs::read_to_string(directory.join(path));
-        let links = link::expand(file.link.0, &read)?;
-        for (link_name, link) in &links {
+        let grounds = link::expand(&file.link.0, &read)?;
+        for ground in &grounds {
+            let (link_name, link) = (&ground.name, &ground.link);
             let workloads = workload::expand(&file.workload.0, link.rate)?;
             for (workload_name, workload) in &workloads {
                 // Bulk is what everything is measured by: it needs no name where it is alone.
@@ -129,11 +130,14 @@ impl Scenario {
                         false => format!("{workload_name}-{link_name}"),
                     },
                     link: link.clone(),
+                    paths: ground.paths.clone(),
+                    receive_buffer: ground.receive_buffer,
                     workload: workload.clone(),
                     clock: file.clock,
                 });
             }
         }
+        several_paths_make_sense(&cells, &file.contestant)?;
         let contestants: Vec<Box<dyn Contestant>> = file
             .contestant
             .into_iter()
@@ -233,6 +237,28 @@ fn shortest(cell: &Cell) -> Duration {
     let bits = cell.workload.bytes() as f64 * 8.0;
     let transfer = Duration::from_secs_f64(bits / cell.link.rate as f64);
     transfer.max(cell.workload.schedule())
+}
+
+/// What is asked for of several paths can be done.
+fn several_paths_make_sense(
+    cells: &[Cell],
+    contestants: &[ContestantTable],
+) -> Result<(), ScenarioError> {
+    let refuse = |text: String| Err(ScenarioError::Sense(text));
+    for cell in cells {
+        let is_asked = matches!(cell.workload, Workload::Video(_) | Workload::Web(_));
+        let is_special = !cell.paths.is_empty() || cell.receive_buffer.is_some();
+        if is_special && is_asked {
+            let text = "several paths and bounded buffers are for bulk, blocks and messages";
+            return refuse(text.to_owned());
+        }
+        let has = |name: &str| cell.paths.iter().any(|path| path.name == name);
+        let missing = contestants.iter().filter_map(ContestantTable::only_path);
+        if let Some(name) = missing.into_iter().find(|name| !has(name)) {
+            return refuse(format!("cell '{}' has no path '{name}'", cell.name));
+        }
+    }
+    Ok(())
 }
 
 fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), ScenarioError> {
@@ -367,6 +393,97 @@ without = ["paper"]
         assert_eq!(scenario.limit(&scenario.cells[0]), Duration::from_secs(5));
         let (least, most) = scenario.duration(2);
         assert!(least > Duration::from_secs(8) && most > Duration::from_secs(40));
+    }
+
+    const PATHS: &str = r#"
+title = "P"
+
+[[link]]
+name = "two"
+receive-buffer = ["64KiB", "256KiB"]
+
+[[link.path]]
+name = "wifi"
+rate = "30mbit"
+rtt = "20ms"
+set = { blackout = "3s-5s" }
+
+[[link.path]]
+name = "lte"
+rate = "10mbit"
+rtt = "60ms"
+loss = "1%"
+cost = 5
+
+[workload]
+kind = "bulk"
+time = "1s"
+
+[[contestant]]
+kind = "sphinx"
+path = "lte"
+
+[[contestant]]
+kind = "mptcp"
+"#;
+
+    #[test]
+    fn several_paths_are_a_cell_by_what_the_receiver_may_hold() {
+        let scenario = parse(PATHS, false).unwrap();
+        let names: Vec<_> = scenario.cells.iter().map(|cell| &cell.name).collect();
+        assert_eq!(names, ["two-b64", "two-b256"]);
+        let cell = &scenario.cells[1];
+        assert_eq!(cell.receive_buffer, Some(256 << 10));
+        assert_eq!(
+            (cell.link.rate, cell.workload.bytes()),
+            (40_000_000, 5_000_000)
+        );
+        let paths: Vec<_> = (cell.paths.iter())
+            .map(|path| (path.name.as_str(), path.link.rate, path.cost))
+            .collect();
+        assert_eq!(paths, [("wifi", 30_000_000, 0), ("lte", 10_000_000, 5)]);
+        let description = cell.description();
+        assert!(
+            description.starts_with("2 paths (wifi: 30 Mbit/s, RTT 20 ms")
+                && description.contains("blackout=3s-5s | lte:")
+                && description.contains("cost 5), receive buffer 256 KiB; "),
+            "{description}"
+        );
+    }
+
+    #[test]
+    fn paths_that_make_no_sense_are_refused() {
+        for (old, new, words) in [
+            ("name = \"lte\"", "name = \"wifi\"", "a name of its own"),
+            (
+                "rate = \"10mbit\"",
+                "rate = [\"1mbit\", \"2mbit\"]",
+                "has one rate",
+            ),
+            ("name = \"two\"", "rtt = \"9ms\"", "says of each path"),
+            ("name = \"two\"", "cost = 3", "only a path has"),
+            (
+                "cost = 5",
+                "receive-buffer = \"64KiB\"",
+                "neither 'path' nor",
+            ),
+            ("\"64KiB\"", "\"8KiB\"", "at least 16KiB"),
+            ("path = \"lte\"", "path = \"5g\"", "has no path '5g'"),
+            (
+                "kind = \"mptcp\"",
+                "kind = \"mptcp\"\npath = \"lte\"",
+                "has no 'path'",
+            ),
+            (
+                "kind = \"bulk\"\ntime = \"1s\"",
+                "kind = \"web\"\npages = 1\nobjects = 1",
+                "are for bulk",
+            ),
+        ] {
+            assert!(PATHS.contains(old), "{old}");
+            let error = parse(&PATHS.replacen(old, new, 1), false).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
     }
 
     #[test]

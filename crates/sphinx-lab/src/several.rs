@@ -1,0 +1,120 @@
+//! Several paths between the two ends.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use sphinx_link::Loss;
+
+use crate::LinkSpec;
+
+/// Paths that a session of Sphinx may have at once.
+pub const PATHS_MAX: usize = 8;
+
+/// One of several paths: a link between an interface of its own at either end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathSpec {
+    /// What it is called.
+    pub name: String,
+    /// What it is.
+    pub link: LinkSpec,
+    /// What a byte costs on it, for those who care.
+    pub cost: u32,
+}
+
+/// Where a path begins, at the sender's end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beginning {
+    /// Of the path.
+    pub name: String,
+    /// The interface.
+    pub interface: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// What a byte costs on it.
+    pub cost: u32,
+}
+
+impl PathSpec {
+    /// Where the path with this index begins.
+    pub fn beginning(&self, index: usize) -> Beginning {
+        Beginning {
+            name: self.name.clone(),
+            interface: interface("left", index),
+            address: addresses(index)[0],
+            cost: self.cost,
+        }
+    }
+
+    /// The path in a few words.
+    fn description(&self) -> String {
+        let cost = match self.cost {
+            0 => String::new(),
+            cost => format!(", cost {cost}"),
+        };
+        format!("{}: {}{cost}", self.name, self.link.description())
+    }
+}
+
+/// All of them in a few words.
+pub(crate) fn description(paths: &[PathSpec]) -> String {
+    let all: Vec<String> = paths.iter().map(PathSpec::description).collect();
+    format!("{} paths ({})", paths.len(), all.join(" | "))
+}
+
+/// What paths are together, as far as that is one link: all rates, the longest round trip, and the losses of what is sent at these rates.
+pub(crate) fn together(paths: &[PathSpec]) -> LinkSpec {
+    let rate: u64 = paths.iter().map(|path| path.link.rate).sum();
+    let rtt = paths.iter().map(|path| path.link.rtt).max();
+    let lost = |path: &PathSpec| path.link.rate as f64 * path.link.forward_loss();
+    let lost: f64 = paths.iter().map(lost).sum();
+    LinkSpec {
+        rate,
+        forward: match lost {
+            0.0 => Loss::None,
+            _ => Loss::Bernoulli(lost / rate as f64),
+        },
+        ..LinkSpec::clean(rtt.unwrap_or(Duration::ZERO))
+    }
+}
+
+/// The name of the interface of the path with this index.
+pub(crate) fn interface(end: &str, index: usize) -> String {
+    match index {
+        0 => end.to_owned(),
+        _ => format!("{end}{}", index + 1),
+    }
+}
+
+/// The left and the right one.
+pub(crate) fn addresses(index: usize) -> [Ipv4Addr; 2] {
+    // There are no more than `PATHS_MAX`.
+    let net = u8::try_from(index).unwrap_or(u8::MAX);
+    [1, 2].map(|host| Ipv4Addr::new(10, 77, net, host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn together_they_are_one_link() {
+        let path = |rate, rtt, loss| PathSpec {
+            name: "p".to_owned(),
+            link: LinkSpec {
+                rate,
+                forward: Loss::Bernoulli(loss),
+                ..LinkSpec::clean(Duration::from_millis(rtt))
+            },
+            cost: 0,
+        };
+        let link = together(&[path(30_000_000, 20, 0.0), path(10_000_000, 200, 0.04)]);
+        assert_eq!((link.rate, link.rtt.as_millis()), (40_000_000, 200));
+        assert!((link.forward_loss() - 0.01).abs() < 1e-12);
+    }
+
+    #[test]
+    fn every_path_has_interfaces_and_addresses_of_its_own() {
+        assert_eq!(interface("left", 0), "left");
+        assert_eq!(interface("right", 2), "right3");
+        assert_eq!(addresses(1)[0].to_string(), "10.77.1.1");
+    }
+}
