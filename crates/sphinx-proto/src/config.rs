@@ -4,7 +4,7 @@ use sphinx_fec::CodeId;
 
 use crate::Nanos;
 use crate::blocks::EPSILON;
-use crate::cc::CcKind;
+use crate::cc::{CcKind, Couple};
 use crate::paper::Paper;
 use crate::path::mtu_candidates;
 use crate::paths::{Bond, PathPolicy};
@@ -154,6 +154,8 @@ pub struct Config {
     /// What several paths are for, as the client has it: of a server, what the client has asked for. `None` by default: the peer does not
     /// know what that is.
     pub bond: Option<Bond>,
+    /// How the windows of several paths grow, of controllers whose windows grow additively ([`CcKind::AimdEcn`]); each for itself by default.
+    pub couple: Couple,
     /// What the path of the handshake is to be used for.
     pub policy: PathPolicy,
     /// What an earlier session found out about the path. It may be wrong.
@@ -193,6 +195,7 @@ impl Config {
             sc: None,
             paths_max: 1,
             bond: None,
+            couple: Couple::Off,
             policy: PathPolicy::default(),
             memory: None,
         }

@@ -6,6 +6,7 @@ mod policy;
 use std::collections::BTreeMap;
 
 use crate::admission::Capacity;
+use crate::cc::{Couple, Window};
 use crate::config::{Config, Role};
 use crate::demand::Demand;
 use crate::ids::{LocalIds, PeerIds};
@@ -103,6 +104,7 @@ pub(crate) struct Paths {
     /// No id is used twice.
     next: u32,
     bond: Bond,
+    couple: Couple,
     thrift: Thrift,
     limiter: Option<Limiter>,
     /// What the client says of paths, and in which of its words.
@@ -121,6 +123,7 @@ impl Paths {
             ready_there: Ready::new(),
             next: 1,
             bond: config.bond.unwrap_or_default(),
+            couple: config.couple,
             thrift: Thrift::default(),
             limiter: None,
             told: BTreeMap::new(),
@@ -328,6 +331,23 @@ impl Paths {
     /// Takes note that this has been told.
     pub(crate) fn told(&mut self, index: usize) {
         self.lanes[index].is_untold = false;
+    }
+
+    /// A path has heard of its packets: coupled windows grow as all of them allow.
+    pub(crate) fn couple(&mut self) {
+        if self.couple == Couple::Off {
+            return;
+        }
+        let window = |lane: &Lane| {
+            let cc = lane.path.cc();
+            let between = cc.between_losses().filter(|_| lane.is_chosen())?;
+            Some(Window::new(cc.cwnd(), lane.path.rtt().smoothed(), between))
+        };
+        let windows: Vec<Window> = self.lanes.iter().filter_map(window).collect();
+        let mut gains = self.couple.gains(&windows);
+        for lane in self.lanes.iter_mut().filter(|lane| window(lane).is_some()) {
+            lane.path.set_gain(gains.next().unwrap_or(1.0));
+        }
     }
 
     // ---- what each is for -------------------------------------------------------------------------

@@ -70,6 +70,7 @@ impl<P: PacketProtection> Pair<P> {
             config.bundle = scenario.bundle;
             config.epsilon = scenario.epsilon;
             config.cc = scenario.cc;
+            config.couple = scenario.couple;
             config.paper = scenario.paper;
             config.sc = scenario.sc;
             config.initial_rtt = rtt;

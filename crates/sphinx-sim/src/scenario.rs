@@ -5,7 +5,7 @@ use std::time::Duration;
 use sphinx_driver::PacketProtection;
 use sphinx_fec::CodeId;
 use sphinx_link::{Depth, LinkConfig, Loss, Rate};
-use sphinx_proto::cc::CcKind;
+use sphinx_proto::cc::{CcKind, Couple};
 use sphinx_proto::{
     Bond, EPSILON, Icm, Nanos, Paper, PathMemory, PathPolicy, Profile, STREAMS_MAX, Sc,
 };
@@ -48,6 +48,8 @@ pub struct Scenario {
     pub epsilon: f64,
     /// Their rate control.
     pub cc: CcKind,
+    /// How the windows of their paths grow.
+    pub couple: Couple,
     /// The paper's mode at both ends, instead of profile, code and ICM.
     pub paper: Option<Paper>,
     /// Generations in a bounded buffer at both ends, likewise.
@@ -114,6 +116,7 @@ impl Scenario {
             bundle: 1,
             epsilon: EPSILON,
             cc: CcKind::Bbr,
+            couple: Couple::Off,
             paper: None,
             sc: None,
             recv_window: 32 << 20,

@@ -13,7 +13,7 @@ use sphinx_proto::{Bond, Config, Nanos, PathPolicy};
 use sphinx_workers::{usable_cpus, workers_for};
 
 pub use sphinx_net::Family;
-pub use sphinx_proto::cc::CcKind as Cc;
+pub use sphinx_proto::cc::{CcKind as Cc, Couple};
 use sphinx_proto::{Paper, Sc};
 use sphinx_xdp::XdpConfig;
 
@@ -302,6 +302,8 @@ pub struct Options {
     pub paths: Vec<PathOptions>,
     /// Of a connecting end with several paths: what they are for, in both directions if the other end knows the mode.
     pub bond: Bond,
+    /// How the windows of several paths grow with [`Cc::AimdEcn`], of what this end sends.
+    pub couple: Couple,
     /// How long to try to reach the peer.
     pub connect_timeout: Duration,
     /// Silence after which the peer counts as lost; and how long a session may have data to send of which
@@ -363,6 +365,7 @@ impl Default for Options {
             limit: None,
             paths: Vec::new(),
             bond: Bond::Aggregate,
+            couple: Couple::Off,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             quiet: false,
@@ -400,6 +403,7 @@ impl Options {
         config.bundle = self.bundle;
         config.epsilon = self.epsilon;
         config.cc = self.cc;
+        config.couple = self.couple;
         config.paper = self.paper;
         config.sc = self.sc;
         config.limit = self.limit;

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use clap::Args;
 use sphinx_transport::{
-    Bond, ErrorKind, LocalPath, Options, PATHS_MAX, PathOptions, PathPolicy, PathRole, Sc,
+    Bond, Cc, Couple, ErrorKind, LocalPath, Options, PATHS_MAX, PathOptions, PathPolicy, PathRole,
+    Sc,
 };
 
 use crate::failure::{Failure, Outcome, fail_hint};
@@ -36,6 +37,10 @@ pub(crate) struct PathArgs {
     ///                other end, docs/sc-multipath.md); sc:rlnc, min-rtt and ecf to compare it with
     #[arg(long, value_name = "MODE", default_value = "aggregate", value_parser = mode, requires = "path", verbatim_doc_comment)]
     pub(crate) bond: Mode,
+    /// How the windows of several paths grow, with --cc aimd-ecn: off (each for itself), lia (RFC 6356: together no faster than one flow on the
+    /// best path, for paths that meet in one bottleneck) or olia, to compare them
+    #[arg(long, value_name = "HOW", default_value = "off", value_parser = couple, requires = "path")]
+    pub(crate) couple: Couple,
 }
 
 /// What several paths are for.
@@ -44,6 +49,11 @@ pub(crate) enum Mode {
     Bond(Bond),
     /// In a buffer that is bounded.
     Sc(Sc),
+}
+
+fn couple(text: &str) -> Result<Couple, String> {
+    let known = Couple::ALL.into_iter().find(|one| one.name() == text);
+    known.ok_or_else(|| format!("'{text}' is none of off, lia, olia"))
 }
 
 /// A value of `--path`.
@@ -273,9 +283,16 @@ impl PathArgs {
                 "a backup takes over from a path without it",
             ));
         }
+        if self.couple != Couple::Off && options.cc != Cc::AimdEcn {
+            return Err(wrong(
+                format!("--couple {} is for --cc aimd-ecn", self.couple),
+                "other rate controls have no window that grows by steps",
+            ));
+        }
         Ok(Options {
             paths,
             bond,
+            couple: self.couple,
             sc: self.sc(),
             ..options
         })
@@ -381,10 +398,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn only_windows_that_grow_by_steps_are_coupled() {
+        assert_eq!(couple("lia"), Ok(Couple::Lia));
+        assert!(couple("auto").unwrap_err().contains("off, lia, olia"));
+        let args = PathArgs {
+            path: vec![wanted("wlan0").expect("a path")],
+            bond: Mode::Bond(Bond::Aggregate),
+            couple: Couple::Olia,
+        };
+        let of = |cc| {
+            args.apply(Options {
+                cc,
+                ..Options::default()
+            })
+        };
+        assert!(of(Cc::Bbr).is_err());
+        assert_eq!(of(Cc::AimdEcn).expect("it can be").couple, Couple::Olia);
+    }
+
     fn applied(paths: &[&str], bond: &str) -> Outcome<Options> {
         let args = PathArgs {
             path: paths.iter().map(|text| wanted(text).expect(text)).collect(),
             bond: mode(bond).expect(bond),
+            couple: Couple::Off,
         };
         args.apply(Options::default())
     }

@@ -27,6 +27,11 @@ pub struct AimdEcn {
     app_limited_until_pn: PacketNumber,
     acked: u64,
     lost: u64,
+    /// What has been acknowledged since the last halving, and between the two before, bytes.
+    since_halving: u64,
+    between_halvings: u64,
+    /// Of its own increase.
+    gain: f64,
 }
 
 impl AimdEcn {
@@ -48,6 +53,9 @@ impl AimdEcn {
             app_limited_until_pn: PacketNumber::ZERO,
             acked: 0,
             lost: 0,
+            since_halving: 0,
+            between_halvings: 0,
+            gain: 1.0,
         }
     }
 }
@@ -73,15 +81,19 @@ impl RateControl for AimdEcn {
         if marked || dropped {
             self.cwnd = (self.cwnd / 2.0).max(self.min_cwnd);
             self.recovery_until_pn = self.next_pn;
+            self.between_halvings = std::mem::take(&mut self.since_halving);
             return;
         }
+        let acked = ack.acked.iter().map(|p| u64::from(p.ip_bytes)).sum();
+        self.since_halving = self.since_halving.saturating_add(acked);
         let useful: u64 = ack
             .acked
             .iter()
             .filter(|p| since_halving(p) && p.pn >= self.app_limited_until_pn)
             .map(|p| u64::from(p.ip_bytes))
             .sum();
-        self.cwnd += self.block_bytes * useful as f64 / self.cwnd;
+        let more = self.block_bytes * useful as f64 / self.cwnd;
+        self.cwnd = (self.cwnd + self.gain * more).max(self.min_cwnd);
     }
 
     fn on_app_limited(&mut self, _now: Time) {
@@ -108,6 +120,14 @@ impl RateControl for AimdEcn {
 
     fn min_rtt(&self) -> Option<Nanos> {
         self.min_rtt
+    }
+
+    fn between_losses(&self) -> Option<u64> {
+        Some(self.since_halving.max(self.between_halvings))
+    }
+
+    fn set_gain(&mut self, gain: f64) {
+        self.gain = gain;
     }
 
     fn set_packet_bytes(&mut self, ip_bytes: u32) {

@@ -113,6 +113,14 @@ impl RateControl for Limited {
         self.inner.is_starting()
     }
 
+    fn between_losses(&self) -> Option<u64> {
+        self.inner.between_losses()
+    }
+
+    fn set_gain(&mut self, gain: f64) {
+        self.inner.set_gain(gain);
+    }
+
     fn set_packet_bytes(&mut self, ip_bytes: u32) {
         self.inner.set_packet_bytes(ip_bytes);
     }

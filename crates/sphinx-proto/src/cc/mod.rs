@@ -24,6 +24,7 @@
 
 mod aimd;
 mod bbr;
+mod coupled;
 mod cubic;
 mod fixed;
 mod jitter;
@@ -46,6 +47,8 @@ pub use crate::numbers::PacketNumber;
 pub use crate::time::{Nanos, Time};
 pub use aimd::AimdEcn;
 pub use bbr::{Bbr, Phase};
+pub use coupled::Couple;
+pub(crate) use coupled::Window;
 pub use cubic::Cubic;
 pub use fixed::Fixed;
 pub use kind::{CcKind, OwnController};
@@ -145,6 +148,14 @@ pub trait RateControl: Send {
     fn is_starting(&self) -> bool {
         false
     }
+
+    /// What was acknowledged between losses, in bytes, of a window that grows additively: such windows can be [coupled](Couple).
+    fn between_losses(&self) -> Option<u64> {
+        None
+    }
+
+    /// From now on its window grows by so many times of what it would alone.
+    fn set_gain(&mut self, _gain: f64) {}
 
     /// From now on a full packet has this many IP bytes.
     fn set_packet_bytes(&mut self, _ip_bytes: u32) {}

@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sphinx_link::{
@@ -14,7 +15,9 @@ use sphinx_link::{
 use crate::PacketNumber;
 use crate::time::time;
 
-use super::{AckSummary, Arrival, MS, Nanos, PacketInfo, RateControl, SEC, time_for};
+use super::{
+    AckSummary, Arrival, Couple, MS, Nanos, PacketInfo, RateControl, SEC, Window, time_for,
+};
 
 pub(super) const PACKET: u32 = 1500;
 const SACK_PACKETS: u32 = 16;
@@ -302,6 +305,7 @@ pub(super) struct World {
     flows: Vec<Flow>,
     forward: sphinx_link::Link<Carried>,
     backward: sphinx_link::Link<Carried>,
+    coupled: Option<(RangeInclusive<usize>, Couple)>,
     rng: u64,
 }
 
@@ -317,6 +321,7 @@ impl World {
             seq: 0,
             events: BinaryHeap::new(),
             flows: Vec::new(),
+            coupled: None,
             rng,
         };
         world.at(0, Event::Tick);
@@ -354,6 +359,12 @@ impl World {
             App::Blocks { .. } => self.at(starts, Event::Block(flow)),
         }
         self.at(starts + 10 * MS, Event::Timer(flow));
+        self
+    }
+
+    /// These flows are paths of one session.
+    pub(super) fn couple(mut self, flows: RangeInclusive<usize>, couple: Couple) -> Self {
+        self.coupled = Some((flows, couple));
         self
     }
 
@@ -415,6 +426,20 @@ impl World {
         }
         self.note_lost();
         self.flows.into_iter().map(|f| f.report).collect()
+    }
+
+    /// Coupled flows grow together.
+    fn share(&mut self) {
+        let Some((flows, couple)) = &self.coupled else {
+            return;
+        };
+        let flows = &mut self.flows[flows.clone()];
+        let windows: Vec<Window> = (flows.iter())
+            .map(|f| Window::new(f.cc.cwnd(), f.srtt, f.cc.between_losses().unwrap_or(0)))
+            .collect();
+        for (flow, gain) in flows.iter_mut().zip(couple.gains(&windows)) {
+            flow.cc.set_gain(gain);
+        }
     }
 
     fn at(&mut self, time: Nanos, event: Event) {
@@ -686,6 +711,7 @@ impl World {
             ecn_capable: self.link.ce_threshold.is_some(),
             bytes_in_flight: flow.bytes_in_flight,
         });
+        self.share();
         self.transmit(f);
     }
 

@@ -240,6 +240,11 @@ impl Path {
         self.address.cc.set_limit(limit);
     }
 
+    /// From now on the window grows by so many times of what it would alone.
+    pub(crate) fn set_gain(&mut self, gain: f64) {
+        self.address.cc.set_gain(gain);
+    }
+
     /// From now on this controls the rate, beginning with what has been found out so far.
     pub(crate) fn set_cc(&mut self, now: Time, kind: CcKind) {
         if self.settings.set_cc(kind) {

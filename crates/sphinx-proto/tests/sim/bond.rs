@@ -1,5 +1,6 @@
 //! What several paths are for: modes, roles, costs, limits and budgets.
 
+use sphinx_proto::cc::{CcKind, Couple};
 use sphinx_proto::{Bond, Nanos, PathId, PathNews, PathPolicy, PathRole};
 use sphinx_sim::{MS, Pair, SEC, Scenario, Write, link};
 
@@ -183,6 +184,26 @@ fn a_dear_path_takes_over_and_is_left_again() {
     assert!(more < 10_000, "{more} after the cheap one was back");
     let gap = longest_gap(&pair, load, 1900 * MS);
     assert!(gap <= 150 * MS, "{} ms", gap / MS);
+}
+
+/// Paths that meet nowhere are as full as uncoupled ones: windows that are halved in a queue of one round trip leave it full.
+#[test]
+fn coupled_paths_lose_nothing_where_they_do_not_meet() {
+    let bytes = 40_000_000;
+    let rate = |couple| {
+        let mut scenario = two([20, 20], [40, 40], [0.0; 2], 5).bulk(bytes);
+        scenario.cc = CcKind::AimdEcn;
+        scenario.couple = couple;
+        let mut pair = scenario.build();
+        pair.must_transfer(60 * SEC);
+        goodput(&pair, bytes)
+    };
+    let free = rate(Couple::Off);
+    for couple in [Couple::Lia, Couple::Olia] {
+        let share = rate(couple) / free;
+        println!("{couple}: {share:.3} of {free:.1} Mbit/s");
+        assert!(share > 0.95, "{couple}: {share:.3}");
+    }
 }
 
 #[test]
