@@ -4,8 +4,8 @@
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use sphinx_lab::{
-    Cell, Clock, Experiment, LinkSpec, Run, RunError, Workload,
-    contestants::{Program, Tcp},
+    Cell, Clock, Contestant, Experiment, LinkSpec, PathSpec, Run, RunError, Workload,
+    contestants::{Program, Tcp, TcpSettings},
     machine::Made,
 };
 use sphinx_link::Loss;
@@ -31,6 +31,10 @@ fn cell(workload: Workload) -> Cell {
 
 /// Runs reno over the link, or says why not.
 fn run(workload: Workload, stop: bool) -> Option<Result<Run, RunError>> {
+    run_over(&cell(workload), &Tcp::new(&program(), "reno"), stop)
+}
+
+fn run_over(cell: &Cell, contestant: &Tcp, stop: bool) -> Option<Result<Run, RunError>> {
     match probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
@@ -46,8 +50,7 @@ fn run(workload: Workload, stop: bool) -> Option<Result<Run, RunError>> {
         limit: Duration::from_secs(30),
         made: Made::default(),
     };
-    let reno = Tcp::new(&program(), "reno");
-    Some(experiment.run(&cell(workload), &reno, 1, &AtomicBool::new(stop)))
+    Some(experiment.run(cell, contestant, 1, &AtomicBool::new(stop)))
 }
 
 #[test]
@@ -88,6 +91,41 @@ fn blocks_are_timed() {
         blocks.p50_ms > 1.8 && blocks.mean_ms <= blocks.max_ms,
         "{blocks:?}"
     );
+}
+
+#[test]
+fn multipath_tcp_uses_both_paths() {
+    let settings = TcpSettings {
+        mptcp: true,
+        ..TcpSettings::new("reno")
+    };
+    let mptcp = Tcp::with_settings(&program(), "mptcp", settings);
+    let path = |name: &str| PathSpec {
+        name: name.into(),
+        link: LinkSpec {
+            rate: 20_000_000,
+            ..LinkSpec::clean(Duration::from_millis(4))
+        },
+        cost: 0,
+    };
+    let cell = Cell {
+        paths: vec![path("one"), path("two")],
+        receive_buffer: Some(1 << 20),
+        ..cell(Workload::Bulk { bytes: 3_000_000 })
+    };
+    let able = mptcp.check().and(Experiment::check(&cell, &mptcp));
+    if let Err(missing) = able {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let Some(run) = run_over(&cell, &mptcp, false) else {
+        return;
+    };
+    let run = run.unwrap();
+    assert!(run.done.complete, "{run:?}");
+    let carried: Vec<u64> = run.paths.iter().map(|path| path.forward_bytes).collect();
+    assert!(carried.len() == 2 && carried[1] > 100_000, "{carried:?}");
+    assert_eq!(carried.iter().sum::<u64>(), run.wire.forward_bytes);
 }
 
 #[test]

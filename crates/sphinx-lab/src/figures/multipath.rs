@@ -131,6 +131,9 @@ pub(super) fn buffer(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool,
     Ok(true)
 }
 
+/// Cells in which a path falls silent.
+const CUTS: [&str; 2] = ["blocks-cut", "blocks-return"];
+
 /// How much later than usual the latest block of a run was.
 fn gap_ms(_: &Cell, run: &Run) -> Option<f64> {
     let blocks = run.done.blocks?;
@@ -159,8 +162,8 @@ pub(super) fn failover(
         "A path falls silent and comes back",
         &format!(
             "Two paths of 40 Mbit/s, round trip 50 ms, real sockets, and 20 Mbit/s in blocks of 25 kB, one every 10 ms, for 7 s. The first \
-             path, which is that of the handshake, and for `cheapest` the cheaper one, loses everything from 3 s on (`cut`), or for two \
-             seconds (`return`), both ways; nobody is told. In `steady` it does not. {MPTCP} The gap is how much later the latest block was \
+             path, which is that of the handshake, and for `cheapest` the cheaper one, loses everything from 3 s on (`blocks-cut`), or for two \
+             seconds (`blocks-return`), both ways; nobody is told. In `blocks-steady` it does not. {MPTCP} The gap is how much later the latest block was \
              than the median one: what a pause looks like to the one who waits. Where it comes back, a gap at its return counts too. \
              Medians over the seeds. {}",
             caveat(&results)
@@ -183,15 +186,14 @@ pub(super) fn failover(
     sheet.data("", &csv(&results));
     let gap = |cell: &str, name: &str| sample(&results, cell, name, gap_ms);
     for (name, most) in [("sphinx", 110.0), ("backup", 110.0), ("redundant", 15.0)] {
-        let places =
-            ["cut", "return"].map(|cell| (cell.to_owned(), Sample::Exactly(most), gap(cell, name)));
+        let places = CUTS.map(|cell| (cell.to_owned(), Sample::Exactly(most), gap(cell, name)));
         let claim = format!("`{name}`: the gap is at most {most} ms");
         sheet.check(Check::everywhere(&claim, 1.0, places));
     }
     sheet.check(Check::everywhere(
         "the gap of the default is at most half of the kernel's (cubic)",
         2.0,
-        ["cut", "return"].map(|cell| {
+        CUTS.map(|cell| {
             let (ours, kernel) = (gap(cell, "sphinx"), gap(cell, "mptcp-cubic"));
             (cell.to_owned(), kernel, ours)
         }),
@@ -200,7 +202,7 @@ pub(super) fn failover(
         "`cheapest`: at most 1 % of the bytes are dear while the cheap path suffices",
         &Sample::Exactly(1.0),
         1.0,
-        &sample(&results, "steady", "cheapest", second_percent),
+        &sample(&results, "blocks-steady", "cheapest", second_percent),
     ));
     Ok(true)
 }
@@ -264,4 +266,48 @@ fn paths_paragraph(results: &Results, sheet: &mut Sheet) {
         .map(|(cell, _)| format!("- `{}`: {}", cell.name, cell.description()))
         .collect();
     sheet.paragraph(&lines.join("\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{contestants::Programs, figures::bundled};
+
+    /// Whether a scenario has these cells and contestants.
+    fn check((name, text): (&str, &str), cells: &[String], contestants: &[&str]) {
+        let scenario = bundled(text, &Programs::for_tests(), false).unwrap();
+        for cell in cells {
+            let mut all = scenario.cells.iter();
+            assert!(all.any(|one| one.name == *cell), "{name}: {cell}");
+        }
+        for contestant in contestants {
+            let mut all = scenario.contestants.iter();
+            assert!(all.any(|one| one.name() == *contestant), "{contestant}");
+        }
+    }
+
+    #[test]
+    fn what_pages_tell_is_in_their_scenarios() {
+        let bounded = LOSSES.iter();
+        let bounded: Vec<String> = bounded
+            .flat_map(|(losses, ..)| BUFFERS.map(|kib| format!("{losses}-b{kib}")))
+            .collect();
+        let alone: Vec<String> = (LOSSES.iter())
+            .flat_map(|(.., paths)| paths.map(str::to_owned))
+            .collect();
+        let kernel = ["sphinx", "mptcp-cubic", "mptcp-bbr"];
+        check(BUFFER_SCENARIOS[0], &bounded, &kernel);
+        check(BUFFER_SCENARIOS[0], &[], &["best-path", "sc"]);
+        check(BUFFER_SCENARIOS[1], &alone, &["sphinx"]);
+        let mut cells = CUTS.map(str::to_owned).to_vec();
+        cells.push("blocks-steady".to_owned());
+        check(FAILOVER_SCENARIOS[0], &cells, &kernel);
+        check(
+            FAILOVER_SCENARIOS[0],
+            &[],
+            &["redundant", "backup", "cheapest"],
+        );
+        check(TODAY_SCENARIOS[0], &[], &kernel);
+        check(TODAY_SCENARIOS[0], &[], &["only-a", "only-b"]);
+    }
 }

@@ -1,7 +1,7 @@
 //! What several paths are for: modes, roles, costs, limits and budgets.
 
 use sphinx_proto::cc::{CcKind, Couple};
-use sphinx_proto::{Bond, Nanos, PathId, PathNews, PathPolicy, PathRole};
+use sphinx_proto::{Bond, Nanos, PathId, PathNews, PathPolicy, PathRole, Sc};
 use sphinx_sim::{MS, Pair, SEC, Scenario, Write, link};
 
 use crate::random::number;
@@ -117,6 +117,21 @@ fn a_silent_cut_is_a_short_gap() {
             let back = heard(&pair, FIRST, PathNews::Back).expect("it came back");
             assert!(back < 6 * SEC, "{bond}: back at {} ms", back / MS);
         }
+    }
+}
+
+#[test]
+fn a_silent_cut_is_a_short_gap_for_generations_too() {
+    for seed in 0..20 {
+        let mut scenario = two([40, 40], [50, 50], [0.0; 2], seed);
+        let load = paced(&mut scenario, 20, 5 * SEC);
+        let ends = &mut (&mut scenario.forward, &mut scenario.backward);
+        cut(ends, 2 * SEC + seed * 7 * MS, 4 * SEC);
+        scenario.sc = Some(Sc::Systematic);
+        let mut pair = bonded(scenario, Bond::Aggregate, &[]).build();
+        pair.must_transfer(30 * SEC);
+        let gap = longest_gap(&pair, load, 1900 * MS);
+        println!("seed {seed}: {} ms", gap / MS);
     }
 }
 
