@@ -315,6 +315,12 @@ impl ScReceiver {
         (self.scheme.is_coded() && self.is_waiting()).then(|| self.silent_at(rtts))
     }
 
+    /// Whether symbols come on this path: a WARNING that leaves there is heard.
+    pub(crate) fn is_heard(&self, now: Time, path: PathId, rtts: Rtts) -> bool {
+        let mut seen = self.seen.iter().filter(|seen| seen.path == path);
+        seen.any(|seen| now < seen.at.saturating_add(rtts.longest))
+    }
+
     /// A WARNING that is to leave now.
     pub(crate) fn take_warning(&mut self) -> Option<Warning> {
         self.due.take()

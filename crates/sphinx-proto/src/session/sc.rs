@@ -176,7 +176,13 @@ impl Session {
     pub(super) fn sc_warning(&mut self, now: Time) -> Option<Transmit> {
         let warning = self.receiver.sc_mut()?.take_warning()?;
         let mut body = Vec::new();
-        let at = self.paths.main_at();
+        // An end that only receives asks nothing, and so does not know that a path is dead: it would warn there, again and again.
+        let rtts = self.sc_rtts();
+        let (order, count) = self.paths.order();
+        let receiver = self.receiver.sc()?;
+        let mut best = order.into_iter().take(count);
+        let heard = best.find(|at| receiver.is_heard(now, self.paths.at(*at).id(), rtts));
+        let at = heard.unwrap_or(self.paths.main_at());
         let room = usize::from(BASE_DATAGRAM) - OVERHEAD - 40;
         let path = &mut self.paths.at_mut(at).path;
         path.write_feedback(now, room, &mut self.receiver, &mut body);

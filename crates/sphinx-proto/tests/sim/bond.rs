@@ -132,6 +132,7 @@ fn a_silent_cut_is_a_short_gap_for_generations_too() {
         pair.must_transfer(30 * SEC);
         let gap = longest_gap(&pair, load, 1900 * MS);
         println!("seed {seed}: {} ms", gap / MS);
+        assert!(gap <= 250 * MS, "seed {seed}: {} ms", gap / MS);
     }
 }
 
