@@ -98,7 +98,7 @@ pub(super) fn tell_how(
     }
     let again = match failure.kind {
         ErrorKind::RemoteIo => "once that is put right, the same command goes on",
-        ErrorKind::Cancelled => "if that was not meant, the same command goes on",
+        ErrorKind::Cancelled => "if it is wanted there, the same command goes on",
         _ => "the same command goes on",
     };
     let again = format!("{again}: {}", own_command_line());
