@@ -33,7 +33,7 @@ impl Failure {
 
     /// The same as a refusal.
     #[must_use]
-    pub(crate) fn as_refusal(mut self) -> Self {
+    pub(crate) fn refused(mut self) -> Self {
         self.is_refusal = true;
         self
     }

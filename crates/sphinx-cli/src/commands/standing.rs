@@ -93,7 +93,7 @@ impl Standing {
         let others = under_way.get(&id).copied().unwrap_or(0);
         let reserved = Tickets::change(&self.0.state, |tickets| {
             let over = |why: String| {
-                Err(fail_hint(ErrorKind::LocalIo, why, "ask for another ticket").as_refusal())
+                Err(fail_hint(ErrorKind::LocalIo, why, "ask for another ticket").refused())
             };
             let Some(entry) = tickets.of_id(&id) else {
                 return over("the ticket was revoked".to_owned());

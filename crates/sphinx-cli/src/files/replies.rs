@@ -252,7 +252,7 @@ fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<
             Reply::Failed { code, message } => {
                 let message = format!("at the other end: {message}");
                 return Err(match code {
-                    VERDICT_REFUSED => fail(ErrorKind::RemoteIo, message).as_refusal(),
+                    VERDICT_REFUSED => fail(ErrorKind::RemoteIo, message).refused(),
                     code => fail(kind_of_peer_code(u64::from(code)), message),
                 });
             }

@@ -95,7 +95,7 @@ impl<'a> Ledger<'a> {
                 format!("the transfer has more than {max} {what}"),
                 format!("receive with a larger {option}"),
             )
-            .as_refusal())
+            .refused())
         };
         match (max_entries, max_bytes) {
             (Some(max), _) if entries > max => refuse("entries", max, "--max-entries"),
