@@ -5,6 +5,9 @@ SPHX := target/release/sphx
 # Random links and faults for `make sim` and `make sim-pep`.
 SEEDS ?= 2000
 
+# Orders of threads for `make shuttle`.
+SCHEDULES ?= 1000
+
 # Runs of 32 streams for `make bench-streams`.
 RUNS ?= 100
 
@@ -89,8 +92,19 @@ mutants-pep: ## Put faults into the TCP agent, one by one: each has to fail a te
 	scripts/mutants-pep
 
 .PHONY: miri
-miri: tools ## Run the tests of sphinx-fec under Miri, scalar engine (minutes; nightly)
+miri: tools ## Run the tests of sphinx-fec (scalar engine), and of the rings of workers and of AF_XDP, under Miri (minutes; nightly)
 	PROPTEST_CASES=2 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-deterministic-floats" $(CARGO) +nightly miri test --locked --package sphinx-fec --lib --tests
+	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-ignore-leaks" $(CARGO) +nightly miri test --locked --package sphinx-workers --lib crew
+	MIRIFLAGS="-Zmiri-disable-isolation" $(CARGO) +nightly miri test --locked --package sphinx-xdp --lib ring
+
+.PHONY: tsan
+tsan: tools ## Run the tests of threads that share rings, pools and wakers under the thread sanitizer (nightly with rust-src)
+	RUSTFLAGS="-Zsanitizer=thread" $(CARGO) +nightly test --locked -Zbuild-std --target-dir target/tsan --target $(HOST) \
+		--package sphinx-driver --package sphinx-net --package sphinx-workers --package sphinx-xdp --lib
+
+.PHONY: shuttle
+shuttle: tools ## Sessions with three workers each in random orders of threads: epochs change, sessions close (SCHEDULES=1000)
+	SPHINX_SCHEDULES=$(SCHEDULES) RUSTFLAGS="--cfg shuttle" $(CARGO) test --locked --target-dir target/shuttle --package sphinx-workers --lib schedules
 
 .PHONY: loom
 loom: tools ## Models of the threads that meet at queues, doorbell and wakers, in every order (LOOM_MAX_PREEMPTIONS)

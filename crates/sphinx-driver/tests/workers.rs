@@ -5,6 +5,7 @@
 //! ```
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use sphinx_driver::{EndReason, PacketProtection};
 use sphinx_fec::CodeId;
 use sphinx_link::{Jitter, LinkConfig, Loss, Order, Rate};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{Nanos, PathId, Profile};
+use sphinx_proto::wire::{Frame, FrameIter, HEADER_LEN, Header, PacketKind, TAG_LEN};
+use sphinx_proto::{Nanos, PacketNumber, PathId, Profile};
 use sphinx_sim::{MS, Pair, Plain, Rng, SEC, Scenario};
 
 /// Seeds of an ordinary test run.
@@ -173,6 +175,55 @@ fn slow_workers_cause_no_loss() {
             let losses = stats.losses_sent.expect("packets were acknowledged");
             assert_eq!(losses.mean, 0.0, "seed {seed}");
         }
+    }
+}
+
+/// The peer hears when packets arrived, not when somebody had opened them.
+#[test]
+fn arrivals_are_told_as_they_were() {
+    const WAY: Nanos = 10 * MS;
+    let link = |seed| LinkConfig {
+        seed,
+        delay: Duration::from_nanos(WAY),
+        ..LinkConfig::default()
+    };
+    let mut scenario = Scenario::new((link(1), link(2))).bulk(2_000_000);
+    scenario.cc = CcKind::Fixed(4_000_000);
+    scenario.server.packet_delay_max = 20 * MS;
+    let mut pair = scenario.build();
+
+    // Packets of the client that leave in this turn, and what the server said of arrivals, in microseconds.
+    let leaving: Rc<RefCell<Vec<u32>>> = Rc::default();
+    let told: Rc<RefCell<Vec<(PacketNumber, u64)>>> = Rc::default();
+    let (leaves, tells) = (Rc::clone(&leaving), Rc::clone(&told));
+    pair.tap = Some(Box::new(move |side, datagram| {
+        let payload = &datagram.payload;
+        let Some(header) = payload.first_chunk().and_then(Header::decode) else {
+            return Vec::new();
+        };
+        if side == 0 {
+            leaves.borrow_mut().push(header.packet_number);
+        } else if header.kind == PacketKind::Control {
+            for frame in FrameIter::new(&payload[HEADER_LEN..payload.len() - TAG_LEN]) {
+                if let Ok(Frame::Sack(sack)) = frame {
+                    tells.borrow_mut().push((sack.ranges[0].1, sack.time_us));
+                }
+            }
+        }
+        Vec::new()
+    }));
+    let mut arrivals = BTreeMap::new();
+    pair.run_until(2 * SEC, |pair| {
+        let arrive = pair.now + WAY;
+        arrivals.extend(leaving.take().into_iter().map(|number| (number, arrive)));
+        false
+    });
+
+    let told = told.take();
+    assert!(told.len() > 20, "{} SACKs", told.len());
+    for (number, time_us) in told {
+        let arrived_us = arrivals[&number.truncated()] / 1000;
+        assert_eq!(time_us, arrived_us, "{number:?}");
     }
 }
 

@@ -75,3 +75,6 @@ impl Executor for Coding {
         None
     }
 }
+
+#[cfg(all(test, shuttle))]
+mod schedules;

@@ -41,11 +41,12 @@ pub fn workers_for(usable_cpus: usize) -> usize {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "system calls")]
     fn a_thread_is_pinned_to_a_processor_that_it_may_use() {
         let usable = usable_cpus().expect("Linux tells");
         let last = *usable.last().expect("this one runs");

@@ -10,7 +10,7 @@
 //! | `crew` | the threads and their rings |
 //! | `coding` | [`Coding`], through which a session's driver reaches them |
 //! | `cpus` | which processors there are, and being bound to one |
-//! | `sync` | threads and rings, or loom's |
+//! | `sync` | threads and rings, or those of loom and shuttle |
 
 #![forbid(unsafe_code)]
 

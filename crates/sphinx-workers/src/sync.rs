@@ -1,8 +1,9 @@
-//! Threads and what is between them; in models loom's, which tries every order that they may come in.
+//! Threads and what is between them; in models those of loom, which tries every order that they may come in, or of shuttle, which tries orders at
+//! random.
 
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) use std::sync::{atomic, mpsc};
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) use std::thread;
 
 #[cfg(all(test, loom))]
@@ -10,21 +11,26 @@ pub(crate) use loom::sync::{atomic, mpsc};
 #[cfg(all(test, loom))]
 pub(crate) use loom::thread;
 
-#[cfg(not(all(test, loom)))]
+#[cfg(all(test, shuttle))]
+pub(crate) use shuttle::sync::{atomic, mpsc};
+#[cfg(all(test, shuttle))]
+pub(crate) use shuttle::thread;
+
+#[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) use rtrb as ring;
 
-/// Loom cannot look into the rings of `rtrb`. These have the same calls, and what one of theirs says about order: what was put in is seen
+/// Neither can look into the rings of `rtrb`. These have the same calls, and what one of theirs says about order: what was put in is seen
 /// by whoever takes it out.
-#[cfg(all(test, loom))]
+#[cfg(all(test, any(loom, shuttle)))]
 pub(crate) mod ring {
     use std::collections::VecDeque;
     use std::sync::atomic::Ordering;
     use std::sync::{Arc, Mutex};
 
-    use loom::sync::atomic::AtomicUsize;
+    use super::atomic::AtomicUsize;
 
     struct Ring<T> {
-        /// Where the other side looks first; loom may switch threads there.
+        /// Where the other side looks first; threads may switch there.
         len: AtomicUsize,
         /// Never waited for: threads do not switch while it is locked.
         entries: Mutex<VecDeque<T>>,

@@ -202,7 +202,6 @@ impl<T: Copy> Consumer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     const ENTRIES: u32 = 8;
     const OFFSETS: XdpRingOffset = XdpRingOffset {
@@ -214,12 +213,9 @@ mod tests {
 
     /// Both sides of a ring in memory that is mapped twice, as the kernel's is.
     fn ring() -> (Producer<u64>, Consumer<u64>) {
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let fd = rustix::fs::memfd_create("ring", flags).unwrap();
-        rustix::fs::ftruncate(&fd, 4096).unwrap();
-        let map = || Mapping::shared(fd.as_fd(), 0, 4096).unwrap();
-        let producer = Producer::new(map(), &OFFSETS, ENTRIES).unwrap();
-        (producer, Consumer::new(map(), &OFFSETS, ENTRIES).unwrap())
+        let [one, two] = Mapping::twice(4096);
+        let producer = Producer::new(one, &OFFSETS, ENTRIES).unwrap();
+        (producer, Consumer::new(two, &OFFSETS, ENTRIES).unwrap())
     }
 
     #[test]
@@ -241,16 +237,18 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_between_threads() {
+        // Miri takes its time.
+        const COUNT: u64 = if cfg!(miri) { 200 } else { 20_000 };
         let (mut producer, mut consumer) = ring();
         let writer = std::thread::spawn(move || {
-            for entry in 0..20_000 {
+            for entry in 0..COUNT {
                 while !producer.push(entry) {
                     std::thread::yield_now();
                 }
                 producer.publish();
             }
         });
-        for expected in 0..20_000 {
+        for expected in 0..COUNT {
             let entry = loop {
                 match consumer.pop() {
                     Some(entry) => break entry,

@@ -60,8 +60,8 @@ const SWEEPS: [Sweep; 2] = [
 pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
     sheet.title(
         "Delivery modes",
-        "Small messages by streams, live messages and datagrams, beside kernel TCP, QUIC (quinn) and SRT (`srt-live-transmit`), in the \
-         same run over the same link. Losses are those of one seed for all. Medians of three seeds.",
+        "Small messages by streams, live messages and datagrams, beside kernel TCP, QUIC (quinn) and SRT (`srt-live-transmit`), over \
+         links of the same settings and, seed by seed, the same losses. Medians of the seeds.",
     );
     for (scenario, sweep) in SCENARIOS.iter().zip(&SWEEPS) {
         if !sweep.draw(*scenario, studio, sheet)? {
