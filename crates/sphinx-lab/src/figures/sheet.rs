@@ -126,7 +126,9 @@ impl Sheet {
             seeds: studio.seeds,
             standard: match (studio.quick, figure) {
                 (true, _) => Standard::Quick,
-                (false, Figure::Modes | Figure::Links | Figure::Ablations) => Standard::Others,
+                (false, Figure::Modes | Figure::Links | Figure::Short | Figure::Ablations) => {
+                    Standard::Others
+                }
                 (false, _) => Standard::Full,
             },
             environment: studio.environment.clone(),
