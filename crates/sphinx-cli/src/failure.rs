@@ -19,6 +19,8 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What to do; may be empty.
     pub(crate) hint: String,
+    /// More was asked for than is allowed: the same again is refused again.
+    pub(crate) is_refusal: bool,
 }
 
 impl Failure {
@@ -27,6 +29,21 @@ impl Failure {
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
         self
+    }
+
+    /// The same as a refusal.
+    #[must_use]
+    pub(crate) fn refused(mut self) -> Self {
+        self.is_refusal = true;
+        self
+    }
+
+    /// What the other end is told: what can be done about it is done here, but it may be somebody there who wonders.
+    pub(crate) fn for_the_other_end(&self) -> String {
+        match self.hint.is_empty() {
+            true => self.message.clone(),
+            false => format!("{} ({})", self.message, self.hint),
+        }
     }
 }
 
@@ -58,7 +75,7 @@ fn hint(error: &Error) -> &'static str {
     };
     match (error.kind(), error.io_kind()) {
         (ErrorKind::Authentication, _) => {
-            "use the ticket that the other end printed when it was started"
+            "use the ticket that the other end printed when it was started last, or ask there for another"
         }
         (ErrorKind::Unreachable, Some(io::ErrorKind::ConnectionRefused)) => {
             "start the other end first, and use the ticket that it prints then"
@@ -107,6 +124,7 @@ pub(crate) fn fail(kind: ErrorKind, message: impl Into<String>) -> Failure {
         kind,
         message: message.into(),
         hint: String::new(),
+        is_refusal: false,
     }
 }
 
@@ -120,6 +138,7 @@ pub(crate) fn fail_hint(
         kind,
         message: message.into(),
         hint: hint.into(),
+        is_refusal: false,
     }
 }
 

@@ -31,9 +31,23 @@ pub struct Laws {
     /// The payloads of each host by their first sequence number, and hashes of the headers of its segments.
     streams: HashMap<(Side, FlowKey), BTreeMap<u32, Bytes>>,
     headers: HashSet<(Side, u64)>,
-    /// The highest acknowledgement of each host, and that of the connection before this one: what was held of that one may come out behind
-    /// its end.
-    acknowledged: HashMap<(Side, FlowKey), [u64; 2]>,
+    /// What each host has acknowledged in its connections, the present one last: what was held of one before may come out behind its end.
+    acknowledged: HashMap<(Side, FlowKey), Vec<Acknowledged>>,
+}
+
+/// What a host has acknowledged in one connection.
+#[derive(Debug)]
+struct Acknowledged {
+    /// What it began, or the one before ended with, if that was seen: one that comes again begins nothing.
+    opener: Option<Opener>,
+    highest: u64,
+}
+
+/// A segment with SYN or RST.
+#[derive(Debug, PartialEq, Eq)]
+struct Opener {
+    syn: bool,
+    sequence: u32,
 }
 
 impl Laws {
@@ -69,13 +83,8 @@ impl Laws {
             }
             let blocks = segment.sack().iter().map(|block| (from, key, *block));
             self.blocks.extend(blocks);
-            let first = (1 << 32) + u64::from(segment.acknowledgment);
-            let known = self.acknowledged.entry((from, key));
-            let [highest, before] = known.or_insert([first; 2]);
-            if segment.syn || segment.rst {
-                (*before, *highest) = (*highest, first);
-            }
-            *highest = nearest(*highest, segment.acknowledgment).max(*highest);
+            let known = self.acknowledged.entry((from, key)).or_default();
+            note(known, &segment);
         }
     }
 
@@ -111,9 +120,10 @@ impl Laws {
             && segment.ack
         {
             let key = (from, FlowKey::of(from, &segment));
-            let highest = self.acknowledged.get(&key).copied().unwrap_or_default();
-            let is_beyond = |highest| nearest(highest, segment.acknowledgment) > highest;
-            if highest.into_iter().all(is_beyond) {
+            let is_within =
+                |it: &Acknowledged| nearest(it.highest, segment.acknowledgment) <= it.highest;
+            let known = self.acknowledged.get(&key);
+            if !known.is_some_and(|known| known.iter().any(is_within)) {
                 return Err("the receiver has not acknowledged this");
             }
         }
@@ -185,6 +195,28 @@ impl Laws {
         bare.is_some_and(|bare| self.bare[from as usize].contains(&hash(&bare)))
             && segment.sack().iter().all(|block| known(*block))
     }
+}
+
+/// Takes note of what a segment acknowledges: in the connection that it begins, or else in the present one.
+fn note(known: &mut Vec<Acknowledged>, segment: &Segment) {
+    let opener = (segment.syn || segment.rst).then_some(Opener {
+        syn: segment.syn,
+        sequence: segment.sequence,
+    });
+    let again = match &opener {
+        Some(_) => known.iter().position(|it| it.opener == opener),
+        None => known.len().checked_sub(1),
+    };
+    let mut connection = match again {
+        Some(at) => known.remove(at),
+        None => Acknowledged {
+            opener,
+            highest: (1 << 32) + u64::from(segment.acknowledgment),
+        },
+    };
+    let highest = connection.highest;
+    connection.highest = nearest(highest, segment.acknowledgment).max(highest);
+    known.push(connection);
 }
 
 /// An acknowledgement as it is at its slowest.

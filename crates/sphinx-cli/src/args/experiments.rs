@@ -91,6 +91,8 @@ pub(crate) enum Which {
     Modes,
     /// Links as people have them: goodput against what waits, beside TCP and QUIC.
     Links,
+    /// Transfers of 10 kB to 10 MB over new connections: time to the last byte and bytes sent, beside TCP and QUIC
+    Short,
     /// What else matters: block size, redundancy, bursts, feedback loss, round-trip times, rates
     Ablations,
     /// Kernel TCP over a hop with bit errors, with and without agents in its path (sphx pep)

@@ -226,6 +226,7 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::Gap => vec![Figure::Gap],
         Which::Modes => vec![Figure::Modes],
         Which::Links => vec![Figure::Links],
+        Which::Short => vec![Figure::Short],
         Which::Ablations => vec![Figure::Ablations],
         Which::Snoop => vec![Figure::Snoop],
         Which::SnoopBer => vec![Figure::SnoopBer],

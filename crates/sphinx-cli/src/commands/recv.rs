@@ -8,12 +8,12 @@ use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service, Session,
 
 use super::consent::Consent;
 use super::listen::{Given, Known};
-use super::running::Running;
+use super::running::{COME_AGAIN, Running, Turn};
 use super::standing::Standing;
 use super::{Context, listen};
 use crate::args::RecvArgs;
 use crate::channel::Channel;
-use crate::failure::{Outcome, code, fail_hint};
+use crate::failure::{Failure, Outcome, code, fail_hint};
 use crate::files::{Destination, OutputDir, Rules, recv};
 use crate::report::{Done, Figures, Progress, Role, Ticker};
 use crate::state::StateDir;
@@ -64,19 +64,17 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     let running = Running::default();
     let (limits, output) = (rules(&args), args.output.clone());
     let session = move |session: &Session| {
+        let receiver = Receiver {
+            consent: &consent,
+            running: &running,
+            stays: !once,
+            context: &scope,
+        };
         let Some((standing, id)) = standing
             .as_ref()
             .zip(session.peer().and_then(|it| it.ticket()))
         else {
-            return receive_one(
-                session,
-                session,
-                &destination,
-                None,
-                &consent,
-                &running,
-                &scope,
-            );
+            return receive_one(session, session, &destination, None, &receiver);
         };
         let ticket = standing.ticket(id);
         let own = ticket.and_then(|ticket| of_ticket(&ticket, limits, output.as_deref()));
@@ -88,7 +86,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
             _ => session.close(code::REMOTE_IO, "the receiver cannot use what it keeps"),
         })?;
         let using = Some((standing, id));
-        receive_one(session, session, &own, using, &consent, &running, &scope)
+        receive_one(session, session, &own, using, &receiver)
     };
     let life = listen::Life {
         once,
@@ -159,16 +157,59 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
     })
 }
 
+/// What all transfers of a receiver have in common.
+pub(super) struct Receiver<'a> {
+    pub(super) consent: &'a Consent,
+    pub(super) running: &'a Running,
+    /// It waits for more when one has ended.
+    pub(super) stays: bool,
+    pub(super) context: &'a Context,
+}
+
+impl Receiver<'_> {
+    /// What is to be said of a transfer that has begun and failed.
+    fn explain(&self, failure: Failure, session: &Session, turn: Option<&Turn>) -> Failure {
+        let Some(turn) = turn else {
+            // Nothing that could be gone on with.
+            return failure;
+        };
+        if turn.makes_way() {
+            return Failure {
+                message: COME_AGAIN.to_owned(),
+                ..failure
+            };
+        }
+        let again = match self.stays {
+            true => "the same command at the other end goes on: this end waits for it",
+            false => "the same commands at both ends go on",
+        };
+        if self.context.stop.requested() {
+            let note = "what has come is kept: the same commands at both ends go on";
+            self.context.reporter.note(note);
+            return failure;
+        }
+        let is_lost = matches!(failure.kind, ErrorKind::PeerLost | ErrorKind::Stalled);
+        match is_lost || session.peer_code() == Some(code::CANCELLED) {
+            true => failure.with_hint(again),
+            false => failure,
+        }
+    }
+}
+
 /// Receives one transfer over `channel`, which is the session's; its exit code.
 pub(super) fn receive_one(
     session: &Session,
     channel: &impl Channel,
     destination: &Destination,
     using: Option<(&Standing, TicketId)>,
-    consent: &Consent,
-    running: &Running,
-    context: &Context,
+    receiver: &Receiver<'_>,
 ) -> Outcome<u8> {
+    let Receiver {
+        consent,
+        running,
+        context,
+        ..
+    } = *receiver;
     let cpu_before = usage::cpu_time();
     let peer = session.remote_addr().to_string();
     let reporter = context.reporter.session();
@@ -202,6 +243,9 @@ pub(super) fn receive_one(
             Err(_) => counted.ended(session.stats().bytes_received, false),
         }
     }
+    let turn = turn.into_inner();
+    let explain = |failure| receiver.explain(failure, session, turn.as_ref());
+    let received = received.map_err(explain);
     drop(turn);
     let (transferred, stats) = received?;
     let code = transferred.exit_code()?;

@@ -81,7 +81,9 @@ pub(super) fn tell_how(
     let failure = match outcome {
         Ok(PARTIAL) => {
             let line = own_command_line();
-            let note = format!("what is missing is {done} by the same command again: {line}");
+            let note = format!(
+                "once that is put right, what is missing is {done} by the same command: {line}"
+            );
             context.reporter.note(&note);
             return Ok(PARTIAL);
         }
@@ -89,7 +91,17 @@ pub(super) fn tell_how(
         Err(failure) if !can_go_on => return Err(failure),
         Err(failure) => failure,
     };
-    let again = format!("the same command goes on: {}", own_command_line());
+    if failure.is_refusal {
+        return Err(failure.with_hint(
+            "the same command is refused again, until whoever runs the other end allows more",
+        ));
+    }
+    let again = match failure.kind {
+        ErrorKind::RemoteIo => "once that is put right, the same command goes on",
+        ErrorKind::Cancelled => "if it is wanted there, the same command goes on",
+        _ => "the same command goes on",
+    };
+    let again = format!("{again}: {}", own_command_line());
     if context.stop.requested() {
         context.reporter.note(&again);
         return Err(failure);
@@ -108,6 +120,6 @@ pub(super) fn tell_how(
 fn is_interruption(failure: &Failure) -> bool {
     matches!(
         failure.kind,
-        ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::RemoteIo
+        ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::RemoteIo | ErrorKind::Cancelled
     )
 }

@@ -11,6 +11,8 @@ use crate::files::{Announced, SourceId};
 
 /// How long an older session of the same sender gets to let go of its files.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Why an older one ends, at both ends.
+pub(super) const COME_AGAIN: &str = "the same sender has come again";
 /// Transfers that a person's consent is remembered of.
 const ACCEPTED_MAX: usize = 1024;
 
@@ -26,11 +28,18 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Numbers tell one that has been given up from the one after it.
-    sessions: BTreeMap<SourceId, (u64, Session)>,
+    sessions: BTreeMap<SourceId, One>,
     number: u64,
     /// What was accepted, at most.
     accepted: BTreeMap<SourceId, Announced>,
+}
+
+struct One {
+    /// Tells one that has been given up from the one after it.
+    number: u64,
+    session: Session,
+    /// The same sender has come again.
+    makes_way: bool,
 }
 
 /// A transfer under way; over when dropped.
@@ -59,8 +68,9 @@ impl Running {
     pub(super) fn begin(&self, announced: Announced, session: &Session) -> Option<Turn> {
         let source = announced.source?;
         let mut state = self.lock();
-        if let Some((_, before)) = state.sessions.get(&source) {
-            before.close(code::CANCELLED, "the same sender has come again");
+        if let Some(before) = state.sessions.get_mut(&source) {
+            before.makes_way = true;
+            before.session.close(code::CANCELLED, COME_AGAIN);
             let waited = (self.0.changed).wait_timeout_while(state, PATIENCE, |state| {
                 state.sessions.contains_key(&source)
             });
@@ -68,7 +78,12 @@ impl Running {
         }
         state.number += 1;
         let number = state.number;
-        state.sessions.insert(source, (number, session.clone()));
+        let one = One {
+            number,
+            session: session.clone(),
+            makes_way: false,
+        };
+        state.sessions.insert(source, one);
         if state.accepted.len() < ACCEPTED_MAX {
             state.accepted.entry(source).or_insert(announced);
         }
@@ -84,10 +99,19 @@ impl Running {
     }
 }
 
+impl Turn {
+    /// Whether the session was closed for another one of the same sender, which goes on.
+    pub(super) fn makes_way(&self) -> bool {
+        let state = self.running.lock();
+        let one = state.sessions.get(&self.source);
+        one.is_some_and(|one| one.number == self.number && one.makes_way)
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         let sessions = &mut self.running.lock().sessions;
-        if (sessions.get(&self.source)).is_some_and(|(number, _)| *number == self.number) {
+        if (sessions.get(&self.source)).is_some_and(|one| one.number == self.number) {
             sessions.remove(&self.source);
         }
         self.running.0.changed.notify_all();

@@ -1,7 +1,6 @@
 //! `sphx send`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sphinx_transport::{Options, Profile, Service, Ticket};
 
@@ -49,8 +48,9 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
         key,
         context,
     };
-    let sent = sending.until_done(announced, args.retry);
-    tell_how(sent, "sent", can_go_on, context)
+    let mut retry = Retry::new(args.retry);
+    let sent = sending.until_done(announced, &mut retry);
+    tell_how(sent, "sent", can_go_on && retry.has_begun(), context)
 }
 
 /// What has been established before a session.
@@ -70,11 +70,10 @@ struct Sending<'a> {
 
 impl Sending<'_> {
     /// Sends; connects again for so long after a session was lost.
-    fn until_done(&self, announced: Announced, retry: Option<Duration>) -> Outcome<u8> {
+    fn until_done(&self, announced: Announced, retry: &mut Retry) -> Outcome<u8> {
         let mut announced = announced;
-        let mut retry = Retry::new(retry);
         loop {
-            let failure = match self.once(announced, &mut retry) {
+            let failure = match self.once(announced, retry) {
                 Ok(code) => return Ok(code),
                 Err(failure) => failure,
             };

@@ -284,17 +284,13 @@ impl Others {
         let destination = Destination::Directory(opened?);
         // Its rule is the consent.
         let consent = Consent::new(true, &self.context.reporter);
-        let (running, context) = (&self.running, &self.context);
-        recv::receive_one(
-            session,
-            channel,
-            &destination,
-            None,
-            &consent,
-            running,
-            context,
-        )
-        .map(drop)
+        let receiver = recv::Receiver {
+            consent: &consent,
+            running: &self.running,
+            stays: true,
+            context: &self.context,
+        };
+        recv::receive_one(session, channel, &destination, None, &receiver).map(drop)
     }
 }
 

@@ -92,8 +92,9 @@ impl Standing {
             .unwrap_or_else(PoisonError::into_inner);
         let others = under_way.get(&id).copied().unwrap_or(0);
         let reserved = Tickets::change(&self.0.state, |tickets| {
-            let over =
-                |why: String| Err(fail_hint(ErrorKind::LocalIo, why, "ask for another ticket"));
+            let over = |why: String| {
+                Err(fail_hint(ErrorKind::LocalIo, why, "ask for another ticket").refused())
+            };
             let Some(entry) = tickets.of_id(&id) else {
                 return over("the ticket was revoked".to_owned());
             };

@@ -5,7 +5,7 @@ mod parts;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use parts::journal;
@@ -213,7 +213,9 @@ pub fn files(data: &[u8]) {
     let root = inside.canonicalize().expect("still there");
     // Synchronized links are copied as they are.
     let links = (!is_sync).then_some(root.as_path());
-    check_tree(&root, &root, links, rules.partial);
+    let mut held = Held::default();
+    held.check(&root, &root, links, rules.partial);
+    held.remove();
 }
 
 /// A file, a directory and a link out of the tree; and what the link points at.
@@ -241,36 +243,70 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// No temporary file is left, and every link but the one of the user stays in the tree.
-fn check_tree(directory: &Path, root: &Path, links_stay_in: Option<&Path>, partial: bool) {
-    // The peer may have taken the permissions away.
-    let readable = fs::Permissions::from_mode(0o700);
-    fs::set_permissions(directory, readable).expect("its owner may");
-    for entry in fs::read_dir(directory).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name").as_bytes();
-        // What says that a directory is not complete may stay; and what is kept in part.
+/// What a directory holds, and the directories below it.
+#[derive(Default)]
+struct Held {
+    /// Each behind the one that it is in.
+    directories: Vec<PathBuf>,
+    others: Vec<PathBuf>,
+}
+
+impl Held {
+    /// No temporary file is left, and every link but the one of the user stays in the tree.
+    fn check(
+        &mut self,
+        directory: &Path,
+        root: &Path,
+        links_stay_in: Option<&Path>,
+        partial: bool,
+    ) {
+        // The peer may have taken the permissions away.
+        let mut permissions = fs::metadata(directory).expect("there").permissions();
+        if permissions.mode() & 0o700 != 0o700 {
+            permissions.set_mode(0o700);
+            fs::set_permissions(directory, permissions).expect("its owner may");
+        }
+        self.directories.push(directory.to_owned());
         let (part, journal) = partial_names(b"a");
-        let kept = partial || directory == root;
-        assert!(
-            name == b".sphx-unfinished"
-                || kept && (name == part || name == journal)
-                || !is_reserved(name),
-            "a temporary file is left"
-        );
-        let kind = path.symlink_metadata().expect("still there").file_type();
-        if kind.is_dir() {
-            check_tree(&path, root, links_stay_in, partial);
-        } else if let Some(root) = links_stay_in
-            && kind.is_symlink()
-            && path != root.join("link")
-        {
-            let target = fs::read_link(&path).expect("a link");
-            assert!(target.is_relative());
-            // One that leads nowhere yet is judged by its text (`paths`).
-            if let Ok(end) = path.canonicalize() {
-                assert!(end.starts_with(root) && end != root, "{path:?} leads out");
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let entry = entry.expect("an entry");
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.as_bytes();
+            // What says that a directory is not complete may stay; and what is kept in part.
+            let kept = partial || directory == root;
+            assert!(
+                name == b".sphx-unfinished"
+                    || kept && (name == part || name == journal)
+                    || !is_reserved(name),
+                "a temporary file is left"
+            );
+            let kind = entry.file_type().expect("still there");
+            if kind.is_dir() {
+                self.check(&path, root, links_stay_in, partial);
+                continue;
             }
+            if let Some(root) = links_stay_in
+                && kind.is_symlink()
+                && path != root.join("link")
+            {
+                let target = fs::read_link(&path).expect("a link");
+                assert!(target.is_relative());
+                // One that leads nowhere yet is judged by its text (`paths`).
+                if let Ok(end) = path.canonicalize() {
+                    assert!(end.starts_with(root) && end != root, "{path:?} leads out");
+                }
+            }
+            self.others.push(path);
+        }
+    }
+
+    /// Looking at everything once more would take as long as all the rest.
+    fn remove(&self) {
+        for path in &self.others {
+            fs::remove_file(path).expect("its owner may");
+        }
+        for path in self.directories.iter().rev() {
+            fs::remove_dir(path).expect("nothing is left in it");
         }
     }
 }

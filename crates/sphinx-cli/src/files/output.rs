@@ -165,6 +165,11 @@ impl OutputDir {
         })
     }
 
+    /// Whether somebody has removed the directory, so that nothing can be made in it any more.
+    pub(super) fn is_gone(&self) -> bool {
+        fs::fstat(&self.root).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     /// The same for a sender that has been asked for something.
     pub(crate) fn expecting(self, expected: Expected) -> Self {
         Self {

@@ -14,7 +14,7 @@ use super::paths::Name;
 use super::reader::Reader;
 use super::stdout::receive_to_stdout;
 use super::target::Target;
-use super::wire::{Announced, Attributes, Entry, Reply, Totals, put_reply};
+use super::wire::{Announced, Attributes, Entry, Reply, Totals, VERDICT_REFUSED, put_reply};
 use crate::channel::{Channel, Incoming, Outgoing, reason};
 use crate::failure::{Outcome, close_code, protocol};
 use crate::report::{Progress, Reporter};
@@ -74,8 +74,11 @@ pub(crate) fn receive<C: Channel>(
             let failure = reason(channel, failure);
             let code = close_code(failure.kind);
             let verdict = Reply::Failed {
-                code: u8::try_from(code).unwrap_or(u8::MAX),
-                message: failure.message.clone(),
+                code: match failure.is_refusal {
+                    true => VERDICT_REFUSED,
+                    false => u8::try_from(code).unwrap_or(u8::MAX),
+                },
+                message: failure.for_the_other_end(),
             };
             // Whether or not the verdict arrives, the close says the same.
             let _ = tell(&[verdict])

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::chunks::Chunks;
 use super::reader::Reader;
 use super::source::Sealed;
-use super::wire::{Counts, Reply};
+use super::wire::{Counts, Reply, VERDICT_REFUSED};
 use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, code, fail, kind_of_peer_code, local_io, protocol};
 use crate::report::Reporter;
@@ -185,9 +185,14 @@ impl Replies {
         std::mem::take(&mut self.heard.lock().refused)
     }
 
-    /// The last word, if it has been said.
-    pub(super) fn last(&self) -> Option<Outcome<Counts>> {
-        self.heard.lock().last.clone()
+    /// The last word, if it has been said. If `is_over`, nothing arrives any more, but what has may not have been read.
+    pub(super) fn last(&self, is_over: bool) -> Option<Outcome<Counts>> {
+        let mut state = self.heard.lock();
+        while is_over && state.last.is_none() && !self.thread.is_finished() {
+            let waited = self.heard.changed.wait_timeout(state, PATIENCE);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        state.last.clone()
     }
 
     /// Waits for the last word; with it comes the first entry that the receiver left out.
@@ -245,10 +250,11 @@ fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<
                 return Ok(counts);
             }
             Reply::Failed { code, message } => {
-                return Err(fail(
-                    kind_of_peer_code(u64::from(code)),
-                    format!("at the other end: {message}"),
-                ));
+                let message = format!("at the other end: {message}");
+                return Err(match code {
+                    VERDICT_REFUSED => fail(ErrorKind::RemoteIo, message).refused(),
+                    code => fail(kind_of_peer_code(u64::from(code)), message),
+                });
             }
         }
     }

@@ -100,7 +100,7 @@ pub(crate) fn send<C: Channel>(
 /// session, and a reason on this side is told to the receiver.
 fn explain<C: Channel>(channel: &C, replies: &Replies, failure: Failure) -> Failure {
     let failure = reason(channel, failure);
-    if let Some(Err(reason)) = replies.last() {
+    if let Some(Err(reason)) = replies.last(channel.peer_code().is_some()) {
         channel.close(code::CANCELLED, "the receiver failed");
         return reason;
     }

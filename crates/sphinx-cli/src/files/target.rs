@@ -436,6 +436,11 @@ impl Target {
                 format!("cannot {what} {shown}: what is there is no directory"),
                 "symbolic links in the output directory are not followed",
             )),
+            Errno::NOENT if self.output.is_gone() => Refused::Transfer(fail_hint(
+                ErrorKind::LocalIo,
+                format!("the directory {} was removed meanwhile", self.output.shown),
+                "start the receiving end again",
+            )),
             error => Refused::system(what, &shown, error),
         }
     }

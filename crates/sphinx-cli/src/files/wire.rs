@@ -49,6 +49,9 @@ pub(super) const REPLY_CHUNKS: u8 = 0x08;
 pub(super) const REPLY_DIGEST: u8 = 0x09;
 pub(super) const REPLY_CHANGED: u8 = 0x0a;
 
+/// In FAILED, beside the codes that sessions are closed with: more was asked for than is allowed.
+pub(super) const VERDICT_REFUSED: u8 = 11;
+
 /// Longest message or reason.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1024;
 pub(super) const NANOSECONDS_MAX: u32 = 999_999_999;

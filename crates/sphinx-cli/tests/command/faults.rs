@@ -122,8 +122,18 @@ fn an_interrupted_receiver_is_noticed() {
     let scratch = Scratch::new();
     let (recv, sender) = slow_transfer(&scratch, &[], &[]);
     recv.signal(Signal::INT);
-    recv.end().expect(130).error("interrupted");
-    sender.end().expect(6).error("cancelled");
+    let ended = recv.end().expect(130);
+    ended.error("interrupted");
+    let says = &ended.stderr;
+    assert!(
+        says.contains("the same commands at both ends go on"),
+        "{says}"
+    );
+    let hint = sender.end().expect(6).error("cancelled")["hint"].to_string();
+    assert!(
+        hint.contains("the same command goes on: sphx send"),
+        "{hint}"
+    );
     assert_eq!(scratch.arrived(), Vec::<String>::new());
 }
 
@@ -198,7 +208,11 @@ fn a_killed_sender_is_lost_and_leaves_nothing() {
     let scratch = Scratch::new();
     let (recv, sender) = slow_transfer(&scratch, &["--idle-timeout", "2s"], &[]);
     sender.signal(Signal::KILL);
-    recv.end().expect(6).error("peer_lost");
+    let hint = recv.end().expect(6).error("peer_lost")["hint"].to_string();
+    assert!(
+        hint.contains("the same commands at both ends go on"),
+        "{hint}"
+    );
     assert_eq!(scratch.arrived(), Vec::<String>::new());
 }
 

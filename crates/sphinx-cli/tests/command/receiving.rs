@@ -141,7 +141,13 @@ fn transfers_that_are_too_large_are_refused() {
     scratch.file("tree/b", 1);
     let mut recv = scratch.recv(&["--max-bytes", "100kB", "--max-entries", "2"]);
     for (path, option) in [("large", "--max-bytes"), ("tree", "--max-entries")] {
-        scratch.send(&[path]).end().expect(9).error("remote_io");
+        let refused = scratch.send(&[path]).end().expect(9);
+        let told = refused.error("remote_io");
+        assert!(told["message"].to_string().contains(option), "{told}");
+        assert!(
+            told["hint"].to_string().contains("is refused again"),
+            "{told}"
+        );
         let error = recv.event("error");
         assert!(error["hint"].to_string().contains(option), "{error}");
     }

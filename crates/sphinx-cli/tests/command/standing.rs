@@ -172,14 +172,21 @@ fn a_ticket_is_good_for_what_it_says() {
     let (_recv, _) = standing(&scratch, &at, &[]);
     send(&scratch, "some", "a").expect(0);
     let refused = send(&scratch, "some", "b").expect(9);
+    let error = refused.error("remote_io");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("more than 4000 bytes"), "{message}");
     assert!(
-        refused.error("remote_io")["message"]
-            .to_string()
-            .contains("more than 4000 bytes")
+        message.contains("with a ticket of a larger --quota"),
+        "{message}"
     );
+    // The same again would be refused again.
+    let hint = error["hint"].as_str().expect("a hint");
+    assert!(hint.contains("is refused again"), "{hint}");
     send(&scratch, "some", "c").expect(0);
     send(&scratch, "once", "c").expect(0);
-    until(4, || send(&scratch, "once", "b"));
+    let used = until(4, || send(&scratch, "once", "b"));
+    let hint = used.error("authentication")["hint"].to_string();
+    assert!(hint.contains("ask there for another"), "{hint}");
     until(4, || send(&scratch, "short", "c"));
     let listed = ticket(&scratch, &["list"]).expect(0);
     let of = |name: &str| -> &Value {

@@ -37,6 +37,7 @@ mod over_path;
 mod paths;
 mod rdb;
 mod sheet;
+mod short;
 mod snoop;
 mod snoop_ber;
 mod snoop_delay;
@@ -82,6 +83,8 @@ pub enum Figure {
     Modes,
     /// Links as people have them.
     Links,
+    /// Transfers that are over before a path is known.
+    Short,
     /// What else matters.
     Ablations,
     /// What agents in the path do for kernel TCP.
@@ -134,7 +137,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 28] = [
+    pub const ALL: [Figure; 29] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -144,6 +147,7 @@ impl Figure {
         Figure::Gap,
         Figure::Modes,
         Figure::Links,
+        Figure::Short,
         Figure::Ablations,
         Figure::Snoop,
         Figure::SnoopBer,
@@ -177,6 +181,7 @@ impl Figure {
             Figure::Gap => "gap",
             Figure::Modes => "modes",
             Figure::Links => "links",
+            Figure::Short => "short",
             Figure::Ablations => "ablations",
             Figure::Snoop => "snoop",
             Figure::SnoopBer => "snoop-ber",
@@ -219,6 +224,7 @@ impl Figure {
             Figure::Gap => gap::SCENARIOS,
             Figure::Modes => modes::SCENARIOS,
             Figure::Links => links::SCENARIOS,
+            Figure::Short => short::SCENARIOS,
             Figure::Ablations => ablations::SCENARIOS,
             Figure::RdbToday => rdb::TODAY_SCENARIOS,
             Figure::MultipathBuffer => multipath::BUFFER_SCENARIOS,
@@ -354,6 +360,7 @@ impl Studio<'_> {
             Figure::Gap => gap::draw(self, &mut sheet)?,
             Figure::Modes => modes::draw(self, &mut sheet)?,
             Figure::Links => links::draw(self, &mut sheet)?,
+            Figure::Short => short::draw(self, &mut sheet)?,
             Figure::Ablations => ablations::draw(self, &mut sheet)?,
             Figure::Snoop => snoop::draw(self, &mut sheet)?,
             Figure::SnoopBer => snoop_ber::draw(self, &mut sheet)?,

@@ -130,6 +130,7 @@ impl Sheet {
                     false,
                     Figure::Modes
                     | Figure::Links
+                    | Figure::Short
                     | Figure::Ablations
                     | Figure::MultipathBuffer
                     | Figure::MultipathFailover

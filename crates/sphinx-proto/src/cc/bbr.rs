@@ -270,6 +270,7 @@ impl Bbr {
 
     fn on_round(&mut self, now: Time) {
         self.round += 1;
+        let lasted = now.saturating_sub(self.round_at);
         self.round_at = now;
         self.sampler.on_round();
         let usual = !matches!(self.phase, Phase::ProbeRtt | Phase::Blackout);
@@ -278,11 +279,11 @@ impl Bbr {
         if self.phase == Phase::Startup {
             // Samples begin with the train.
             self.phase_run = self.sampler.start_run(Phase::Startup);
-            let (rtt, has_queue) = (self.rtt(), self.has_queue());
+            let (times, has_queue) = ((lasted, self.rtt()), self.has_queue());
             let train = self.startup_train();
             let (bw, verdict) =
                 self.startup
-                    .on_round(self.bw, rtt, has_queue, self.packet_bytes, train);
+                    .on_round(self.bw, times, has_queue, self.packet_bytes, train);
             self.bw = bw;
             self.judge_startup(verdict, now);
         }

@@ -86,6 +86,20 @@ fn late_comers_do_not_believe_in_a_far_faster_link() {
     assert!((sent as f64) < 5.0 * carried, "{sent} packets");
 }
 
+/// Losses made arrivals uneven, which counted as jitter, and with jitter no round of a start-up was flat: half a minute of start-up that lost nine
+/// packets of ten, and 11 times what the link carries on its way.
+#[test]
+fn start_ups_that_lose_most_end() {
+    let mut world = World::new(link(20.0, 40, 1.0, 1));
+    for n in 0..10 {
+        world = world.add(flow(CcKind::Bbr), App::Saturating, n * SEC);
+    }
+    let reports = world.run(40 * SEC);
+    let carried = mbit(20.0) * 40.0 / f64::from(PACKET);
+    let sent: u64 = reports.iter().map(|report| report.sent).sum();
+    assert!((sent as f64) < 8.0 * carried, "{sent} packets");
+}
+
 #[test]
 #[ignore = "a table for people"]
 fn table() {

@@ -137,8 +137,9 @@ impl Sample {
             return rate;
         }
         let received = self.recv_interval.saturating_sub(self.jitter);
-        let bytes = (self.delivered_bytes + self.lost_bytes) as f64;
-        let highest = rate_of(bytes, self.send_interval.max(received + CLOCK_NOISE));
+        // What makes the interval shorter does not make what was lost arrive.
+        let shortest = self.send_interval.max(received + CLOCK_NOISE);
+        let highest = rate * self.interval() as f64 / shortest as f64;
         rate.max(highest.min(most))
     }
 
@@ -554,6 +555,29 @@ mod tests {
             .map(|s| s.sample.map(|s| s.packets))
             .collect();
         assert_eq!(samples, [None, Some(19), None, Some(19)]);
+    }
+
+    #[test]
+    fn jitter_hides_no_losses() {
+        let run = Run {
+            id: 0,
+            phase: Phase::Cruise,
+        };
+        let sample = Sample {
+            run,
+            packets: 100,
+            packets_lost: 60,
+            delivered_bytes: 40_000,
+            lost_bytes: 60_000,
+            send_interval: 20 * MS,
+            recv_interval: 30 * MS,
+            jitter: 10 * MS,
+            app_limited: false,
+            window_full: true,
+        };
+        // What arrived, in the time in which it was sent at the shortest.
+        let highest = sample.rate_at_most(sample.delivered_rate(), f64::INFINITY);
+        assert!((1.9e6..2.0e6).contains(&highest), "{highest}");
     }
 
     #[test]

@@ -49,6 +49,11 @@ const PRIOR_PACKETS: f64 = 8.0;
 const PRIOR_LOSS: f64 = 0.02;
 /// Where the application sends little, the rounds of a start-up are many and short: what they say of the channel is kept for so many packets.
 const CLEAN_PACKETS: u64 = 512;
+/// Rounds in a row that lose more than this share of so many packets end a start-up, whatever it takes the link for: one may have met a burst.
+/// (Losses make arrivals uneven, and where they are uneven no round counts as one that has found nothing new.)
+const FLOOD: f64 = 0.6;
+const FLOOD_PACKETS: u64 = 16;
+const FLOODS: u32 = 2;
 /// Stretched samples that measure the link …
 const STRETCHED: u32 = 2;
 /// … and the part of a round trip that the last of them spans, as long as the train still stretches it:
@@ -78,6 +83,8 @@ pub(super) struct Startup {
     most: f64,
     last_best: f64,
     flat_rounds: u32,
+    /// Rounds in a row of which most was lost.
+    floods: u32,
     stretched: u32,
     /// The latest sample is stretched, and a longer one will tell more.
     measuring: bool,
@@ -141,6 +148,7 @@ impl Startup {
             most: 0.0,
             last_best: 0.0,
             flat_rounds: 0,
+            floods: 0,
             stretched: 0,
             measuring: false,
             braked: false,
@@ -318,11 +326,35 @@ impl Startup {
         }
     }
 
-    /// A round ended, the next one needs a train as long as `train` at least; returns the estimate that it supports.
+    /// A round ended of which most was lost: the estimate that what arrived in `lasted` supports.
+    fn on_flood(
+        &mut self,
+        bw: f64,
+        (lasted, rtt): (Nanos, Nanos),
+        packet_bytes: f64,
+    ) -> (f64, Verdict) {
+        let arrived = (self.packets - self.packets_lost) as f64 * packet_bytes;
+        let bw = bw.min(rate_of(arrived, lasted) / (1.0 - FLOOD)).max(1.0);
+        let least = FEWEST_PACKETS * packet_bytes;
+        self.cwnd = self.cwnd.min(2.0 * bytes_in(bw, rtt)).max(least);
+        self.round_cwnd = self.cwnd;
+        self.braked = true;
+        (self.best, self.unfinished, self.most) = (0.0, 0.0, 0.0);
+        (self.packets, self.packets_lost) = (0, 0);
+        self.floods += 1;
+        let verdict = if self.floods < FLOODS {
+            Verdict::Grow
+        } else {
+            Verdict::Found
+        };
+        (bw, verdict)
+    }
+
+    /// A round ended that `lasted` so long, the next one needs a train as long as `train` at least; returns the estimate that it supports.
     pub(super) fn on_round(
         &mut self,
         bw: f64,
-        rtt: Nanos,
+        (lasted, rtt): (Nanos, Nanos),
         has_queue: bool,
         packet_bytes: f64,
         train: Nanos,
@@ -357,6 +389,12 @@ impl Startup {
             self.round_cwnd = self.cwnd;
             return (bw, Verdict::Grow);
         }
+        let is_flood =
+            self.packets >= FLOOD_PACKETS && self.packets_lost as f64 > FLOOD * self.packets as f64;
+        if is_flood {
+            return self.on_flood(bw, (lasted, rtt), packet_bytes);
+        }
+        self.floods = 0;
         self.round_cwnd = self.cwnd;
         let this = self.best.max(self.unfinished);
         if this <= 0.0 {

@@ -48,8 +48,9 @@ pub(super) struct Link {
     pub(super) ce_threshold: Option<f64>,
     /// Both directions are dead in between.
     pub(super) blackout: Option<(Nanos, Nanos)>,
-    /// Extra forward delay, uniform.
+    /// Extra forward delay, uniform, and whether packets keep their order all the same.
     pub(super) jitter: Nanos,
+    pub(super) keeps_order: bool,
     /// The sender wakes up no more often than this.
     pub(super) quantum: Nanos,
     /// The sender sleeps for the second time after each of the first.
@@ -76,6 +77,7 @@ impl Link {
             ce_threshold: None,
             blackout: None,
             jitter: 0,
+            keeps_order: false,
             quantum: MS / 4,
             stalls: None,
             clock_noise: MS / 20,
@@ -125,7 +127,11 @@ impl Link {
             },
             jitter: Jitter {
                 max: Duration::from_nanos(self.jitter),
-                order: Order::Free,
+                order: if self.keeps_order {
+                    Order::Kept
+                } else {
+                    Order::Free
+                },
             },
             records: RECORDS,
             ..self.either_way()
@@ -685,7 +691,8 @@ impl World {
             .find(|p| !p.1.acked)
             .map(|p| (p.0, *p.1))
         {
-            let late = pn + REORDER_PACKETS <= largest && self.link.jitter == 0;
+            let late =
+                pn + REORDER_PACKETS <= largest && (self.link.jitter == 0 || self.link.keeps_order);
             let timed_out = pn < largest && time(now) > p.info.sent_at + old;
             if !late && !timed_out {
                 break;

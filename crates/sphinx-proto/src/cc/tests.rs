@@ -188,6 +188,26 @@ fn lost_sacks_bursts_and_jitter_are_harmless() {
     }
 }
 
+/// A flow that knew of jitter once reckoned with what it had sent, not with what arrived, and kept a rate of which half was lost.
+#[test]
+fn losses_where_the_delay_varies_lower_the_rate() {
+    for seed in 1..4 {
+        let link = Link {
+            rates: vec![(0, mbit(100.0)), (3 * SEC, mbit(10.0))],
+            rtt: 32 * MS,
+            queue_bytes: mbit(100.0) * 0.004,
+            jitter: 8 * MS,
+            keeps_order: true,
+            seed,
+            ..Link::new(100.0, 40, 0.05)
+        };
+        let r = saturate(link, 12);
+        let drops = r.drops(5 * SEC, 12 * SEC);
+        assert!(drops < 0.1, "seed {seed}: {drops:.2}");
+        assert!(r.rate(5 * SEC, 12 * SEC) / mbit(10.0) > 0.9);
+    }
+}
+
 #[test]
 fn a_longer_path_is_noticed() {
     let link = Link {

@@ -10,8 +10,18 @@ const MS: Nanos = 1_000_000;
 /// reader who takes longer is slow himself, and would fill any window. It is looked at in halves. Less is taken in a round trip than the path
 /// carries, as blocks wait for repair and the rate of a start-up grows meanwhile.
 const PART: u64 = 8;
+/// Half of a part takes so long at least. A reader who gets no processor for a while finds a full window then, and takes it at the pace of his memory:
+/// longer than the eight times a millisecond that this may take where the round trip counts as one, and nothing beside those of paths that need more.
+const HALF_MIN: Nanos = 10 * MS;
 /// A window that has grown is given back after so long without anything being taken.
 const IDLE: Nanos = 10_000 * MS;
+
+/// What had been released at a time.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: Time,
+    released: u64,
+}
 
 /// The window for received blocks, and the credit that follows from it.
 #[derive(Debug)]
@@ -34,9 +44,9 @@ pub(crate) struct RecvWindow {
     kept: u64,
     /// This size has held the peer up.
     is_short: bool,
-    /// When the latest two halves of a part were complete, and what had been released by the last of these; how long a whole one took.
-    since: [Option<Time>; 2],
-    since_released: u64,
+    /// When the latest two halves of a part were complete; how long a whole one took.
+    earlier: Option<Mark>,
+    latest: Mark,
     part_took: Option<Nanos>,
     taken_at: Time,
 }
@@ -56,8 +66,11 @@ impl RecvWindow {
             shrinking_from: None,
             kept: 0,
             is_short: false,
-            since: [None, Some(now)],
-            since_released: 0,
+            earlier: None,
+            latest: Mark {
+                at: now,
+                released: 0,
+            },
             part_took: None,
             taken_at: now,
         }
@@ -108,13 +121,20 @@ impl RecvWindow {
     pub(super) fn on_taken(&mut self, now: Time, cost: u64) -> bool {
         self.released += cost;
         self.taken_at = now;
-        let taken = self.released - self.since_released;
-        if taken >= self.size / (2 * PART) {
-            let [earlier, latest] = self.since;
-            let is_whole = taken >= self.size / PART;
-            let from = if is_whole { latest } else { earlier };
-            self.part_took = from.map(|from| now.saturating_sub(from));
-            (self.since, self.since_released) = ([latest, Some(now)], self.released);
+        let part = (self.size / PART).max(1);
+        let (latest, released) = (self.latest, self.released);
+        let taken = released - latest.released;
+        if taken >= part / 2 && now.saturating_sub(latest.at) >= HALF_MIN {
+            let from = if taken >= part {
+                Some(latest)
+            } else {
+                self.earlier
+            };
+            self.part_took = from.map(|from| {
+                let parts = ((released - from.released) / part).max(1);
+                now.saturating_sub(from.at) / parts
+            });
+            (self.earlier, self.latest) = (Some(latest), Mark { at: now, released });
         }
         let untold = self.credit().saturating_sub(self.credit_told);
         let left = self.credit_told.saturating_sub(self.opened);
@@ -232,6 +252,28 @@ mod tests {
                 assert_eq!(window.wanted(RTT), None);
             }
         }
+    }
+
+    /// A reader who got no processor for a while takes all that waits at once, in a millisecond or two an eighth.
+    #[test]
+    fn what_is_taken_in_a_burst_is_not_the_pace_of_a_near_path() {
+        let mut window = RecvWindow::new(2400, u64::MAX, Time::ZERO);
+        window.on_held(WindowNumber::ZERO);
+        let mut now = 0;
+        for _ in 0..10 {
+            now += 30 * MS;
+            for _ in 0..8 {
+                now += MS;
+                fill_and_take(&mut window, now, 300);
+                assert_eq!(window.wanted(MS / 10), None);
+            }
+        }
+        // A path that carries an eighth in a millisecond, and goes on with that.
+        for _ in 0..30 {
+            now += MS;
+            fill_and_take(&mut window, now, 300);
+        }
+        assert_eq!(window.wanted(MS / 10), Some(4800));
     }
 
     #[test]

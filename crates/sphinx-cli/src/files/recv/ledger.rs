@@ -94,7 +94,8 @@ impl<'a> Ledger<'a> {
                 ErrorKind::LocalIo,
                 format!("the transfer has more than {max} {what}"),
                 format!("receive with a larger {option}"),
-            ))
+            )
+            .refused())
         };
         match (max_entries, max_bytes) {
             (Some(max), _) if entries > max => refuse("entries", max, "--max-entries"),
@@ -111,15 +112,10 @@ impl<'a> Ledger<'a> {
     pub(in crate::files) fn skip(&mut self, path: &[u8], failure: Failure) -> Outcome<()> {
         self.counts.skipped += 1;
         self.reporter.skipped(path, &failure);
-        // What can be done about it is done here, but it may be somebody else who wonders.
-        let reason = match failure.hint.is_empty() {
-            true => failure.message.clone(),
-            false => format!("{} ({})", failure.message, failure.hint),
-        };
         (self.tell)(&[Reply::Skipped {
             entry: self.counts.totals.entries,
             path: path.to_vec(),
-            reason,
+            reason: failure.for_the_other_end(),
         }])?;
         self.first_skip.get_or_insert(failure);
         Ok(())

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
+use rustix::process::{Signal, kill_process};
+
 use super::server::Sshd;
 use super::there;
 use crate::common::{Ended, Running, Scratch, command};
@@ -40,6 +42,10 @@ fn cp(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
 }
 
 fn run(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
+    start(scratch, sshd, arguments).end()
+}
+
+fn start(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Running {
     let ssh = sshd.ssh();
     let inner = command(&scratch.path(""), &[]);
     let mut outer = Command::new("nsenter");
@@ -54,7 +60,7 @@ fn run(scratch: &Scratch, sshd: &Sshd, arguments: &[&str]) -> Ended {
             None => outer.env_remove(name),
         };
     }
-    Running::of(scratch, outer).end()
+    Running::of(scratch, outer)
 }
 
 #[test]
@@ -108,6 +114,52 @@ fn without_udp_files_go_through_ssh() {
     let again = cp(&scratch, &sshd, &["-r", "tree", &to]).expect(0);
     let reused = again.done()["bytes_reused"].as_u64().unwrap();
     assert!(reused > 18_000_000, "{reused}");
+}
+
+/// Nothing of the path is seen through ssh, but whether anything moves is.
+#[test]
+fn who_waits_for_the_other_end_says_so_without_udp() {
+    let Some(sshd) = sshd("meta l4proto udp") else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.file("movie", 150_000_000);
+    for (from, to, reason, words) in [
+        (
+            "movie".to_owned(),
+            there(&scratch, "in"),
+            "takes_nothing",
+            "nothing has been taken",
+        ),
+        (
+            there(&scratch, "in/movie"),
+            "back".to_owned(),
+            "sends_nothing",
+            "nothing has come",
+        ),
+    ] {
+        let arguments = ["cp", "--interval-report", "10ms", &from, &to];
+        let mut copy = start(&scratch, &sshd, &arguments);
+        assert_eq!(copy.event("carrier")["carrier"], "ssh");
+        while copy.event("progress")["bytes"] == 0 {}
+        let ends = sshd.ends();
+        for end in &ends {
+            kill_process(*end, Signal::STOP).expect("it is our child's");
+        }
+        let told = copy.event("stall");
+        assert_eq!(
+            (&told["side"], &told["reason"]),
+            (&"peer".into(), &reason.into())
+        );
+        let message = told["message"].as_str().expect("a message");
+        assert!(message.starts_with(words), "{message}");
+        for end in ends {
+            kill_process(end, Signal::CONT).expect("it is our child's");
+        }
+        assert_eq!(copy.event("stall_over")["reason"], reason);
+        assert_eq!(copy.end().expect(0).done()["carrier"], "ssh");
+    }
+    scratch.assert_same("movie", "back");
 }
 
 #[test]

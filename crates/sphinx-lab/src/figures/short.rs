@@ -1,0 +1,193 @@
+//! Short transfers: how long they take from before the connection to the last byte at the receiver, and what they send for that.
+
+use std::collections::BTreeSet;
+
+use sphinx_codes::svg::Chart;
+
+use super::{
+    Check, Sheet, Studio,
+    claim::Sample,
+    curves::{Pick, caveat, csv, curves, loss_percent, sample, table},
+};
+use crate::{
+    Cell, Run,
+    runner::{Results, ScenarioFailure},
+};
+
+pub(super) const SCENARIOS: &[(&str, &str)] = &[scenario!("short")];
+
+/// What is wished for: a cell, and what Sphinx takes there at most.
+struct Wish {
+    cell: &'static str,
+    most: Most,
+}
+
+enum Most {
+    /// Round trips and milliseconds.
+    Time(f64, f64),
+    /// Of what another contestant takes.
+    Of(f64, &'static str),
+    /// Kilobytes there and back.
+    Bytes(f64, f64),
+}
+
+/// 8 ms are what 100 kB need on the link themselves.
+const WISHES: &[Wish] = &[
+    Wish::new("10kB-r40-l0", Most::Time(1.5, 4.0)),
+    Wish::new("10kB-r150-l0", Most::Time(1.5, 4.0)),
+    Wish::new("10kB-r40-l0", Most::Bytes(17.0, 7.0)),
+    Wish::new("100kB-r40-l0", Most::Time(2.2, 8.0)),
+    Wish::new("100kB-r40-l2", Most::Time(2.2, 8.0)),
+    Wish::new("1MB-r150-l2", Most::Of(0.7, "quinn-bbr")),
+    Wish::new("10MB-r150-l2", Most::Time(0.0, 1300.0)),
+];
+
+impl Wish {
+    const fn new(cell: &'static str, most: Most) -> Wish {
+        Wish { cell, most }
+    }
+
+    /// In words, and what the runs say of each part of it.
+    fn rows(&self, results: &Results) -> Vec<Vec<String>> {
+        let ours = |pick| sample(results, self.cell, "sphinx", pick);
+        let found = results
+            .cells
+            .iter()
+            .find(|(cell, _)| cell.name == self.cell);
+        let Some((cell, _)) = found else {
+            return Vec::new();
+        };
+        let row = |what: String, limit: &Sample, times: f64, value: &Sample| {
+            let check = Check::at_least("", limit, times, value);
+            let verdict = check.verdict.words().to_owned();
+            vec![place(cell), what, check.measured, verdict]
+        };
+        let exactly =
+            |what: String, limit: f64, pick| row(what, &Sample::Exactly(limit), 1.0, &ours(pick));
+        match self.most {
+            Most::Time(round_trips, ms) => {
+                let limit = round_trips * cell.link.rtt.as_secs_f64() * 1e3 + ms;
+                vec![exactly(format!("at most {limit:.0} ms"), limit, whole_ms)]
+            }
+            Most::Of(part, other) => {
+                let others = sample(results, self.cell, other, whole_ms);
+                let what = format!("at most {part} of the time of {other}");
+                vec![row(what, &others, 1.0 / part, &ours(whole_ms))]
+            }
+            Most::Bytes(there, back) => vec![
+                exactly(format!("at most {there} kB there"), there, kilobytes_there),
+                exactly(format!("at most {back} kB back"), back, kilobytes_back),
+            ],
+        }
+    }
+}
+
+/// From before the connection to the last byte at the receiver.
+fn whole_ms(_: &Cell, run: &Run) -> Option<f64> {
+    run.done.complete.then_some(run.done.seconds * 1e3)
+}
+
+fn kilobytes_there(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.wire.forward_bytes as f64 / 1e3)
+}
+
+fn kilobytes_back(_: &Cell, run: &Run) -> Option<f64> {
+    Some(run.wire.back_bytes as f64 / 1e3)
+}
+
+fn kilobytes(cell: &Cell) -> f64 {
+    cell.workload.bytes() as f64 / 1e3
+}
+
+/// What a chart is of: round trip in ms, loss in hundredths of a per cent.
+fn link(cell: &Cell) -> (u128, u64) {
+    let hundredths = (loss_percent(cell) * 100.0).round() as u64;
+    (cell.link.rtt.as_millis(), hundredths)
+}
+
+fn place(cell: &Cell) -> String {
+    let (kilobytes, percent) = (kilobytes(cell), loss_percent(cell));
+    let rtt = cell.link.rtt.as_millis();
+    format!("{kilobytes} kB, RTT {rtt} ms, {percent} %")
+}
+
+pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
+    let Some(results) = studio.run(SCENARIOS[0])? else {
+        return Ok(false);
+    };
+    sheet.title(
+        "Short transfers",
+        &format!(
+            "One transfer over a new connection to an end that nothing is remembered of: from before the connection to the last byte at the receiver, \
+             handshake included, and all bytes that went over the link until then. 100 Mbit/s, a queue of one bandwidth-delay product. Medians of the \
+             seeds. {}",
+            caveat(&results)
+        ),
+    );
+    sheet.note(&results);
+    wishes(&results, sheet);
+    let links: BTreeSet<_> = results.cells.iter().map(|(cell, _)| link(cell)).collect();
+    for (rtt, hundredths) in links {
+        let of_link = of_link(&results, (rtt, hundredths));
+        let percent = hundredths as f64 / 100.0;
+        sheet.paragraph(&format!("## RTT {rtt} ms, {percent} % loss"));
+        sheet.chart(
+            &format!("r{rtt}-l{percent}"),
+            &Chart {
+                title: format!("RTT {rtt} ms, {percent} % loss"),
+                x_label: "size (kB)".to_owned(),
+                y_label: "time to the last byte (ms)".to_owned(),
+                is_x_logarithmic: true,
+                is_y_logarithmic: true,
+                series: curves(&of_link, &kilobytes, whole_ms),
+            },
+        );
+        let column = |cell: &Cell| format!("{} kB", kilobytes(cell));
+        let views: [(&str, Pick); 3] = [
+            ("time to the last byte (ms)", whole_ms),
+            ("kB sent", kilobytes_there),
+            ("kB sent back", kilobytes_back),
+        ];
+        for (what, pick) in views {
+            let (mut header, rows) = table(&of_link, &column, 1, pick);
+            what.clone_into(&mut header[0]);
+            sheet.summary(&header, &rows);
+        }
+    }
+    sheet.data("", &csv(&results));
+    for name in results.cells.iter().map(|(cell, _)| &cell.name) {
+        let value = |contestant| sample(&results, name, contestant, whole_ms);
+        sheet.check(Check::at_least(
+            &format!("{name}: Sphinx takes at most 1.1 times as long as kernel BBR"),
+            &value("tcp-bbr"),
+            1.0 / 1.1,
+            &value("sphinx"),
+        ));
+    }
+    Ok(true)
+}
+
+fn of_link(results: &Results, of: (u128, u64)) -> Results {
+    let cells = results.cells.iter().filter(|(cell, _)| link(cell) == of);
+    Results {
+        environment: results.environment.clone(),
+        missing: results.missing.clone(),
+        cells: cells.cloned().collect(),
+        interrupted: results.interrupted,
+    }
+}
+
+/// Times depend on the machine, so that these are no claims.
+fn wishes(results: &Results, sheet: &mut Sheet) {
+    let rows: Vec<_> = WISHES.iter().flat_map(|wish| wish.rows(results)).collect();
+    sheet.paragraph(
+        "What Sphinx is to reach. A wish is met if the near end of the interval is within it:",
+    );
+    let header = [
+        "transfer",
+        "wish",
+        "limit against measured",
+        "that it is met",
+    ];
+    sheet.summary(&header.map(str::to_owned), &rows);
+}
