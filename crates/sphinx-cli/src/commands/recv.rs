@@ -189,7 +189,9 @@ impl Receiver<'_> {
             return failure;
         }
         let is_lost = matches!(failure.kind, ErrorKind::PeerLost | ErrorKind::Stalled);
-        match is_lost || session.peer_code() == Some(code::CANCELLED) {
+        // A sender also ends its side so when it has heard that this end failed, which knows better what to do about it.
+        let is_cancelled = session.peer_code() == Some(code::CANCELLED) && failure.hint.is_empty();
+        match is_lost || is_cancelled {
             true => failure.with_hint(again),
             false => failure,
         }

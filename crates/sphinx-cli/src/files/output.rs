@@ -166,8 +166,24 @@ impl OutputDir {
     }
 
     /// Whether somebody has removed the directory, so that nothing can be made in it any more.
-    pub(super) fn is_gone(&self) -> bool {
+    fn is_gone(&self) -> bool {
         fs::fstat(&self.root).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
+    /// Why nothing in here can be made any more, if that is what an error says.
+    pub(super) fn gone(&self, error: Errno) -> Option<Failure> {
+        (error == Errno::NOENT && self.is_gone()).then(|| {
+            fail_hint(
+                ErrorKind::LocalIo,
+                format!("the directory {} was removed meanwhile", self.shown),
+                "start the receiving end again",
+            )
+        })
+    }
+
+    /// A failure of the system that ends a transfer into here.
+    pub(super) fn failed(&self, what: &str, path: &str, error: Errno) -> Failure {
+        (self.gone(error)).unwrap_or_else(|| local_io(what, path, error))
     }
 
     /// The same for a sender that has been asked for something.
@@ -185,25 +201,26 @@ impl OutputDir {
         if let Some(found) = source.and_then(|source| self.find_own(source)) {
             return Ok(found);
         }
-        let refused = |error: io::Error| local_io("make a directory in", &self.shown, error);
+        let refused = |error| self.failed("make a directory in", &self.shown, error);
         for number in 1_u32.. {
             let name = format!("{OWN_NAME}{number}");
             let mode = Mode::RWXU | Mode::RWXG | Mode::RWXO;
             match fs::mkdirat(&self.root, name.as_str(), mode) {
                 Ok(()) => {
                     let opened = open_directory(&self.root, name.as_bytes());
-                    let root = Arc::new(opened.map_err(|error| refused(error.into()))?);
+                    let root = Arc::new(opened.map_err(refused)?);
                     let mark = source.map(|source| Unfinished::create_for(&root, source));
                     return Ok(Own {
-                        mark: mark.transpose().map_err(refused)?,
+                        mark: (mark.transpose())
+                            .map_err(|error| local_io("make a directory in", &self.shown, error))?,
                         output: self.inside(root, name),
                     });
                 }
                 Err(Errno::EXIST) => {}
-                Err(error) => return Err(refused(error.into())),
+                Err(error) => return Err(refused(error)),
             }
         }
-        Err(refused(Errno::EXIST.into()))
+        Err(refused(Errno::EXIST))
     }
 
     fn find_own(&self, source: SourceId) -> Option<Own> {

@@ -230,7 +230,7 @@ impl Target {
         if self.output.sync.is_some() {
             return self.leave_version(attributes);
         }
-        let refused = |error| local_io("complete", &printable(&self.path), error);
+        let refused = |error| (self.output).failed("complete", &printable(&self.path), error);
         let (Some(directory), Some(own)) = (self.descent.pop().map_err(refused)?, self.own.pop())
         else {
             return Ok(());
@@ -407,24 +407,24 @@ impl Target {
 
     /// A temporary name in the innermost directory, once it is known where to look for it.
     fn temporary_name(&mut self, name: &Name) -> Result<Vec<u8>, Refused> {
-        let refused = |error| {
-            Refused::Transfer(local_io(
-                "write to the output directory",
-                &self.output.shown,
-                error,
-            ))
-        };
+        let what = "write to the output directory";
+        let shown = &self.output.shown;
         if self.lock.is_none() {
             let lock = TransferLock::create(&self.output.root);
-            self.lock = Some(lock.map_err(|error| refused(error.into()))?);
+            let refused = |error| Refused::Transfer(self.output.failed(what, shown, error));
+            self.lock = Some(lock.map_err(refused)?);
         }
         let lock = self.lock.as_mut().expect("it was just made");
-        lock.set_directory(&self.path).map_err(refused)?;
+        (lock.set_directory(&self.path))
+            .map_err(|error| Refused::Transfer(local_io(what, shown, error)))?;
         Ok(lock.temporary_name(name.as_bytes()))
     }
 
     pub(super) fn refused(&self, what: &str, name: &Name, error: Errno) -> Refused {
         let shown = self.shown(name);
+        if let Some(failure) = self.output.gone(error) {
+            return Refused::Transfer(failure);
+        }
         match error {
             Errno::EXIST => Refused::Entry(fail_hint(
                 ErrorKind::LocalIo,
@@ -435,11 +435,6 @@ impl Target {
                 ErrorKind::LocalIo,
                 format!("cannot {what} {shown}: what is there is no directory"),
                 "symbolic links in the output directory are not followed",
-            )),
-            Errno::NOENT if self.output.is_gone() => Refused::Transfer(fail_hint(
-                ErrorKind::LocalIo,
-                format!("the directory {} was removed meanwhile", self.output.shown),
-                "start the receiving end again",
             )),
             error => Refused::system(what, &shown, error),
         }

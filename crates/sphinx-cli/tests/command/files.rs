@@ -266,14 +266,31 @@ fn a_full_disk_is_io_at_both_ends() {
     assert_eq!(fs::read_to_string(scratch.path("left")).unwrap(), "");
 }
 
+/// For a file and for a directory, at a receiver that ends then and at one that stays.
 #[test]
 fn an_output_that_vanishes_is_io_at_both_ends() {
-    let scratch = Scratch::new();
-    scratch.file("a", 1000);
-    let recv = scratch.recv(&["--once"]);
-    fs::remove_dir(scratch.path("in")).unwrap();
-    scratch.send(&["a"]).end().expect(9).error("remote_io");
-    recv.end().expect(8).error("local_io");
+    let removed = "the directory in was removed meanwhile";
+    let again = "start the receiving end again";
+    for (what, stays) in [("a", false), ("d", false), ("a", true), ("d", true)] {
+        let scratch = Scratch::new();
+        scratch.file("a", 1000);
+        scratch.file("d/b", 1000);
+        let mut recv = scratch.recv(if stays { &[] } else { &["--once"] });
+        fs::remove_dir(scratch.path("in")).unwrap();
+        let sent = scratch.send(&[what]).end().expect(9);
+        let error = sent.error("remote_io");
+        assert_eq!(
+            error["message"],
+            format!("at the other end: {removed} ({again})")
+        );
+        let event = match stays {
+            true => recv.event("error"),
+            false => recv.end().expect(8).error("local_io").clone(),
+        };
+        assert_eq!(event["kind"], "local_io", "{what} {stays}");
+        assert_eq!(event["message"], removed, "{what} {stays}");
+        assert_eq!(event["hint"], again, "{what} {stays}");
+    }
 }
 
 #[test]

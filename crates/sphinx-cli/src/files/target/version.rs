@@ -138,7 +138,7 @@ impl Target {
 
     /// Ends the innermost directory, which becomes what it is at the sender.
     pub(super) fn leave_version(&mut self, attributes: Attributes) -> Outcome<()> {
-        let refused = |error| local_io("complete", &printable(&self.path), error);
+        let refused = |error| (self.output).failed("complete", &printable(&self.path), error);
         if self.imagined > 0 {
             self.imagined -= 1;
             if let Some(extraneous) = &mut self.extraneous {
