@@ -172,7 +172,8 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             }
         }
         self.reader.expect_end()?;
-        self.target.finish()
+        self.target.finish()?;
+        self.tell_changes()
     }
 
     /// Tells what the last entry has changed besides what it was about, and what it did not get.

@@ -242,10 +242,8 @@ impl Target {
             // It changes the directory, whose attributes come last.
             mark.finish().map_err(refused)?;
         }
-        if own {
-            let path = self.path.clone();
-            let applied = self.apply(&path, &directory, attributes);
-            applied.map_err(|error| local_io("complete", &printable(&path), error))?;
+        if own && !self.complete(&directory, attributes)? {
+            self.leave_out();
         }
         let parent = self.path.iter().rposition(|byte| *byte == b'/');
         self.path.truncate(parent.unwrap_or(0));

@@ -99,13 +99,69 @@ impl Target {
         self.give_mode_and_times(file, attributes)
     }
 
+    /// The one also where the other is refused.
     pub(super) fn give_mode_and_times(
         &self,
         file: impl AsFd,
         attributes: Attributes,
     ) -> Result<(), Errno> {
-        fs::fchmod(&file, self.output.mode(attributes.mode))?;
-        fs::futimens(&file, &times(attributes))
+        let mode = fs::fchmod(&file, self.output.mode(attributes.mode));
+        mode.and(fs::futimens(&file, &times(attributes)))
+    }
+
+    /// Makes the innermost directory, which has come to its end, what it is to be; false if it cannot be. Somebody else's
+    /// may be written to and yet keep its attributes: what is in it has come all the same.
+    pub(super) fn complete(
+        &mut self,
+        directory: &OwnedFd,
+        attributes: Attributes,
+    ) -> Outcome<bool> {
+        let path = self.innermost();
+        let applied = self.apply(&path, directory, attributes);
+        self.settle_attributes(applied, directory, attributes)
+    }
+
+    /// What becomes of a directory that could not be given its attributes.
+    pub(super) fn settle_attributes(
+        &mut self,
+        applied: Result<(), Errno>,
+        directory: &OwnedFd,
+        attributes: Attributes,
+    ) -> Outcome<bool> {
+        let Err(error) = applied else {
+            return Ok(true);
+        };
+        if fs::fstat(directory).is_ok_and(|stat| self.is_like(&stat, attributes)) {
+            return Ok(true);
+        }
+        let path = self.innermost();
+        let shown = match self.path.is_empty() {
+            true => self.output.shown.clone(),
+            false => printable(&path),
+        };
+        let subject = format!("{shown}, which is in place");
+        match Refused::system("give its attributes to", &subject, error) {
+            Refused::Transfer(failure) => Err(failure),
+            Refused::Entry(failure) => {
+                let failure = match error {
+                    Errno::PERM => failure.with_hint("only its owner and root may"),
+                    _ => failure,
+                };
+                // One for each directory.
+                let complaints = &mut self.likeness.complaints;
+                complaints.retain(|(of, _)| *of != path);
+                complaints.push((path, failure));
+                Ok(false)
+            }
+        }
+    }
+
+    /// The path of the innermost directory, for people.
+    fn innermost(&self) -> Vec<u8> {
+        match self.path.is_empty() {
+            true => self.own_path(),
+            false => self.path.clone(),
+        }
     }
 
     /// Takes its time from a file that may be replaced and is not what it passes for by its time, so that it will be; true if

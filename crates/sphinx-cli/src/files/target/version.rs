@@ -145,16 +145,12 @@ impl Target {
                 extraneous.leave(None, &self.path);
             }
         } else if let Some(directory) = self.descent.pop().map_err(refused)? {
-            if !self.is_trial() {
-                let path = self.path.clone();
-                let applied = self.apply(&path, &directory, attributes);
-                applied.map_err(|error| local_io("complete", &printable(&path), error))?;
-            }
+            let complete = self.is_trial() || self.complete(&directory, attributes)?;
             if let Some(extraneous) = &mut self.extraneous {
                 extraneous.leave(Some(&directory), &self.path);
             }
             if self.descent.depth() == 0 && self.path.is_empty() {
-                self.root_attributes = Some(attributes);
+                self.root_attributes = complete.then_some(attributes);
             }
         }
         let parent = self.path.iter().rposition(|byte| *byte == b'/');
@@ -163,14 +159,16 @@ impl Target {
     }
 
     /// Nothing more comes: nothing of the transfer's own stays in the output directory.
-    pub(in crate::files) fn finish(mut self) -> Outcome<()> {
+    pub(in crate::files) fn finish(&mut self) -> Outcome<()> {
         drop(self.lock.take());
-        match self.root_attributes {
-            Some(attributes) if !self.is_trial() => self
-                .give_mode_and_times(&self.output.root, attributes)
-                .map_err(|error| local_io("complete", &self.output.shown, error)),
-            _ => Ok(()),
+        if let Some(attributes) = self.root_attributes.take()
+            && !self.is_trial()
+        {
+            let root = self.output.root.clone();
+            let applied = self.give_mode_and_times(&root, attributes);
+            self.settle_attributes(applied, &root, attributes)?;
         }
+        Ok(())
     }
 
     /// Whether a link is as it is to be; if not, nothing is in its way.

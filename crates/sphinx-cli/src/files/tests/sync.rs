@@ -1,6 +1,10 @@
 //! Synchronizing: a hostile sender, a hostile receiver, and what is not read.
 
+use std::os::unix::fs::chown;
 use std::sync::Arc;
+
+use rustix::process::{Uid, geteuid};
+use rustix::thread::set_thread_res_uid;
 
 use super::*;
 use crate::files::chunks::{Chunk, Chunks};
@@ -23,6 +27,9 @@ const ATTRIBUTES: Attributes = Attributes {
     mtime_s: 1_000_000_000,
     mtime_ns: 0,
 };
+
+/// Who owns nothing.
+const NOBODY: u32 = 65_534;
 
 /// A transfer of these records; the directory's own begin and end are around them.
 fn records(inside: &[Entry], pieces: &[Piece], end: &[Entry]) -> Vec<u8> {
@@ -58,7 +65,10 @@ fn file(size: u64) -> Entry {
 /// What the receiver makes of it.
 fn receive_into(to: &Path, asked: SyncRequest, bytes: &[u8]) -> Outcome<Transferred> {
     let sync = Arc::new(Sync::new(asked).unwrap());
-    let output = OutputDir::synchronized(to, true, sync).unwrap();
+    receive_at(OutputDir::synchronized(to, true, sync).unwrap(), bytes)
+}
+
+fn receive_at(output: OutputDir, bytes: &[u8]) -> Outcome<Transferred> {
     let (progress, reporter) = (Progress::default(), quiet());
     receive_tree(
         Arrived { bytes, piece: 1000 },
@@ -93,6 +103,73 @@ fn nothing_is_deleted_unless_everything_was_read() {
     receive_into(to, DELETE(), &bytes).unwrap();
     assert_eq!(names(to), [] as [&str; 0]);
     assert_eq!(fs::metadata(to).unwrap().mtime(), 1_000_000_000);
+}
+
+/// Directories of somebody else's, which may be written to but not be given anything.
+#[test]
+fn a_directory_that_keeps_its_attributes_stops_nothing_else() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
+    let name = |name: &str| Name::new(name.as_bytes()).unwrap();
+    let empty = *blake3::hash(b"").as_bytes();
+    let inside = [
+        Entry::Directory {
+            name: name("asub"),
+            mode: 0o700,
+        },
+        file(0),
+        Entry::DirectoryEnd {
+            attributes: ATTRIBUTES,
+        },
+        file(0),
+    ];
+    let pieces = [Piece::End { digest: empty }];
+    let bytes = &records(&inside, &pieces, &[Entry::Delete, end(4, 0)]);
+    for foreign in ["asub", "."] {
+        let Dirs { _root, to, .. } = &dirs();
+        fs::create_dir(to.join("asub")).unwrap();
+        write(to.join("old"), b"x");
+        for directory in [".", "asub"] {
+            let path = to.join(directory);
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+            if directory != foreign {
+                chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
+        // Twice: what is there already changes nothing about it.
+        for _ in 0..2 {
+            let sync = Arc::new(Sync::new(DELETE()).unwrap());
+            let output = OutputDir::synchronized(to, true, sync).unwrap();
+            let received = thread::scope(|scope| {
+                let as_nobody = || {
+                    let nobody = Uid::from_raw(NOBODY);
+                    set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                    receive_at(output, bytes)
+                };
+                scope.spawn(as_nobody).join().unwrap()
+            });
+            let done = received.unwrap();
+            assert_eq!((done.counts.skipped, done.counts.files), (1, 2));
+            assert_eq!(done.exit_code(), Ok(7));
+            let shown = match foreign {
+                "." => to.to_string_lossy(),
+                _ => foreign.into(),
+            };
+            let message = format!(
+                "cannot give its attributes to {shown}, which is in place: operation not permitted"
+            );
+            assert_eq!(done.first_skip.unwrap().message, message);
+            assert_eq!(names(to), ["asub", "f"]);
+            assert_eq!(names(&to.join("asub")), ["f"]);
+        }
+        for directory in [".", "asub"] {
+            let there = fs::metadata(to.join(directory)).unwrap();
+            let is_like = (there.mtime(), there.mode() & 0o777) == (1_000_000_000, 0o700);
+            assert_eq!(is_like, directory != foreign, "{directory}");
+        }
+    }
 }
 
 #[test]
