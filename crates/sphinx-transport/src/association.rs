@@ -783,13 +783,11 @@ fn farewell(end: &EndReason) -> (u64, String) {
         | EndReason::WorkerPanicked => (close_code::DONE, ""),
         EndReason::Forgeries => (close_code::PROTOCOL, "too many packets did not open"),
         EndReason::OutOfBudget => (close_code::CANCELLED, "the budget of its paths is spent"),
-        EndReason::PeerGone => (
-            close_code::CANCELLED,
-            "nobody listens at this end's address",
-        ),
+        // Whoever hears of it lives, and has cancelled nothing.
+        EndReason::PeerGone => (close_code::LOST, "nobody listens at this end's address"),
         EndReason::PeerLost => (
-            close_code::CANCELLED,
-            "nothing heard from this end for too long",
+            close_code::LOST,
+            "it heard nothing from this end for its idle timeout",
         ),
         EndReason::Stalled { .. } => (close_code::CANCELLED, "no progress for too long"),
         EndReason::Violation(what) => (close_code::PROTOCOL, *what),

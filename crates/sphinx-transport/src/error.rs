@@ -20,7 +20,7 @@ pub enum ErrorKind {
     LocalIo,
     /// None of the others.
     Other,
-    /// Nothing was heard from the peer for the idle timeout, or the network says that it is gone.
+    /// Nothing was heard from the peer for the idle timeout, or the network says that it is gone; or so it was the other way round.
     PeerLost,
     /// The peer speaks another version, serves another purpose or broke the protocol.
     Protocol,
@@ -47,6 +47,7 @@ impl ErrorKind {
             close_code::DONE | close_code::CANCELLED => Self::Cancelled,
             close_code::REMOTE_IO => Self::RemoteIo,
             close_code::INTEGRITY => Self::Integrity,
+            close_code::LOST => Self::PeerLost,
             _ => Self::Other,
         }
     }
@@ -70,6 +71,8 @@ pub mod close_code {
     pub const REMOTE_IO: u64 = 9;
     /// Data arrived damaged.
     pub const INTEGRITY: u64 = 10;
+    /// The end that closes has lost the peer, which may live all the same: its machine slept, or its network was gone.
+    pub const LOST: u64 = 12;
 }
 
 /// What happened, in words for people ([`Display`](fmt::Display)), its kind, and what caused it
@@ -136,6 +139,7 @@ pub(crate) fn closed_by_peer(code: u64, reason: &str) -> Error {
     let message = match (kind, reason) {
         (ErrorKind::Cancelled, "") => "the peer closed the session".to_owned(),
         (ErrorKind::Cancelled, reason) => format!("the peer cancelled: {reason}"),
+        (ErrorKind::PeerLost, reason) => format!("the other end gave up: {reason}"),
         (_, reason) => format!("the peer gave up: {reason}"),
     };
     Error::new(kind, message)
@@ -214,6 +218,7 @@ mod tests {
             (6, ErrorKind::Cancelled),
             (9, ErrorKind::RemoteIo),
             (10, ErrorKind::Integrity),
+            (12, ErrorKind::PeerLost),
             (1 << 61, ErrorKind::Other),
         ];
         for (code, kind) in table {

@@ -127,7 +127,7 @@ impl Replies {
     /// Waits until the receiver wants the transfer.
     pub(super) fn wait_ready(&self, reporter: &Reporter) -> Outcome<()> {
         let note = "waiting for the other end to accept the transfer";
-        self.wait_until(reporter, note, |state| state.ready)
+        self.wait_until(reporter, ("consent", note), |state| state.ready)
             .map(drop)
     }
 
@@ -143,7 +143,8 @@ impl Replies {
     /// Waits until it is known what the receiver has of an offer. Nothing is kept of it, nor of those before.
     pub(super) fn wait_answer(&self, offer: u64, reporter: &Reporter) -> Outcome<Option<Answer>> {
         let note = "waiting for the other end to say what it has already";
-        let mut state = self.wait_until(reporter, note, |state| state.answered >= offer)?;
+        let told = ("answers", note);
+        let mut state = self.wait_until(reporter, told, |state| state.answered >= offer)?;
         let mut answers = std::mem::take(&mut state.answers);
         state.answers = answers.split_off(&(offer + 1));
         let held = |answer: &Answer| match answer {
@@ -158,7 +159,7 @@ impl Replies {
     fn wait_until(
         &self,
         reporter: &Reporter,
-        note: &str,
+        (what, note): (&'static str, &str),
         is_so: impl Fn(&State) -> bool,
     ) -> Outcome<MutexGuard<'_, State>> {
         let mut state = self.heard.lock();
@@ -175,7 +176,7 @@ impl Replies {
             state = guard;
             if wait.timed_out() && !told && !is_so(&state) {
                 told = true;
-                reporter.note(note);
+                reporter.waiting(what, note);
             }
         }
     }

@@ -66,6 +66,7 @@ pub(crate) fn send<C: Channel>(
         Ok(sent) => sent,
         Err(failure) => return Err(explain(channel, &replies, failure)),
     };
+    progress.hand_over();
     let reply = replies.wait();
     // The other end has everything in place: until then it was being transferred.
     let elapsed = channel.stats().elapsed;

@@ -84,6 +84,7 @@ fn contents(
     name: &Name,
     wanted: bool,
 ) -> Outcome<()> {
+    let progress = ledger.progress;
     let mut out = io::stdout().lock();
     let mut digest = ContentDigest::default();
     let mut at = 0_u64;
@@ -91,26 +92,28 @@ fn contents(
         match reader.piece()? {
             Piece::Data { bytes } => {
                 at = extend(ledger, at, bytes)?;
-                let progress = ledger.progress;
                 reader.data_in_order(bytes, &mut |_, data| {
                     progress.add_bytes(data.len() as u64);
                     if wanted {
                         digest.data(data);
-                        out.write_all(data).map_err(refused)?;
+                        let written = progress.at_disk(|| out.write_all(data));
+                        written.map_err(refused)?;
                     }
                     Ok(())
                 })?;
                 // Whoever reads a stream waits for what there is.
-                out.flush().map_err(refused)?;
+                progress.at_disk(|| out.flush()).map_err(refused)?;
             }
             Piece::Hole { bytes } => {
                 digest.hole(at, bytes);
                 at = extend(ledger, at, bytes)?;
-                ledger.progress.add_bytes(bytes);
+                progress.add_bytes(bytes);
                 let mut left = if wanted { bytes } else { 0 };
                 while left > 0 {
                     let piece = left.min(ZEROS.len() as u64);
-                    out.write_all(&ZEROS[..piece as usize]).map_err(refused)?;
+                    let zeros = &ZEROS[..piece as usize];
+                    let written = progress.at_disk(|| out.write_all(zeros));
+                    written.map_err(refused)?;
                     left -= piece;
                 }
             }
@@ -126,7 +129,7 @@ fn contents(
                 }
                 ledger.add_bytes(at);
                 if wanted {
-                    out.flush().map_err(refused)?;
+                    progress.at_disk(|| out.flush()).map_err(refused)?;
                     ledger.add_file(name.as_bytes(), at, 0, &actual, false)?;
                 }
                 return Ok(());

@@ -248,6 +248,13 @@ impl Reporter {
         self.note(&format!("sphx: {line}"));
     }
 
+    /// What the other end is waited for, before anything moves: in both forms.
+    pub(crate) fn waiting(&self, what: &'static str, line: &str) {
+        let event = Event::new("waiting").with("for", what);
+        self.event(event.with("message", line));
+        self.note(&format!("sphx: {line}"));
+    }
+
     /// Asks whoever sits at the terminal; the line that they write.
     pub(crate) fn ask(&self, question: &str) -> io::Result<String> {
         self.say(Item::Note(question.to_owned()));

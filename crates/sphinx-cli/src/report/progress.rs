@@ -1,6 +1,6 @@
 //! Progress while something runs: a bar on a terminal, now and then a line elsewhere, events for scripts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -26,6 +26,8 @@ pub(crate) struct Progress {
     /// What the sender announced; 0 when unknown.
     bytes_total: AtomicU64,
     files: AtomicU64,
+    /// The other end has everything that it wanted, and has yet to say that it is in place.
+    handed_over: AtomicBool,
     name: Mutex<String>,
 }
 
@@ -37,6 +39,7 @@ impl Default for Progress {
             bytes: AtomicU64::new(0),
             bytes_total: AtomicU64::new(0),
             files: AtomicU64::new(0),
+            handed_over: AtomicBool::new(false),
             name: Mutex::default(),
         }
     }
@@ -74,6 +77,11 @@ impl Progress {
 
     pub(crate) fn add_file(&self) {
         self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Of a sender: all has arrived, and only the last word of the other end is missing.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::Relaxed);
     }
 
     /// What is being transferred now, in printable form.
@@ -189,6 +197,7 @@ impl View {
             at_disk: self.progress.time_at_disk(),
             bytes,
             unfinished: self.progress.total().is_some_and(|total| bytes < total),
+            handed_over: self.progress.handed_over.load(Ordering::Relaxed),
             figures,
         };
         self.stalls

@@ -18,6 +18,8 @@ enum Cause {
     Path,
     /// Room at the other end.
     PeerTakesNothing,
+    /// The last word of the other end, which has received everything.
+    PeerConfirmsNothing,
     /// Data of the other end, which lives.
     PeerSendsNothing,
 }
@@ -31,6 +33,8 @@ pub(super) struct Look<'a> {
     pub(super) bytes: u64,
     /// Whether the sender has announced more than that.
     pub(super) unfinished: bool,
+    /// Whether all that this end sends has arrived, and the other end is to say that it is in place.
+    pub(super) handed_over: bool,
     pub(super) figures: &'a Figures,
 }
 
@@ -39,7 +43,7 @@ pub(super) struct StallWatch {
     /// What was told, and since when it is so.
     told: Option<(Cause, Instant)>,
     /// Whatever tells that something moves, and when it last did.
-    moved: ([u64; 2], Instant),
+    moved: ([u64; 3], Instant),
     /// How long this end had waited for the other one's window then.
     limited: Duration,
 }
@@ -48,7 +52,7 @@ impl StallWatch {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             told: None,
-            moved: ([0; 2], now),
+            moved: ([0; 3], now),
             limited: Duration::ZERO,
         }
     }
@@ -82,7 +86,11 @@ impl StallWatch {
     /// What is waited for now, and how long already.
     fn find(&mut self, look: &Look<'_>) -> Option<(Cause, Duration)> {
         let stats = &look.figures.stats;
-        let movement = [look.bytes, look.figures.stream_bytes()];
+        let movement = [
+            look.bytes,
+            look.figures.stream_bytes(),
+            u64::from(look.handed_over),
+        ];
         if movement != self.moved.0 {
             self.moved = (movement, look.now);
             self.limited = stats.window_limited;
@@ -100,6 +108,7 @@ impl StallWatch {
             return None;
         }
         match look.figures.role {
+            Some(Role::Sender) if look.handed_over => Some((Cause::PeerConfirmsNothing, still)),
             Some(Role::Sender) if waited >= NOTABLE / 2 => Some((Cause::PeerTakesNothing, still)),
             Some(Role::Receiver) if look.unfinished => Some((Cause::PeerSendsNothing, still)),
             _ => None,
@@ -114,6 +123,7 @@ impl Cause {
             Cause::OwnDisk => ("own", "disk"),
             Cause::Path => ("path", "silence"),
             Cause::PeerTakesNothing => ("peer", "takes_nothing"),
+            Cause::PeerConfirmsNothing => ("peer", "confirms_nothing"),
             Cause::PeerSendsNothing => ("peer", "sends_nothing"),
         }
     }
@@ -122,7 +132,9 @@ impl Cause {
     fn text(self, seconds: u64, from: &str, by_ssh: bool) -> String {
         match self {
             Cause::OwnDisk => {
-                format!("this end's disk has not answered for {seconds} s; waiting for it")
+                format!(
+                    "a read or write of this end has taken {seconds} s: its disk, or what reads its standard output, is slow; waiting for it"
+                )
             }
             Cause::Path => format!(
                 "nothing heard from the other end{from} for {seconds} s; waiting for it as long as --idle-timeout allows"
@@ -130,11 +142,17 @@ impl Cause {
             Cause::PeerTakesNothing if by_ssh => format!(
                 "nothing has been taken for {seconds} s: the other end's disk, what reads there, or the way through ssh is slow; waiting for it"
             ),
+            Cause::PeerConfirmsNothing if by_ssh => format!(
+                "all is sent, and nothing has been confirmed for {seconds} s: the other end's disk, or the way through ssh, is slow; waiting for it"
+            ),
             Cause::PeerSendsNothing if by_ssh => format!(
                 "nothing has come for {seconds} s: the other end's disk, or the way through ssh, is slow; waiting for it"
             ),
             Cause::PeerTakesNothing => format!(
                 "the other end{from} has taken nothing for {seconds} s: its disk, or what reads there, is slow; waiting for it"
+            ),
+            Cause::PeerConfirmsNothing => format!(
+                "the other end{from} has received everything, and has not said for {seconds} s that it is in place: its disk, or what reads there, is slow; waiting for it"
             ),
             Cause::PeerSendsNothing => format!(
                 "the other end{from} has sent nothing for {seconds} s: its disk is slow, unless nothing is heard from now on; waiting for it"
@@ -193,6 +211,7 @@ mod tests {
                 at_disk: disk.map(Duration::from_secs_f64),
                 bytes: 10,
                 unfinished: true,
+                handed_over: false,
                 figures: &Figures::new(role, stats),
             };
             self.watch.find(&look).map(|(cause, _)| cause)
@@ -241,6 +260,30 @@ mod tests {
     }
 
     #[test]
+    fn a_last_word_that_does_not_come_is_waited_for() {
+        let start = Instant::now();
+        let mut watch = StallWatch::new(start);
+        let mut find = |seconds, handed_over| {
+            let look = Look {
+                now: start + Duration::from_secs_f64(seconds),
+                at_disk: None,
+                bytes: 10,
+                unfinished: false,
+                handed_over,
+                figures: &Figures::new(Role::Sender, stats(0.1, 0.0)),
+            };
+            watch.find(&look)
+        };
+        assert_eq!(find(0.0, false), None);
+        // Somebody there was asked meanwhile, say.
+        assert_eq!(find(60.0, false), None);
+        assert_eq!(find(60.1, true), None);
+        assert_eq!(find(62.0, true), None);
+        let told = (Cause::PeerConfirmsNothing, Duration::from_secs(2));
+        assert_eq!(find(62.1, true), Some(told));
+    }
+
+    #[test]
     fn what_moves_does_not_stall() {
         let start = Instant::now();
         let mut watch = StallWatch::new(start);
@@ -250,6 +293,7 @@ mod tests {
                 at_disk: None,
                 bytes: second,
                 unfinished: true,
+                handed_over: false,
                 figures: &Figures::new(Role::Receiver, Stats::default()),
             };
             assert!(watch.find(&look).is_none());

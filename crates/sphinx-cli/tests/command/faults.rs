@@ -1,6 +1,8 @@
 //! Peers that are absent, wrong, in the way, interrupted or killed.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Running, Scratch, appears};
@@ -256,37 +258,55 @@ fn files_and_perf_do_not_mix() {
     assert!(matches!(ended.code, 4 | 5), "exit code {}", ended.code);
 }
 
-/// A slow disk at the receiving end: a pipe that nobody reads stands for it.
+/// A slow disk at the receiving end: a pipe that nobody reads stands for it. Each end names what holds it up.
 #[test]
-fn a_receiver_that_takes_nothing_is_named_by_the_sender() {
-    let scratch = Scratch::new();
-    scratch.file("movie", 40_000_000);
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    let mut recv = std::process::Command::new(env!("CARGO_BIN_EXE_sphx"));
-    recv.args([
-        "recv",
-        "--stdout",
-        "--listen",
-        "127.0.0.1:0",
-        "--ticket-file",
-        "t",
-    ])
-    .current_dir(scratch.path("."))
-    .stdin(std::process::Stdio::null())
-    .stdout(writer)
-    .stderr(std::process::Stdio::null());
-    let mut child = recv.spawn().expect("it starts");
-    // Its end of the pipe is in there.
-    drop(recv);
-    appears(&scratch.path("t"), &mut child).expect("the ticket");
-    let mut send = scratch.send(&["movie"]);
-    let told = send.event("stall");
-    assert_eq!(
-        (&told["side"], &told["reason"]),
-        (&"peer".into(), &"takes_nothing".into())
-    );
-    let read = std::thread::spawn(move || std::io::copy(&mut &reader, &mut std::io::sink()));
-    send.end().expect(0);
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
-    assert_eq!(read.join().expect("no panic").expect("read"), 40_000_000);
+fn a_receiver_that_takes_nothing_is_named_by_both_ends() {
+    // What the receiver's window holds, and more.
+    for (bytes, reason) in [(300_000, "confirms_nothing"), (40_000_000, "takes_nothing")] {
+        let scratch = Scratch::new();
+        scratch.file("movie", bytes);
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut recv = std::process::Command::new(env!("CARGO_BIN_EXE_sphx"));
+        recv.args([
+            "recv",
+            "--stdout",
+            "--listen",
+            "127.0.0.1:0",
+            "--ticket-file",
+            "t",
+        ])
+        .current_dir(scratch.path("."))
+        .stdin(std::process::Stdio::null())
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped());
+        let mut child = recv.spawn().expect("it starts");
+        // Its end of the pipe is in there.
+        drop(recv);
+        let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                // Whoever waits for one line may have gone.
+                let _ = sender.send(line);
+            }
+        });
+        appears(&scratch.path("t"), &mut child).expect("the ticket");
+        let mut send = scratch.send(&["movie"]);
+        let told = send.event("stall");
+        assert_eq!(
+            (&told["side"], &told["reason"]),
+            (&"peer".into(), &reason.into())
+        );
+        let mut told = false;
+        while !told {
+            let line = lines.recv_timeout(PATIENCE).expect("a stall is told");
+            assert!(!line.contains("has sent nothing"), "{line}");
+            told = line.contains("a read or write of this end has taken");
+        }
+        let read = std::thread::spawn(move || std::io::copy(&mut &reader, &mut std::io::sink()));
+        send.end().expect(0);
+        assert_eq!(child.wait().expect("it ends").code(), Some(0));
+        let read = read.join().expect("no panic").expect("read");
+        assert_eq!(read, bytes as u64);
+    }
 }

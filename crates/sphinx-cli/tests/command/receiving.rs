@@ -235,9 +235,10 @@ fn on_a_terminal_it_asks_before_the_first_byte() {
             return;
         };
         expect(&terminal, "--ticket-file");
-        let sender = scratch.send(&["a"]);
+        let mut sender = scratch.send(&["a"]);
         expect(&terminal, "Receive 1 entry, 2.86 MiB, from 127.0.0.1");
         assert_eq!(scratch.arrived(), Vec::<String>::new());
+        assert_eq!(sender.event("waiting")["for"], "consent");
         let mut keyboard = recv.stdin.take().unwrap();
         keyboard.write_all(answer.as_bytes()).unwrap();
         sender.end().expect(sent);

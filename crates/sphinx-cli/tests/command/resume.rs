@@ -188,6 +188,39 @@ fn a_sender_with_retry_connects_again() {
     recv.end().expect(130);
 }
 
+/// A laptop that was closed: the other end has given it up meanwhile, which is no word of somebody's.
+#[test]
+fn a_sender_that_slept_connects_again() {
+    for retry in [&["--retry", "1m"][..], &[]] {
+        let scratch = Scratch::new();
+        scratch.file("movie", BYTES);
+        let mut recv = scratch.recv(&IMPATIENT);
+        let mut send = scratch.send(&[&SLOW[..], retry, &["movie"]].concat());
+        wait_for_bytes(&mut send, 10_000_000);
+        send.signal(Signal::STOP);
+        assert_eq!(recv.event("error")["kind"], "peer_lost");
+        send.signal(Signal::CONT);
+        let gave_up = "the other end gave up: it heard nothing from this end";
+        if retry.is_empty() {
+            let ended = send.end().expect(6);
+            let error = ended.error("peer_lost");
+            let message = error["message"].as_str().expect("words");
+            assert!(message.starts_with(gave_up), "{error}");
+            assert!(error["hint"].to_string().contains("goes on"), "{error}");
+        } else {
+            let note = send.event("note")["message"].to_string();
+            assert!(
+                note.contains(gave_up) && note.contains("connecting again"),
+                "{note}"
+            );
+            send.end().expect(0);
+            scratch.assert_same("movie", "in/movie");
+        }
+        recv.signal(Signal::INT);
+        recv.end().expect(130);
+    }
+}
+
 #[test]
 fn the_line_that_goes_on_is_told_without_the_ticket() {
     let scratch = Scratch::new();
