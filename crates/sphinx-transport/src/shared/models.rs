@@ -39,6 +39,15 @@ pub(crate) fn in_every_order(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
+/// Of an endpoint that counts nothing.
+fn counts() -> EndpointCounts {
+    EndpointCounts {
+        strays: 0,
+        load: Load::default(),
+        io: "memory",
+    }
+}
+
 /// The connection id of an end.
 fn cid(role: Role) -> ConnectionId {
     let n = if role == Role::Client { 1 } else { 2 };
@@ -152,10 +161,7 @@ impl Engine {
             role == Role::Client,
             Arc::clone(&meeting.shared),
             &Options::default(),
-            EndpointCounts {
-                strays: 0,
-                load: Load::default(),
-            },
+            counts(),
         );
         let (io, other) = MemoryIo::pair(peer(), peer(), 64).unwrap();
         Self {
@@ -203,7 +209,7 @@ impl Engine {
     fn service(&mut self) {
         let (now, workshop) = (self.now, &mut self.workshop);
         self.association
-            .service(now, Instant::now(), None, 0, workshop);
+            .service(now, Instant::now(), None, counts(), workshop);
         let tx = self.io.tx();
         self.association.transmit(now, usize::MAX, workshop, tx);
         tx.flush(&mut Vec::new()).unwrap();
