@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 pub use parts::journal;
 use parts::{THERE_BYTES, known, put_part, there};
@@ -138,6 +138,9 @@ pub fn records(data: &[u8]) {
     }
 }
 
+/// One for all inputs: each has a thread of its own, which stays.
+static QUIET: LazyLock<Reporter> = LazyLock::new(Reporter::silent);
+
 /// A stream of records, right or wrong, into a directory that has things of its own.
 pub fn files(data: &[u8]) {
     let input = &mut Input::new(data);
@@ -180,7 +183,6 @@ pub fn files(data: &[u8]) {
         bytes: &stream.bytes,
         piece,
     };
-    let quiet = Reporter::silent();
     let mut told = 0;
     let mut tell = |replies: &[Reply]| {
         told += replies.len();
@@ -190,7 +192,7 @@ pub fn files(data: &[u8]) {
         Ok(())
     };
     let progress = Progress::default();
-    let received = receive_tree(arrived, &output, &|_| Ok(()), &mut tell, &progress, &quiet);
+    let received = receive_tree(arrived, &output, &|_| Ok(()), &mut tell, &progress, &QUIET);
     if let Ok(received) = received {
         assert!(received.counts.totals.entries <= stream.bytes.len() as u64);
         // What is in place without its extended attributes is counted and complained of.
