@@ -3,7 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
-    process::{Command, Stdio},
+    process::Command,
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError},
@@ -19,7 +19,7 @@ use crate::{
     Cell, Clock, Contestant, Cpu, Done, Lateness, Memory, NotDone, Run, Side, Task, Testbed,
     TestbedError, Validity, Wire, Workload,
     children::{Ended, Process, Said},
-    machine::{MachineTime, Made, process_cpu},
+    machine::{MachineTime, Made, output, process_cpu},
     virtual_time,
 };
 
@@ -94,6 +94,8 @@ impl Experiment {
     pub fn check(cell: &Cell, contestant: &dyn Contestant) -> Result<(), String> {
         match cell.clock {
             Clock::Real => {
+                // It tells the kernel of paths.
+                let has_ip = || output(Command::new("ip").arg("-V")).is_some();
                 if contestant.is_mptcp() && !cell.paths.is_empty() && !has_ip() {
                     return Err("'ip' (iproute2) is not installed".to_owned());
                 }
@@ -272,12 +274,6 @@ impl Experiment {
             made: self.made.clone(),
         }
     }
-}
-
-/// Whether there is the command that tells the kernel of paths.
-fn has_ip() -> bool {
-    let asked = Command::new("ip").arg("-V").stdout(Stdio::null()).status();
-    asked.is_ok_and(|status| status.success())
 }
 
 /// The machine's and this process's time over a run. The latter contains the emulator.
