@@ -261,3 +261,19 @@ struct Work<'a, C: Case> {
     /// So many more may run.
     free: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_they_were_written() {
+        // In decimals the shortest text of a number is the number again only if it is read exactly.
+        let mut number = 1.0_f64;
+        for _ in 0..10_000 {
+            number = number * 1.000_7 + 1e-7;
+            let text = serde_json::to_string(&number).unwrap();
+            assert_eq!(serde_json::from_str::<f64>(&text).unwrap(), number, "{text}");
+        }
+    }
+}
