@@ -10,8 +10,11 @@ const BURST_MIN: u64 = 3_000;
 /// What a driver that came late may send at once besides, in time at the pacing rate: a scheduler's
 /// delay is not to cost the link's time.
 const CATCH_UP: Nanos = 2_000_000;
-/// Largest burst: one segmented send.
+/// Largest burst of a driver that comes in time: one segmented send.
 const BURST_MAX: u64 = 64_000;
+/// Timers may be so late each time: at high rates more than [`BURST_MAX`] could have left meanwhile, and what cannot be made
+/// up for is lost to the link.
+const LATE: Nanos = 250_000;
 
 /// A token bucket whose tokens are IP bytes.
 #[derive(Debug)]
@@ -46,7 +49,9 @@ impl Pacer {
             } else {
                 rate.saturating_mul(CATCH_UP) / SECOND
             };
-            let limit = burst.saturating_add(catch_up).min(BURST_MAX.max(burst));
+            let late = rate.saturating_mul(LATE) / SECOND;
+            let most = burst.saturating_add(late).max(BURST_MAX);
+            let limit = burst.saturating_add(catch_up).min(most);
             self.tokens = self
                 .tokens
                 .saturating_add(earned.min(1 << 40) as i64)
@@ -137,5 +142,21 @@ mod tests {
         assert!(burst(&mut pacer, 100_000_000) < 65_500);
         pacer.rest();
         assert!(burst(&mut pacer, 200_000_000) < 14_500);
+    }
+
+    #[test]
+    fn late_timers_do_not_limit_the_rate() {
+        for rate in [125_000_000, 1_250_000_000, 5_000_000_000] {
+            let mut pacer = Pacer::new(Time::ZERO);
+            let (mut now, mut sent) = (Time::ZERO, 0u64);
+            while now < time(SECOND) {
+                while pacer.ready(now, rate) {
+                    pacer.spent(1500);
+                    sent += 1500;
+                }
+                now = pacer.next(rate, true).max(now) + LATE;
+            }
+            assert!(sent >= rate / 100 * 99, "{sent} of {rate}");
+        }
     }
 }
