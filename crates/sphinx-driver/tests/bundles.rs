@@ -127,7 +127,7 @@ type Packets = Rc<RefCell<Vec<(u64, Vec<u64>)>>>;
 fn follow(pair: &mut Pair) -> Packets {
     let packets = Packets::default();
     let (seen, mut count) = (Rc::clone(&packets), 0);
-    pair.tap = Some(Box::new(move |side, datagram| {
+    pair.tap = Some(Box::new(move |_, side, datagram| {
         if side == 0 {
             let mut bytes = datagram.payload.clone();
             let mut peer = Plain::default();

@@ -77,7 +77,7 @@ fn too_many_forgeries_end_the_session() {
         }
     }));
     let mut forged = 0;
-    pair.tap = Some(Box::new(move |side, datagram| {
+    pair.tap = Some(Box::new(move |_, side, datagram| {
         forged += usize::from(side == 0);
         if side != 0 || forged > 21 {
             return Vec::new();
@@ -106,7 +106,7 @@ fn forged_symbols_leave_nothing_in_their_places() {
         let mut pair = build(&scenario, 1 << 23);
         let forged = Rc::new(RefCell::new([0_u64; 2]));
         let counted = Rc::clone(&forged);
-        pair.tap = Some(Box::new(move |side, datagram| {
+        pair.tap = Some(Box::new(move |_, side, datagram| {
             let mut forgery = datagram.clone();
             let len = forgery.payload.len();
             // From behind: of the tag, or of the body behind what header protection looks at.
@@ -137,7 +137,7 @@ fn a_key_that_is_used_up_ends_the_session() {
     let mut pair = build(&scenario, 20);
     let sent = Rc::new(RefCell::new(Vec::new()));
     let tapped = Rc::clone(&sent);
-    pair.tap = Some(Box::new(move |side, datagram| {
+    pair.tap = Some(Box::new(move |_, side, datagram| {
         if side == 0 {
             tapped.borrow_mut().push(datagram.payload.clone());
         }

@@ -77,7 +77,7 @@ fn run<P: PacketProtection>(
     let mut pair = scenario.build_with(protection());
     let sent = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&sent);
-    pair.tap = Some(Box::new(move |side, datagram| {
+    pair.tap = Some(Box::new(move |_, side, datagram| {
         let payload = datagram.payload.clone();
         seen.borrow_mut().push((side, payload));
         Vec::new()
@@ -196,7 +196,7 @@ fn arrivals_are_told_as_they_were() {
     let leaving: Rc<RefCell<Vec<u32>>> = Rc::default();
     let told: Rc<RefCell<Vec<(PacketNumber, u64)>>> = Rc::default();
     let (leaves, tells) = (Rc::clone(&leaving), Rc::clone(&told));
-    pair.tap = Some(Box::new(move |side, datagram| {
+    pair.tap = Some(Box::new(move |_, side, datagram| {
         let payload = &datagram.payload;
         let Some(header) = payload.first_chunk().and_then(Header::decode) else {
             return Vec::new();

@@ -11,7 +11,9 @@ use sphinx_driver::{
 use sphinx_link::{Datagram, Packet};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Bond, Config, Nanos, PathId, PathNews, PathPolicy, Role, Session, Time, Tuple};
+use sphinx_proto::{
+    Bond, Config, Nanos, PathId, PathNews, PathPolicy, Role, Session, StreamId, Time, Tuple,
+};
 
 use crate::app::{Carried, Heard, Listener, Local, Readers, Talker, Writers, carry};
 use crate::arrivals::Arrivals;
@@ -258,6 +260,21 @@ impl<P: PacketProtection> End<P> {
     /// Whether the stream was given up before its end had been read.
     pub fn stream_given_up(&self, index: u64) -> bool {
         self.readers.was_given_up(index)
+    }
+
+    /// Streams that the application gave up, or that its peer wanted no more of, and when.
+    pub fn given_up(&self) -> impl Iterator<Item = (StreamId, Nanos)> + '_ {
+        self.writers.given_up()
+    }
+
+    /// Whether the application has written the end of this stream.
+    pub fn has_finished(&self, index: u64) -> bool {
+        self.writers.has_finished(index)
+    }
+
+    /// Whether the application wanted no more of a stream before it had read its end.
+    pub fn has_stopped(&self, index: u64) -> bool {
+        self.readers.was_stopped(index)
     }
 
     /// Whether the application does not read this stream.

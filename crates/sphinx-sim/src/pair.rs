@@ -23,8 +23,8 @@ pub fn further_address(index: usize) -> SocketAddr {
 
 /// Rounds at one point in time after which the ends count as stuck in a loop.
 const SPIN_MAX: u32 = 1000;
-/// Given the sending end and its datagram, datagrams to send ahead of it.
-pub type Tap = Box<dyn FnMut(usize, &Datagram) -> Vec<Datagram>>;
+/// Given the time, the sending end and its datagram, datagrams to send ahead of it.
+pub type Tap = Box<dyn FnMut(Nanos, usize, &Datagram) -> Vec<Datagram>>;
 
 /// A running simulation. Index 0 is the client and what it sends, 1 the server.
 pub struct Pair<P = Plain> {
@@ -168,7 +168,11 @@ impl<P: PacketProtection> Pair<P> {
                 }
                 self.ends[side].drive(self.now, &mut out);
                 for datagram in out.drain(..) {
-                    for extra in self.tap.iter_mut().flat_map(|tap| tap(side, &datagram)) {
+                    for extra in self
+                        .tap
+                        .iter_mut()
+                        .flat_map(|tap| tap(self.now, side, &datagram))
+                    {
                         self.links[side].enqueue(self.now, extra);
                     }
                     let now = self.now;
@@ -288,13 +292,20 @@ impl<P: PacketProtection> Pair<P> {
         let read = |pair: &mut Self| {
             (0..2).all(|side| {
                 let (end, peer) = (&pair.ends[side], &pair.ends[1 - side]);
-                let is_read =
-                    |(id, len)| peer.leaves_unread(id) || peer.stream_read(id) == Some(len);
-                // Of datagrams that did not arrive the peer hears later.
-                let is_left = end.has_said_any() && peer.rx_held() > 0;
+                let has_given_up = |index| end.given_up().any(|(id, _)| id.index() == index);
+                let is_over = |(index, len)| {
+                    peer.leaves_unread(index)
+                        || peer.stream_read(index) == Some(len)
+                        || peer.has_stopped(index)
+                        || has_given_up(index) && peer.stream_given_up(index)
+                };
+                let stops = end.streams().any(|(index, _)| peer.has_stopped(index));
+                let gives_up = stops || end.given_up().next().is_some();
+                // Of datagrams that did not arrive the peer hears later, and what else was in the blocks of a stream comes later.
+                let is_left = (end.has_said_any() || gives_up) && peer.rx_held() > 0;
                 let may_be_left = end.streams().any(|(id, _)| peer.leaves_unread(id));
-                end.bytes_written() == peer.bytes_received
-                    && end.streams().all(is_read)
+                (gives_up || end.bytes_written() == peer.bytes_received)
+                    && end.streams().all(is_over)
                     && (!is_left || may_be_left)
             })
         };
@@ -317,6 +328,11 @@ impl<P: PacketProtection> Pair<P> {
                 end.rx_held() == 0 || !all_read,
                 "memory of blocks that have been read"
             );
+            for (index, len) in end.streams() {
+                let read = peer.stream_read(index);
+                let is_whole = end.has_finished(index) && read == Some(len);
+                assert!(is_whole || read.is_none(), "half a stream looks whole");
+            }
             assert!(end.events.is_empty(), "{:?}", end.events);
         }
     }

@@ -20,7 +20,7 @@ pub struct Write {
     pub end_of_stream: bool,
 }
 
-/// What an application says when it gives up the stream with an index of 0; with others, more by these.
+/// What an application says when it resets the stream with an index of 0; with others, more by these.
 pub(crate) const RESET_CODE: u64 = 1 << 20;
 /// What it says when it wants no more of it.
 pub(crate) const STOP_CODE: u64 = 1 << 21;
@@ -95,6 +95,8 @@ pub struct Plan {
     pub unread: BTreeSet<u64>,
     /// When streams are given up: their indices.
     pub resets: Vec<(Nanos, u64)>,
+    /// When their writers are dropped, which gives up those that have not ended.
+    pub drops: Vec<(Nanos, u64)>,
     /// Streams that are let go of before their end, once so many bytes have been read.
     pub stops: BTreeMap<u64, u64>,
     /// How urgent streams are that are not as urgent as others, by index.
@@ -126,6 +128,7 @@ impl Default for Plan {
             flushes: true,
             unread: BTreeSet::new(),
             resets: Vec::new(),
+            drops: Vec::new(),
             stops: BTreeMap::new(),
             urgencies: BTreeMap::new(),
             ways: Ways::One,
@@ -138,7 +141,7 @@ impl Default for Plan {
 
 impl Plan {
     /// Streams that it opens.
-    pub(crate) fn streams(&self) -> usize {
+    pub fn streams(&self) -> usize {
         let indices = self.writes.iter().map(|write| write.stream + 1);
         indices.max().unwrap_or(0) as usize
     }

@@ -273,7 +273,11 @@ mod tests {
         for _ in 0..10_000 {
             number = number * 1.000_7 + 1e-7;
             let text = serde_json::to_string(&number).unwrap();
-            assert_eq!(serde_json::from_str::<f64>(&text).unwrap(), number, "{text}");
+            assert_eq!(
+                serde_json::from_str::<f64>(&text).unwrap(),
+                number,
+                "{text}"
+            );
         }
     }
 }

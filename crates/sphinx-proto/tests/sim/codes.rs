@@ -171,7 +171,7 @@ fn feedback_does_not_depend_on_when_blocks_are_decoded() {
                 let mut pair = scenario.build();
                 let datagrams = Rc::new(RefCell::new(Vec::new()));
                 let into = Rc::clone(&datagrams);
-                pair.tap = Some(Box::new(move |side, datagram| {
+                pair.tap = Some(Box::new(move |_, side, datagram| {
                     into.borrow_mut().push((side, datagram.payload.clone()));
                     Vec::new()
                 }));

@@ -6,6 +6,7 @@
 mod bond;
 mod bulk;
 mod codes;
+mod departures;
 mod ending;
 mod faults;
 mod goals;

@@ -142,7 +142,7 @@ fn copied_packets_from_elsewhere_move_nothing() {
         let mut pair = scenario(0.03, 5).both_ways(8_000_000).build();
         let bytes = Rc::clone(&copied);
         let mut count = 0;
-        pair.tap = Some(Box::new(move |side, datagram| {
+        pair.tap = Some(Box::new(move |_, side, datagram| {
             count += 1;
             if side == 1 || count % every != 0 {
                 return Vec::new();
@@ -171,7 +171,7 @@ fn copied_packets_from_elsewhere_move_nothing() {
 fn relay(pair: &mut Pair, until: Nanos) {
     let stop = Rc::new(Cell::new(false));
     let stopped = Rc::clone(&stop);
-    pair.tap = Some(Box::new(move |side, datagram| {
+    pair.tap = Some(Box::new(move |_, side, datagram| {
         if stopped.get() {
             return Vec::new();
         }
@@ -214,7 +214,7 @@ fn a_silent_candidate_gets_three_times_its_bytes() {
     let mut pair = scenario.build();
     let forged = Rc::new(RefCell::new(0));
     let bytes = Rc::clone(&forged);
-    pair.tap = Some(Box::new(move |side, datagram| {
+    pair.tap = Some(Box::new(move |_, side, datagram| {
         // A short packet: its limit is below one padded challenge.
         if side == 1 || *bytes.borrow() > 0 || datagram.payload.len() > 200 {
             return Vec::new();

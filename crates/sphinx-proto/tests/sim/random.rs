@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sphinx_driver::SendAs;
+use sphinx_fec::CodeId;
 use sphinx_link::{
     Aqm, Blackout, Corruption, Depth, GilbertElliott, Jitter, LinkConfig, Loss, Order, Policer,
     Rate, RateStep, Reorder,
@@ -26,9 +27,12 @@ use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::FlowKind;
 use sphinx_proto::wire::{OVERHEAD, block_symbols_max};
 use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile, RepairMode, Urgency};
-use sphinx_sim::{End, MS, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Write};
+use sphinx_sim::{
+    End, MS, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Ways, Write,
+};
 
 use crate::codes::CODES;
+use crate::departures::Departures;
 
 /// Bytes of a block that are not data, at most, padding apart.
 const SEGMENT_HEADER_MAX: u64 = 12;
@@ -325,7 +329,115 @@ fn random_scenario(seed: u64) -> Scenario {
             })
             .collect();
     }
+    // Likewise.
+    let rng = &mut Rng::new(seed ^ 0x7265_7365_7473);
+    if rng.chance(0.5) {
+        give_up_streams(rng, &mut scenario, budget);
+    }
     scenario
+}
+
+/// More streams, and some that either end gives up at any moment; no more may be open at a time than there are.
+fn give_up_streams(rng: &mut Rng, scenario: &mut Scenario, budget: u64) {
+    for plan in [&mut scenario.client, &mut scenario.server] {
+        let first = plan.streams() as u64;
+        let more = rng.pick(&[1, 4, 20]);
+        for stream in first..first + more {
+            let mut at = rng.below(2_000) * MS;
+            for end_of_stream in [false, rng.chance(0.7)] {
+                plan.writes.push(Write {
+                    at,
+                    stream,
+                    len: rng.below(budget / more),
+                    end_of_stream,
+                });
+                at += rng.below(500) * MS * rng.below(2);
+            }
+            if rng.chance(0.2) {
+                let urgency = Urgency::new(rng.below(8) as u8);
+                plan.urgencies.insert(stream, urgency);
+            }
+        }
+        plan.writes.sort_by_key(|write| write.at);
+    }
+    if rng.chance(0.3) {
+        scenario.client.ways = Ways::Asks;
+        scenario.server.ways = Ways::Answers;
+        let answer = |stream| Write {
+            at: rng.below(2_000) * MS * rng.below(2),
+            stream,
+            len: rng.below(budget / 4),
+            end_of_stream: true,
+        };
+        scenario.server.writes = (0..scenario.client.streams() as u64).map(answer).collect();
+    }
+    let (client, server) = (&mut scenario.client, &mut scenario.server);
+    end_early(rng, client, server);
+    end_early(rng, server, client);
+    scenario.streams_max = client.streams().max(server.streams()) as u64;
+}
+
+/// Some streams are reset, some dropped, and some stopped by their reader; those that have no end are given up in any case.
+fn end_early(rng: &mut Rng, writer: &mut Plan, reader: &mut Plan) {
+    for stream in 0..writer.streams() as u64 {
+        let of_stream = writer.writes.iter().filter(|write| write.stream == stream);
+        let of_stream: Vec<Write> = of_stream.copied().collect();
+        let first = of_stream.first().map_or(0, |write| write.at);
+        let last = of_stream.last().map_or(0, |write| write.at);
+        let ends = of_stream.iter().any(|write| write.end_of_stream);
+        // What has not been opened is not given up.
+        let at = if ends { first } else { last } + rng.below(1_500) * MS * rng.below(2);
+        match rng.below(6) {
+            0 => writer.resets.push((at, stream)),
+            1 => writer.drops.push((at, stream)),
+            _ if !ends => writer.drops.push((at, stream)),
+            2 => {
+                let len: u64 = of_stream.iter().map(|write| write.len).sum();
+                reader.stops.insert(stream, rng.below(2 * len + 1));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether streams may be given up.
+fn gives_up(scenario: &Scenario) -> bool {
+    [&scenario.client, &scenario.server]
+        .iter()
+        .any(|plan| !plan.resets.is_empty() || !plan.drops.is_empty() || !plan.stops.is_empty())
+}
+
+/// Streams that were given up hold nothing, neither of the number that may be open nor of the window: as many can be opened again, and what they
+/// cost is free at both ends.
+fn check_returned(pair: &mut Pair, scenario: &Scenario, departures: &Departures, patience: Nanos) {
+    let before = [0, 1].map(|side| departures.opened(side));
+    for (end, plan) in pair
+        .ends
+        .iter_mut()
+        .zip([&scenario.client, &scenario.server])
+    {
+        let first = match plan.ways {
+            Ways::One => plan.streams() as u64,
+            Ways::Asks | Ways::Answers => scenario.streams_max,
+        };
+        for stream in first..first + scenario.streams_max {
+            end.write(Write {
+                at: pair.now,
+                stream,
+                len: 300,
+                end_of_stream: true,
+            });
+        }
+    }
+    pair.must_transfer(pair.now + patience);
+    for (side, before) in before.into_iter().enumerate() {
+        let window = pair.ends[1 - side].session().recv_window();
+        let allowed = departures.allowed(side);
+        assert!(
+            allowed >= before + window,
+            "credit: {allowed} of {before} + {window}"
+        );
+    }
 }
 
 /// Now and then the client moves, or the path becomes narrow.
@@ -390,7 +502,8 @@ fn run(seed: u64) {
     let scenario = random_scenario(seed);
     let patience = patience(&scenario);
     let mut pair = scenario.build();
-    let digest = digests().map(|file| (file, follow(&mut pair)));
+    let departures = Departures::default();
+    let digest = follow(&mut pair, departures.clone(), digests().is_some());
     disturb(&mut pair, &mut Rng::new(seed ^ 0x6d6f_7665));
     pair.must_transfer(patience);
     // Of what did not arrive the peers hear last.
@@ -401,6 +514,14 @@ fn run(seed: u64) {
     assert!(ended, "flows of live messages do not end");
     check_heard(says[0], &pair.ends[0], &pair.ends[1]);
     check_heard(says[1], &pair.ends[1], &pair.ends[0]);
+    if gives_up(&scenario) {
+        check_returned(&mut pair, &scenario, &departures, patience);
+        // Repairs of sliding windows need the blocks that they cover: these go on.
+        if scenario.code != Some(CodeId::Window) {
+            let sealing = [&scenario.client, &scenario.server].map(|plan| plan.packet_delay_max);
+            departures.check(&pair, sealing);
+        }
+    }
     // And both ends agree that it is over.
     let now = pair.now;
     pair.ends[(seed % 2) as usize].close(0, "done");
@@ -408,7 +529,7 @@ fn run(seed: u64) {
         pair.ends.iter().all(|end| end.session().is_finished())
     });
     assert!(closed, "not closed");
-    if let Some((mut file, digest)) = digest {
+    if let Some(mut file) = digests() {
         let end = pair.now;
         writeln!(file, "{seed} {:016x} {end}", digest.get()).expect("a file to write to");
     }
@@ -424,14 +545,17 @@ fn digests() -> Option<std::fs::File> {
     Some(file.expect("a file to write to"))
 }
 
-/// A digest of all datagrams that leave from now on, in their order.
-fn follow(pair: &mut Pair) -> Rc<Cell<u64>> {
+/// Sees all datagrams that leave from now on; a digest of them in their order, if it is wanted.
+fn follow(pair: &mut Pair, departures: Departures, wants_digest: bool) -> Rc<Cell<u64>> {
     let digest = Rc::new(Cell::new(0));
     let so_far = Rc::clone(&digest);
-    pair.tap = Some(Box::new(move |side, datagram| {
-        let mut hasher = DefaultHasher::new();
-        (so_far.get(), side, format!("{datagram:?}")).hash(&mut hasher);
-        so_far.set(hasher.finish());
+    pair.tap = Some(Box::new(move |now, side, datagram| {
+        departures.see(now, side, datagram);
+        if wants_digest {
+            let mut hasher = DefaultHasher::new();
+            (so_far.get(), side, format!("{datagram:?}")).hash(&mut hasher);
+            so_far.set(hasher.finish());
+        }
         Vec::new()
     }));
     digest

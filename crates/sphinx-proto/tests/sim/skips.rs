@@ -24,7 +24,7 @@ fn numbers_left_out_are_no_losses() {
         let mut pair = scenario.build();
         let sent = Rc::new(RefCell::new([const { BTreeSet::new() }; 2]));
         let tapped = Rc::clone(&sent);
-        pair.tap = Some(Box::new(move |side, datagram| {
+        pair.tap = Some(Box::new(move |_, side, datagram| {
             let header = datagram.payload.first_chunk().and_then(Header::decode);
             let number = header.expect("a packet").packet_number;
             tapped.borrow_mut()[side].insert(number);

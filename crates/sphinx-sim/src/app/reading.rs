@@ -35,8 +35,9 @@ struct Stream {
     read: u64,
     /// Length of the stream, once its end has been read.
     end: Option<u64>,
-    /// It was given up before its end, by either side.
+    /// It was given up before its end, by either side, or by this one.
     is_given_up: bool,
+    is_stopped: bool,
 }
 
 impl Stream {
@@ -70,15 +71,20 @@ impl Readers {
     pub(crate) fn whole(&self, index: u64) -> Option<u64> {
         let mut streams = self.streams.iter();
         let stream = streams.find(|stream| stream.id.index() == index)?;
-        stream
-            .end
-            .filter(|_| stream.has_ended() && self.reading.is_none())
+        let is_whole = stream.end == Some(stream.read) && !stream.is_given_up;
+        stream.end.filter(|_| is_whole && self.reading.is_none())
     }
 
     /// Whether the stream was given up before its end had been read.
     pub(crate) fn was_given_up(&self, index: u64) -> bool {
         let mut streams = self.streams.iter();
         streams.any(|stream| stream.id.index() == index && stream.is_given_up)
+    }
+
+    /// Whether the stream was stopped before its end had been read.
+    pub(crate) fn was_stopped(&self, index: u64) -> bool {
+        let mut streams = self.streams.iter();
+        streams.any(|stream| stream.id.index() == index && stream.is_stopped)
     }
 
     /// Whether the stream is not to be read.
@@ -133,6 +139,7 @@ impl Readers {
                     read: 0,
                     end: None,
                     is_given_up: false,
+                    is_stopped: false,
                 });
             }
             let Some(at) = self.choose() else { return };
@@ -184,7 +191,7 @@ impl Readers {
         let index = stream.id.index();
         let stop = self.plan.stops.get(&index);
         if stop.is_some_and(|bytes| stream.read >= *bytes) {
-            stream.is_given_up = true;
+            (stream.is_given_up, stream.is_stopped) = (true, true);
             return queues.abandon(stream.id, None, STOP_CODE + index);
         }
         let incoming = queues.incoming(stream.id);
@@ -196,7 +203,8 @@ impl Readers {
         let Some(chunk) = chunk else {
             stream.is_awake = false;
             if let Some(code) = incoming.reset() {
-                assert_eq!(code, RESET_CODE + index);
+                // Those that are dropped have no reason.
+                assert!(code == RESET_CODE + index || code == 0, "{code}");
                 stream.is_given_up = true;
                 queues.abandon(stream.id, None, 0);
             }

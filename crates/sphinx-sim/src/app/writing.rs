@@ -15,13 +15,16 @@ const BYTES: u64 = 32 << 10;
 pub(crate) struct Writers {
     seed: u64,
     flushes: bool,
-    /// What is still to be written, and which streams are to be given up, in the order of time.
+    /// What is still to be written, and which streams are to be given up or dropped, in the order of time.
     writes: VecDeque<Write>,
     resets: VecDeque<(Nanos, u64)>,
+    drops: VecDeque<(Nanos, u64)>,
     urgencies: BTreeMap<u64, Urgency>,
     ways: Ways,
     /// Streams of the peer that may be answered.
     asked: u64,
+    /// As many streams are open as there may be.
+    waits_to_open: bool,
     /// By index.
     streams: BTreeMap<u64, Writer>,
     bytes: Vec<u8>,
@@ -38,6 +41,10 @@ struct Writer {
     /// A piece that waits for room.
     piece: Option<Piece>,
     state: State,
+    /// It has ended the stream.
+    has_finished: bool,
+    /// When the stream was given up, by itself or because the peer wants no more of it.
+    given_up: Option<Nanos>,
 }
 
 /// What a writer needs besides its own state.
@@ -67,14 +74,18 @@ impl Writers {
         writes.sort_by_key(|write| write.at);
         let mut resets = plan.resets.clone();
         resets.sort_unstable();
+        let mut drops = plan.drops.clone();
+        drops.sort_unstable();
         Self {
             seed,
             flushes: plan.flushes,
             writes: writes.into(),
             resets: resets.into(),
+            drops: drops.into(),
             urgencies: plan.urgencies.clone(),
             ways: plan.ways,
             asked: 0,
+            waits_to_open: false,
             streams: BTreeMap::new(),
             bytes: Vec::new(),
         }
@@ -88,10 +99,11 @@ impl Writers {
 
     /// When the next message is to be written.
     pub(crate) fn next_write(&self) -> Option<Nanos> {
-        let write = self.writes.front().filter(|write| self.is_asked(write));
+        let may_write = |write: &&Write| self.is_asked(write) && !self.waits_to_open;
+        let write = self.writes.front().filter(may_write);
         let write = write.map(|write| write.at);
-        let reset = self.resets.front().map(|(at, _)| *at);
-        write.into_iter().chain(reset).min()
+        let ends = [&self.resets, &self.drops].map(|ends| ends.front().map(|(at, _)| *at));
+        write.into_iter().chain(ends.into_iter().flatten()).min()
     }
 
     /// What has not been asked is not answered.
@@ -116,6 +128,18 @@ impl Writers {
         writers.map(|writer| (writer.id, writer.offset))
     }
 
+    /// Streams that were given up, and when.
+    pub(crate) fn given_up(&self) -> impl Iterator<Item = (StreamId, Nanos)> + '_ {
+        let writers = self.streams.values();
+        writers.filter_map(|writer| Some((writer.id, writer.given_up?)))
+    }
+
+    /// Whether the stream was ended.
+    pub(crate) fn has_finished(&self, index: u64) -> bool {
+        let writer = self.streams.get(&index);
+        writer.is_some_and(|writer| writer.has_finished)
+    }
+
     /// Whether everything has been handed over, and what has ended has arrived.
     pub(crate) fn are_done(&self) -> bool {
         let is_done = |writer: &Writer| match writer.state {
@@ -134,6 +158,24 @@ impl Writers {
         }
     }
 
+    /// Opens all streams up to this one; whether there may be so many at once.
+    fn open_to(&mut self, stream: u64, queues: &mut Queues<Local>, known: &[StreamId]) -> bool {
+        while self.streams.len() as u64 <= stream {
+            let index = self.streams.len() as u64;
+            let id = match self.ways {
+                Ways::One => queues.open_uni(),
+                Ways::Asks => queues.open_bi(),
+                Ways::Answers => known.get(index as usize).copied(),
+            };
+            let Some(id) = id else { return false };
+            if let Some(urgency) = self.urgencies.get(&index) {
+                queues.set_urgency(id, *urgency);
+            }
+            self.streams.insert(index, Writer::new(id, queues));
+        }
+        true
+    }
+
     /// Writes what can be written now. `shape` is that of new blocks; `known` are the streams that the peer has opened.
     pub(crate) fn step(
         &mut self,
@@ -144,29 +186,12 @@ impl Writers {
         pool: &BufferPool,
     ) {
         self.asked = known.len() as u64;
+        self.waits_to_open = false;
         while let Some(write) = self.next_due(now) {
-            while self.streams.len() as u64 <= write.stream {
-                let id = match self.ways {
-                    Ways::One => queues.open_uni(),
-                    Ways::Asks => queues.open_bi(),
-                    Ways::Answers => known.get(self.streams.len()).copied(),
-                };
-                let id = id.expect("no more than there may be at once");
-                let index = self.streams.len() as u64;
-                if let Some(urgency) = self.urgencies.get(&index) {
-                    queues.set_urgency(id, *urgency);
-                }
-                let signal = queues.sending_signal(id);
-                let writer = Writer {
-                    id,
-                    slicer: LocalSlicer::new(id),
-                    signal,
-                    messages: VecDeque::new(),
-                    offset: 0,
-                    piece: None,
-                    state: State::Awake,
-                };
-                self.streams.insert(id.index(), writer);
+            if !self.open_to(write.stream, queues, known) {
+                self.writes.push_front(write);
+                self.waits_to_open = true;
+                break;
             }
             if let Some(writer) = self.streams.get_mut(&write.stream) {
                 writer.messages.push_back((write.len, write.end_of_stream));
@@ -175,7 +200,12 @@ impl Writers {
         while let Some((_, index)) = self.resets.pop_front_if(|(at, _)| *at <= now) {
             if let Some(writer) = self.streams.get_mut(&index) {
                 queues.reset(writer.id, RESET_CODE + index);
-                writer.let_go(queues);
+                writer.let_go(now, queues);
+            }
+        }
+        while let Some((_, index)) = self.drops.pop_front_if(|(at, _)| *at <= now) {
+            if let Some(writer) = self.streams.get_mut(&index) {
+                writer.drop(now, queues);
             }
         }
         for writer in self.streams.values_mut() {
@@ -195,11 +225,42 @@ impl Writers {
 }
 
 impl Writer {
+    fn new(id: StreamId, queues: &mut Queues<Local>) -> Self {
+        Self {
+            id,
+            slicer: LocalSlicer::new(id),
+            signal: queues.sending_signal(id),
+            messages: VecDeque::new(),
+            offset: 0,
+            piece: None,
+            state: State::Awake,
+            has_finished: false,
+            given_up: None,
+        }
+    }
+
     /// Nothing more is written.
-    fn let_go(&mut self, queues: &mut Queues<Local>) {
+    fn let_go(&mut self, now: Nanos, queues: &mut Queues<Local>) {
+        if self.state != State::Delivered {
+            self.given_up = Some(now);
+        }
         self.slicer.with(|slicer| slicer.abandon());
         (self.piece, self.state) = (None, State::Delivered);
         queues.stop_sending(self.id);
+    }
+
+    /// The application drops it.
+    fn drop(&mut self, now: Nanos, queues: &mut Queues<Local>) {
+        match self.state {
+            State::Finished => {
+                queues.stop_sending(self.id);
+                self.state = State::Delivered;
+            }
+            // It is still ending it.
+            State::Awake | State::Blocked if self.has_finished => {}
+            State::Awake | State::Blocked => self.let_go(now, queues),
+            State::Delivered => {}
+        }
     }
 
     fn step(&mut self, now: Nanos, queues: &mut Queues<Local>, around: &mut Surroundings<'_>) {
@@ -217,7 +278,8 @@ impl Writer {
         }
         if let Some(code) = queues.stopped(id) {
             assert_eq!(code, STOP_CODE + id.index());
-            return self.let_go(queues);
+            self.given_up.get_or_insert(now);
+            return self.let_go(now, queues);
         }
         match self.state {
             State::Awake => {}
@@ -274,6 +336,7 @@ impl Writer {
                 });
                 if ends {
                     queues.finish_sending(id);
+                    self.has_finished = true;
                 }
             }
         }
