@@ -29,7 +29,7 @@ use windows::Windows;
 
 /// Packets that may leave at one point in time: the pacer's largest burst of the smallest packets, and
 /// as much again.
-const BURST_MAX: u32 = 2000;
+const BURST_MAX: u32 = 41_000;
 /// Connection ids of one end at a time.
 const OWN_IDS_MAX: usize = 9;
 /// Symbols being put together at a time.

@@ -15,6 +15,8 @@ const BURST_MAX: u64 = 64_000;
 /// Timers may be so late each time: at high rates more than [`BURST_MAX`] could have left meanwhile, and what cannot be made
 /// up for is lost to the link.
 const LATE: Nanos = 250_000;
+/// At most what 40 Gbit/s carry in that time, whatever rate a peer makes this end believe.
+const LATE_BYTES_MAX: u64 = 1_250_000;
 
 /// A token bucket whose tokens are IP bytes.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ impl Pacer {
             } else {
                 rate.saturating_mul(CATCH_UP) / SECOND
             };
-            let late = rate.saturating_mul(LATE) / SECOND;
+            let late = (rate.saturating_mul(LATE) / SECOND).min(LATE_BYTES_MAX);
             let most = burst.saturating_add(late).max(BURST_MAX);
             let limit = burst.saturating_add(catch_up).min(most);
             self.tokens = self
@@ -158,5 +160,17 @@ mod tests {
             }
             assert!(sent >= rate / 100 * 99, "{sent} of {rate}");
         }
+    }
+
+    #[test]
+    fn a_burst_has_an_end_at_any_rate() {
+        let mut pacer = Pacer::new(Time::ZERO);
+        pacer.spent(3001);
+        let mut sent = 0;
+        while pacer.ready(time(SECOND), u64::MAX) {
+            pacer.spent(1500);
+            sent += 1500;
+        }
+        assert!(sent < BURST_MAX + LATE_BYTES_MAX + 1500, "{sent}");
     }
 }
