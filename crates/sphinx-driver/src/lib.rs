@@ -22,6 +22,7 @@
 //! | `executor`, `protection`, `outbox` | what the surroundings supply |
 //! | `work` | jobs on payload as values, for other threads |
 //! | `datagrams` | datagrams and live messages that wait, at either end |
+//! | `messages` | what streams of messages, and messages that are streams, have brought |
 //! | `holding` | packets that come before their session's keys |
 //! | `keys` | key schedule, sealing, opening, replay window |
 //! | `pool` | memory for blocks |
@@ -36,6 +37,7 @@ mod generations;
 mod holding;
 mod incoming;
 pub mod keys;
+mod messages;
 mod outbox;
 mod outgoing;
 mod pool;
@@ -50,6 +52,7 @@ pub use driver::{Counters, Driver, EndReason, Origin, Workshop};
 pub use executor::{Executor, Inline, JobKind, WorkerId};
 pub use holding::{Held, Holding, Waiting};
 pub use incoming::{Chunk, Incoming, Taken};
+pub use messages::{Gatherer, MAX_MESSAGE, MessageError, MessageReader, prefix_of};
 pub use outbox::Outbox;
 pub use outgoing::{Piece, StreamEnd};
 pub use pool::{BufferPool, PoolBuffer, PoolStats};

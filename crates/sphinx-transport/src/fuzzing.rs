@@ -2,12 +2,13 @@
 
 use std::sync::LazyLock;
 
+use sphinx_driver::prefix_of;
 use sphinx_fuzz::Input;
 use sphinx_proto::wire::{ConnectionId, Header, OVERHEAD, PacketKind};
 use sphinx_proto::{PacketNumber, PathId, Time};
 
 use crate::control::Params;
-use crate::message::{prefix_of, read_pieces};
+use crate::message::read_pieces;
 use crate::ticket::Ticket;
 use sphinx_driver::keys::{Arrival, Direction, ReplayWindow, SECRET_LEN, SealError, SessionSecret};
 
@@ -61,7 +62,7 @@ pub fn messages(data: &[u8]) {
     assert!(written + messages.len() <= data.len());
     let mut again = Vec::new();
     for message in &messages {
-        again.extend(prefix_of(message));
+        again.extend(prefix_of(message.len()));
         again.extend(message);
     }
     assert_eq!(

@@ -95,7 +95,7 @@ pub use datagram::{
 pub use endpoint::{Server, connect};
 pub use error::{Error, ErrorKind, close_code};
 pub use memory::path_memory_file;
-pub use message::{MAX_MESSAGE, MessageReceiver, MessageSender};
+pub use message::{MessageReceiver, MessageSender};
 pub use options::{
     BUSY_POLL_MAX, Cc, Codec, Couple, Family, Icm, Io, LocalPath, Options, PathOptions, Profile,
     Service, auto_workers,
@@ -107,7 +107,7 @@ pub use shards::{SHARDS_MAX, auto_shards};
 pub use shared::Session;
 #[cfg(feature = "dpdk")]
 pub use sphinx_dpdk::{DpdkConfig, DpdkError};
-pub use sphinx_driver::DatagramCounts;
+pub use sphinx_driver::{DatagramCounts, MAX_MESSAGE};
 pub use sphinx_net::ResolveError;
 pub use sphinx_proto::wire::BUNDLE_MAX;
 pub use sphinx_proto::{

@@ -2,19 +2,16 @@
 //!
 //! In front of each message stands its length, as a variable-length integer of RFC 9000 §16 (`docs/protocol.md` §5.4).
 
-use std::mem;
 use std::task::{Context, Poll, ready};
 
+use sphinx_driver::{MessageError, MessageReader, prefix_of};
 use sphinx_proto::Urgency;
-use sphinx_proto::wire::{Reader, put_varint, varint_len};
 
 use crate::error::{Error, ErrorKind};
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
 use crate::unordered::check_len;
 
-/// Longest message, bytes.
-pub const MAX_MESSAGE: usize = 16 << 20;
 /// Read of a stream at a time, bytes.
 const PART: usize = 16 * 1024;
 
@@ -26,7 +23,7 @@ pub struct MessageSender(SendStream);
 #[derive(Debug)]
 pub struct MessageReceiver {
     stream: RecvStream,
-    incoming: Incoming,
+    incoming: MessageReader,
 }
 
 impl SendStream {
@@ -41,7 +38,7 @@ impl RecvStream {
     pub fn into_messages(self) -> MessageReceiver {
         MessageReceiver {
             stream: self,
-            incoming: Incoming::default(),
+            incoming: MessageReader::default(),
         }
     }
 }
@@ -53,7 +50,7 @@ impl MessageSender {
     /// Those of [`SendStream::write_all`]; and if the message is too long: nothing of it is sent then.
     pub fn send(&mut self, message: &[u8]) -> Result<(), Error> {
         check_len(message)?;
-        self.0.write_all(&prefix_of(message))?;
+        self.0.write_all(&prefix_of(message.len()))?;
         self.0.write_all(message)?;
         self.0.flush()
     }
@@ -73,7 +70,7 @@ impl MessageReceiver {
     /// Takes no longer messages than this, bytes, at most 16 MiB: what is read of a message is kept until all of it has arrived.
     #[must_use]
     pub fn at_most(mut self, most: usize) -> Self {
-        self.incoming.most = most.min(MAX_MESSAGE);
+        self.incoming.limit(most);
         self
     }
 
@@ -84,7 +81,7 @@ impl MessageReceiver {
     /// one gets it; [`next_len`](Self::next_len) tells it too. If the peer sends a message that is too long, or the stream ends within one, no other call succeeds.
     pub fn recv(&mut self, buf: &mut [u8]) -> Result<Option<usize>, Error> {
         match self.complete()? {
-            true => self.incoming.copy(buf).map(Some),
+            true => Ok(Some(self.incoming.copy(buf)?)),
             false => Ok(None),
         }
     }
@@ -99,7 +96,7 @@ impl MessageReceiver {
 
     /// Bytes of the message that is arriving, or is here, if its length is known.
     pub fn next_len(&self) -> Option<usize> {
-        self.incoming.len
+        self.incoming.next_len()
     }
 
     /// Waits until a message is whole. `false`: the stream has ended.
@@ -111,7 +108,10 @@ impl MessageReceiver {
                 wanted => wanted.min(PART),
             };
             match self.stream.read(&mut part[..most])? {
-                0 => return self.incoming.ended().map(|()| false),
+                0 => {
+                    self.incoming.ended()?;
+                    return Ok(false);
+                }
                 read => self.incoming.push(&part[..read]),
             }
         }
@@ -127,7 +127,8 @@ impl MessageReceiver {
             };
             let read = stream.poll_read(cx, most, |data| incoming.push(data));
             if ready!(read)? == 0 {
-                return Poll::Ready(incoming.ended().map(|()| false));
+                incoming.ended()?;
+                return Poll::Ready(Ok(false));
             }
         }
     }
@@ -138,7 +139,7 @@ impl MessageReceiver {
         buf: &mut [u8],
     ) -> Poll<Result<Option<usize>, Error>> {
         Poll::Ready(match ready!(self.poll_complete(cx))? {
-            true => self.incoming.copy(buf).map(Some),
+            true => Ok(Some(self.incoming.copy(buf)?)),
             false => Ok(None),
         })
     }
@@ -152,112 +153,16 @@ impl MessageReceiver {
     }
 }
 
-/// The message that is arriving.
-#[derive(Debug)]
-struct Incoming {
-    most: usize,
-    /// The first bytes of the length, while there are not all of it.
-    prefix: Vec<u8>,
-    /// How long the message is, and what has arrived of it.
-    len: Option<usize>,
-    message: Vec<u8>,
-}
-
-impl Default for Incoming {
-    fn default() -> Self {
-        Self {
-            most: MAX_MESSAGE,
-            prefix: Vec::new(),
-            len: None,
-            message: Vec::new(),
-        }
-    }
-}
-
-impl Incoming {
-    /// Bytes to read before there is anything to decide; 0: the message is whole.
-    fn wants(&mut self) -> Result<usize, Error> {
-        if let Some(len) = self.len {
-            return Ok(len - self.message.len());
-        }
-        let prefix_len = self.prefix.first().map_or(1, |first| 1 << (first >> 6));
-        let missing = prefix_len - self.prefix.len();
-        if missing > 0 {
-            return Ok(missing);
-        }
-        match Reader::new(&self.prefix).varint() {
-            Ok(len) => self.begin(len),
-            Err(_) => Err(cut_off()),
-        }
-    }
-
-    /// A message is as long as the peer says, if it may be. (The prefix stays if not, so that no other call succeeds.)
-    fn begin(&mut self, len: u64) -> Result<usize, Error> {
-        match usize::try_from(len).ok().filter(|len| *len <= self.most) {
-            Some(len) => {
-                self.prefix.clear();
-                self.len = Some(len);
-                Ok(len)
+impl From<MessageError> for Error {
+    fn from(error: MessageError) -> Self {
+        let kind = match error {
+            MessageError::TooSmall { .. } => ErrorKind::Usage,
+            MessageError::TooLong { .. } | MessageError::Longer(_) | MessageError::CutOff => {
+                ErrorKind::Protocol
             }
-            None => {
-                let why = format!(
-                    "the peer sends a message of {len} bytes, and at most {} are taken",
-                    self.most
-                );
-                Err(Error::new(ErrorKind::Protocol, why))
-            }
-        }
+        };
+        Self::new(kind, error.to_string())
     }
-
-    /// What was read, no more than was wanted.
-    fn push(&mut self, data: &[u8]) {
-        match self.len {
-            Some(_) => self.message.extend_from_slice(data),
-            None => self.prefix.extend_from_slice(data),
-        }
-    }
-
-    /// Whether the stream may end here.
-    fn ended(&self) -> Result<(), Error> {
-        match self.len.is_none() && self.prefix.is_empty() {
-            true => Ok(()),
-            false => Err(cut_off()),
-        }
-    }
-
-    /// Copies the message, which is whole; it stays if it does not fit.
-    fn copy(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
-        let len = self.message.len();
-        if len > buf.len() {
-            let why = format!(
-                "a buffer of {} bytes for a message of {len}, which stays",
-                buf.len()
-            );
-            return Err(Error::new(ErrorKind::Usage, why));
-        }
-        buf[..len].copy_from_slice(&self.message);
-        self.message.clear();
-        self.len = None;
-        Ok(len)
-    }
-
-    /// Takes the message, which is whole.
-    fn take(&mut self) -> Vec<u8> {
-        self.len = None;
-        mem::take(&mut self.message)
-    }
-}
-
-/// What stands in front of a message.
-pub(crate) fn prefix_of(message: &[u8]) -> Vec<u8> {
-    let len = message.len() as u64;
-    let mut prefix = Vec::with_capacity(varint_len(len));
-    put_varint(&mut prefix, len);
-    prefix
-}
-
-fn cut_off() -> Error {
-    Error::new(ErrorKind::Protocol, "the stream ended within a message")
 }
 
 /// Every message that is whole, and how the stream ends; read in pieces of at most `piece` bytes.
@@ -266,20 +171,18 @@ pub(crate) fn read_pieces(
     mut data: &[u8],
     most: usize,
     piece: usize,
-) -> (Vec<Vec<u8>>, Result<(), ErrorKind>) {
-    let mut incoming = Incoming {
-        most,
-        ..Incoming::default()
-    };
+) -> (Vec<Vec<u8>>, Result<(), MessageError>) {
+    let mut incoming = MessageReader::default();
+    incoming.limit(most);
     let mut messages = Vec::new();
     loop {
         match incoming.wants() {
-            Err(error) => return (messages, Err(error.kind())),
+            Err(error) => return (messages, Err(error)),
             Ok(0) => messages.push(incoming.take()),
             Ok(wanted) => {
                 let (part, rest) = data.split_at(wanted.min(piece).min(data.len()));
                 if part.is_empty() {
-                    return (messages, incoming.ended().map_err(|error| error.kind()));
+                    return (messages, incoming.ended());
                 }
                 incoming.push(part);
                 data = rest;
@@ -302,7 +205,7 @@ mod tests {
         ) {
             let mut data = Vec::new();
             for message in &sent {
-                data.extend(prefix_of(message));
+                data.extend(prefix_of(message.len()));
                 data.extend(message);
             }
             prop_assert_eq!(read_pieces(&data, 200, piece), (sent, Ok(())));

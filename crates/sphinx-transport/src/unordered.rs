@@ -1,13 +1,14 @@
 //! Messages in no order: each is a stream of its own, so that one that waits for repair holds up no other (`docs/protocol.md` §5.4).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+use sphinx_driver::{Gatherer, MAX_MESSAGE};
+
 use crate::error::{Error, ErrorKind};
-use crate::message::MAX_MESSAGE;
 use crate::recv_stream::RecvStream;
 use crate::send_stream::SendStream;
 use crate::shared::Session;
@@ -16,7 +17,7 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// Read of a stream at a time, bytes.
 const PIECE: usize = 64 << 10;
-/// What is kept of messages that are not whole, besides the oldest of them, bytes. What is beyond stays in the window, and so with its sender.
+/// What is kept of messages that are not whole, besides the oldest of them, bytes.
 const KEPT: usize = 32 << 20;
 
 impl Session {
@@ -42,11 +43,7 @@ impl Session {
         UnorderedReceiver {
             accepting: Waiter::new(&self.signals().accepting_uni),
             session: self.clone(),
-            most: MAX_MESSAGE,
-            next: 0,
-            open: BTreeMap::new(),
-            held: BTreeSet::new(),
-            kept: 0,
+            gatherer: Gatherer::new(KEPT),
             news: Arc::default(),
         }
     }
@@ -70,21 +67,13 @@ pub(crate) fn check_len(message: &[u8]) -> Result<(), Error> {
 pub struct UnorderedReceiver {
     session: Session,
     accepting: Waiter,
-    most: usize,
-    /// Numbers streams in the order in which they came.
-    next: u64,
-    open: BTreeMap<u64, Partial>,
-    /// Those with data that is left in the window for now.
-    held: BTreeSet<u64>,
-    /// Bytes of all that are open.
-    kept: usize,
+    gatherer: Gatherer<Arriving>,
     news: Arc<News>,
 }
 
-/// A message that is arriving.
-struct Partial {
+/// The stream of a message, and who is woken when there is more of it.
+struct Arriving {
     stream: RecvStream,
-    message: Vec<u8>,
     waker: Waker,
 }
 
@@ -120,8 +109,7 @@ impl Wake for Alarm {
 impl fmt::Debug for UnorderedReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UnorderedReceiver")
-            .field("arriving", &self.open.len())
-            .field("kept", &self.kept)
+            .field("gatherer", &self.gatherer)
             .finish_non_exhaustive()
     }
 }
@@ -129,9 +117,9 @@ impl fmt::Debug for UnorderedReceiver {
 impl UnorderedReceiver {
     /// Takes no longer messages than this, bytes, at most 16 MiB.
     #[must_use]
-    pub fn at_most(self, most: usize) -> Self {
-        let most = most.min(MAX_MESSAGE);
-        Self { most, ..self }
+    pub fn at_most(mut self, most: usize) -> Self {
+        self.gatherer.limit(most);
+        self
     }
 
     /// Waits for the next message that is complete. One that its sender gives up never is.
@@ -154,7 +142,11 @@ impl UnorderedReceiver {
                 Poll::Pending => break None,
             }
         };
-        while let Some(number) = self.next_to_read() {
+        loop {
+            let news = self.news.lock().0.pop_first();
+            let Some(number) = self.gatherer.next_to_read(news) else {
+                break;
+            };
             if let Some(message) = self.read(number)? {
                 return Poll::Ready(Ok(message));
             }
@@ -166,70 +158,26 @@ impl UnorderedReceiver {
     }
 
     fn begin(&mut self, stream: RecvStream) {
-        let number = self.next;
-        self.next += 1;
         let news = Arc::clone(&self.news);
-        let partial = Partial {
+        let arriving = |number| Arriving {
             stream,
-            message: Vec::new(),
             waker: Waker::from(Arc::new(Alarm { news, number })),
         };
-        self.open.insert(number, partial);
+        let number = self.gatherer.begin(arriving);
         self.news.lock().0.insert(number);
-    }
-
-    /// The oldest stream can always be read; others while there is room for what is not whole.
-    fn next_to_read(&mut self) -> Option<u64> {
-        let news = self.news.lock().0.pop_first();
-        let oldest = || self.open.keys().next().copied();
-        news.or_else(|| oldest().filter(|oldest| self.held.remove(oldest)))
-            .or_else(|| match self.kept < KEPT {
-                true => self.held.pop_first(),
-                false => None,
-            })
     }
 
     /// Reads what there is of a stream: its message, if that is now whole.
     fn read(&mut self, number: u64) -> Result<Option<Vec<u8>>, Error> {
-        let is_oldest = self.open.keys().next() == Some(&number);
-        let Some(partial) = self.open.get_mut(&number) else {
-            return Ok(None);
+        let piece = |arriving: &mut Arriving, message: &mut Vec<u8>| {
+            let cx = Context::from_waker(&arriving.waker);
+            let append = |data: &[u8]| message.extend_from_slice(data);
+            arriving
+                .stream
+                .poll_read(&cx, PIECE, append)
+                .map(Result::ok)
         };
-        let cx = Context::from_waker(&partial.waker);
-        loop {
-            if !is_oldest && self.kept >= KEPT {
-                self.held.insert(number);
-                return Ok(None);
-            }
-            let Partial {
-                stream, message, ..
-            } = partial;
-            let piece = stream.poll_read(&cx, PIECE, |data| message.extend_from_slice(data));
-            match piece {
-                Poll::Pending => return Ok(None),
-                Poll::Ready(Ok(0)) => return Ok(self.end(number).map(|whole| whole.message)),
-                Poll::Ready(Ok(len)) => self.kept += len,
-                // Given up by its sender, or cut off by the end of the session: not a message.
-                Poll::Ready(Err(_)) => {
-                    self.end(number);
-                    return Ok(None);
-                }
-            }
-            if message.len() > self.most {
-                let most = self.most;
-                self.end(number);
-                let why = format!("the peer sends a message of more than {most} bytes");
-                return Err(Error::new(ErrorKind::Protocol, why));
-            }
-        }
-    }
-
-    /// Nothing more of a stream is kept.
-    fn end(&mut self, number: u64) -> Option<Partial> {
-        let partial = self.open.remove(&number)?;
-        self.held.remove(&number);
-        self.kept -= partial.message.len();
-        Some(partial)
+        Ok(self.gatherer.read(number, piece)?)
     }
 }
 

@@ -3,11 +3,11 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
+use sphinx_driver::prefix_of;
 use sphinx_proto::Urgency;
 
 use super::{RecvStream, SendStream};
 use crate::error::Error;
-use crate::message::prefix_of;
 use crate::unordered::check_len;
 
 /// Sends messages, whole and in order, on a stream: [`crate::MessageSender`] for tasks.
@@ -75,7 +75,7 @@ impl MessageSender {
     pub fn poll_send(&mut self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), Error>> {
         check_len(message)?;
         ready!(self.poll_flush(cx))?;
-        self.begun = prefix_of(message);
+        self.begun = prefix_of(message.len());
         self.begun.extend_from_slice(message);
         self.at = 0;
         match self.poll_flush(cx) {
