@@ -176,7 +176,7 @@ impl<P: PacketProtection> End<P> {
             ),
             workshop: Workshop::new(BufferPool::new(POOL_BYTES)),
             writers: Writers::new(seed, plan),
-            readers: Readers::new(plan, peer.0, peer.1.streams()),
+            readers: Readers::new(plan, peer.0, peer.1),
             talker: Talker::new(seed, &plan.says),
             listener: Listener::new(peer.0, &peer.1.says, plan.on_time),
             carried: None,

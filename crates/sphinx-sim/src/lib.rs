@@ -42,7 +42,7 @@ pub use end::End;
 pub use late::Late;
 pub use pair::{ADDRESSES, Pair, Tap, further_address};
 pub use plain::Plain;
-pub use plan::{Plan, ReadOrder, Reader, Ways, Write};
+pub use plan::{Messages, Plan, ReadOrder, Reader, Ways, Write};
 pub use scenario::{Scenario, link};
 
 use sphinx_proto::Nanos;

@@ -52,6 +52,18 @@ pub enum ReadOrder {
     Random,
 }
 
+/// What the application makes of the bytes of its streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Messages {
+    /// Nothing: they are bytes.
+    #[default]
+    No,
+    /// Each write is a message, with its length in front, and read as one.
+    Framed,
+    /// Each stream is a message, which is read once it is whole, in any order.
+    Streams,
+}
+
 /// In how many directions the streams of an end go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ways {
@@ -103,6 +115,8 @@ pub struct Plan {
     pub urgencies: BTreeMap<u64, Urgency>,
     /// What its streams are; both ends are told the same.
     pub ways: Ways,
+    /// What it sends on them, which its peer knows.
+    pub messages: Messages,
     /// From when on the end sends at most so much, IP bytes per second; in the order of time.
     pub limits: Vec<(Nanos, Option<u64>)>,
     /// When the controller of its rate changes, and to which; in the order of time.
@@ -132,6 +146,7 @@ impl Default for Plan {
             stops: BTreeMap::new(),
             urgencies: BTreeMap::new(),
             ways: Ways::One,
+            messages: Messages::No,
             limits: Vec::new(),
             controllers: Vec::new(),
             shape: None,

@@ -28,7 +28,7 @@ use sphinx_proto::wire::FlowKind;
 use sphinx_proto::wire::{OVERHEAD, block_symbols_max};
 use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile, RepairMode, Urgency};
 use sphinx_sim::{
-    End, MS, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Ways, Write,
+    End, MS, Messages, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Ways, Write,
 };
 
 use crate::codes::CODES;
@@ -334,7 +334,25 @@ fn random_scenario(seed: u64) -> Scenario {
     if rng.chance(0.5) {
         give_up_streams(rng, &mut scenario, budget);
     }
+    // Likewise.
+    let rng = &mut Rng::new(seed ^ 0x6d65_7373_6167);
+    if rng.chance(0.4) {
+        send_messages(rng, &mut scenario);
+    }
     scenario
+}
+
+/// Streams of messages, or streams that are messages.
+fn send_messages(rng: &mut Rng, scenario: &mut Scenario) {
+    let mut send = |plan: &mut Plan, peer: &mut Plan| {
+        plan.messages = rng.pick(&[Messages::No, Messages::Framed, Messages::Streams]);
+        if plan.messages == Messages::Streams {
+            // Their reader takes all of them.
+            peer.stops.clear();
+        }
+    };
+    send(&mut scenario.client, &mut scenario.server);
+    send(&mut scenario.server, &mut scenario.client);
 }
 
 /// More streams, and some that either end gives up at any moment; no more may be open at a time than there are.

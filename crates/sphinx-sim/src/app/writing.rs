@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sphinx_driver::{BufferPool, Piece, Queues, StreamEnd};
+use sphinx_driver::{BufferPool, Piece, Queues, StreamEnd, prefix_of};
 use sphinx_proto::{Nanos, StreamId, Time, Urgency};
 
 use super::{Local, LocalSlicer, Signal};
 use crate::data::fill;
-use crate::plan::{Plan, RESET_CODE, STOP_CODE, Ways, Write};
+use crate::plan::{Messages, Plan, RESET_CODE, STOP_CODE, Ways, Write};
 
 /// Bytes that a writer hands over at a time.
 const BYTES: u64 = 32 << 10;
@@ -21,6 +21,8 @@ pub(crate) struct Writers {
     drops: VecDeque<(Nanos, u64)>,
     urgencies: BTreeMap<u64, Urgency>,
     ways: Ways,
+    /// Whether the length of each message stands in front of it.
+    is_framed: bool,
     /// Streams of the peer that may be answered.
     asked: u64,
     /// As many streams are open as there may be.
@@ -34,10 +36,11 @@ struct Writer {
     id: StreamId,
     slicer: LocalSlicer,
     signal: Signal,
-    /// Messages not wholly written: bytes left, and whether the stream ends with them.
-    messages: VecDeque<(u64, bool)>,
-    /// Bytes written.
+    /// Messages not wholly written.
+    messages: VecDeque<Message>,
+    /// Bytes written, with those in front of messages and without.
     offset: u64,
+    content: u64,
     /// A piece that waits for room.
     piece: Option<Piece>,
     state: State,
@@ -45,6 +48,16 @@ struct Writer {
     has_finished: bool,
     /// When the stream was given up, by itself or because the peer wants no more of it.
     given_up: Option<Nanos>,
+}
+
+/// What is to be written of a message.
+struct Message {
+    /// What stands in front of it.
+    prefix: Vec<u8>,
+    /// Bytes left of it.
+    left: u64,
+    /// Whether the stream ends with it.
+    ends: bool,
 }
 
 /// What a writer needs besides its own state.
@@ -84,6 +97,7 @@ impl Writers {
             drops: drops.into(),
             urgencies: plan.urgencies.clone(),
             ways: plan.ways,
+            is_framed: plan.messages == Messages::Framed,
             asked: 0,
             waits_to_open: false,
             streams: BTreeMap::new(),
@@ -194,7 +208,14 @@ impl Writers {
                 break;
             }
             if let Some(writer) = self.streams.get_mut(&write.stream) {
-                writer.messages.push_back((write.len, write.end_of_stream));
+                writer.messages.push_back(Message {
+                    prefix: match self.is_framed {
+                        true => prefix_of(write.len as usize),
+                        false => Vec::new(),
+                    },
+                    left: write.len,
+                    ends: write.end_of_stream,
+                });
             }
         }
         while let Some((_, index)) = self.resets.pop_front_if(|(at, _)| *at <= now) {
@@ -232,6 +253,7 @@ impl Writer {
             signal: queues.sending_signal(id),
             messages: VecDeque::new(),
             offset: 0,
+            content: 0,
             piece: None,
             state: State::Awake,
             has_finished: false,
@@ -311,23 +333,34 @@ impl Writer {
                     return;
                 }
             }
-            let Some((left, ends)) = self.messages.front_mut() else {
+            let Some(message) = self.messages.front_mut() else {
                 return;
             };
-            if *left > 0 {
-                bytes.resize((*left).min(BYTES) as usize, 0);
-                fill(seed, self.offset, bytes);
+            if !message.prefix.is_empty() || message.left > 0 {
+                let is_content = message.prefix.is_empty();
+                if is_content {
+                    bytes.resize(message.left.min(BYTES) as usize, 0);
+                    fill(seed, self.content, bytes);
+                } else {
+                    bytes.clone_from(&message.prefix);
+                }
                 let written = self
                     .slicer
                     .with(|slicer| slicer.write(clock, bytes, shape, pool));
                 self.offset += written.len as u64;
-                *left -= written.len as u64;
+                match is_content {
+                    true => {
+                        self.content += written.len as u64;
+                        message.left -= written.len as u64;
+                    }
+                    false => drop(message.prefix.drain(..written.len)),
+                }
                 if written.begins {
                     queues.watch(self.slicer.clone());
                 }
                 self.piece = written.piece;
             } else {
-                let ends = *ends;
+                let ends = message.ends;
                 self.messages.pop_front();
                 self.piece = self.slicer.with(|slicer| match ends {
                     true => slicer.finish(shape, pool),
