@@ -35,6 +35,7 @@ mod pair;
 mod plain;
 mod plan;
 mod scenario;
+mod shared;
 
 pub use app::{Carried, Heard, Local, LocalSlicer, Say, Signal};
 pub use data::Rng;
@@ -44,6 +45,7 @@ pub use pair::{ADDRESSES, Pair, Tap, further_address};
 pub use plain::Plain;
 pub use plan::{Messages, Plan, ReadOrder, Reader, Ways, Write};
 pub use scenario::{Scenario, link};
+pub use shared::Shared;
 
 use sphinx_proto::Nanos;
 

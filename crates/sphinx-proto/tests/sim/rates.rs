@@ -6,7 +6,7 @@ use std::time::Duration;
 use sphinx_link::{Aqm, Blackout, Depth, GilbertElliott, Loss, Policer, Rate, RateStep};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{PathMemory, SessionStats};
-use sphinx_sim::{MS, Pair, SEC, Scenario, link};
+use sphinx_sim::{MS, Pair, SEC, Scenario, Shared, link};
 
 use crate::random::number;
 use crate::table::bernoulli;
@@ -425,6 +425,54 @@ fn a_scavenger_alone_fills_a_lossy_link() {
         goodputs.sort_by(f64::total_cmp);
         let name = format!("{mbit} Mbit/s, {rtt} ms");
         assert!(goodputs[1] > 0.85, "{name}: {goodputs:?}");
+    }
+}
+
+/// Mbit/s that CUBIC carries of bulk data, from a time on when all have begun: alone, and beside another session.
+fn left_to_cubic(rtt: u64, loss: f64, seed: u64, beside: Option<CcKind>) -> f64 {
+    let links = link(50, rtt, bernoulli(loss), seed);
+    let scenario = |cc| {
+        let mut scenario = Scenario::new(links.clone()).bulk(1_000_000_000);
+        (scenario.cc, scenario.recv_window) = (cc, 64 << 20);
+        scenario
+    };
+    let kinds = [Some(CcKind::Cubic), beside].into_iter().flatten();
+    let scenarios: Vec<Scenario> = kinds.map(scenario).collect();
+    let mut shared = Shared::new(&links, &scenarios);
+    let (from, until) = (10 * SEC, 70 * SEC);
+    shared.run_until(from);
+    let before = shared.sessions[0][1].bytes_received;
+    shared.run_until(until);
+    let bytes = shared.sessions[0][1].bytes_received - before;
+    bytes as f64 * 8e3 / (until - from) as f64
+}
+
+#[test]
+#[ignore = "a table for people"]
+fn table_of_what_is_left_to_cubic() {
+    let seeds = number("SPHINX_SIM_SEEDS").unwrap_or(5);
+    println!(
+        "50 Mbit/s, queue one BDP: CUBIC alone, and of that beside a scavenger and beside CUBIC"
+    );
+    for rtt in [20, 50, 100] {
+        for loss in [0.0, 0.001, 0.01] {
+            let runs = |beside| {
+                let run = |seed| left_to_cubic(rtt, loss, seed, beside);
+                (1..=seeds).map(run).collect::<Vec<f64>>()
+            };
+            let alone = runs(None);
+            let parts = |beside| {
+                let rates = runs(Some(beside));
+                let mut parts: Vec<f64> = rates.iter().zip(&alone).map(|(a, b)| a / b).collect();
+                parts.sort_by(f64::total_cmp);
+                parts
+            };
+            println!(
+                "{rtt} ms, {loss}: alone {alone:.1?}, beside a scavenger {:.3?}, beside CUBIC {:.3?}",
+                parts(CcKind::Scavenger),
+                parts(CcKind::Cubic)
+            );
+        }
     }
 }
 
