@@ -264,8 +264,6 @@ struct Work<'a, C: Case> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn numbers_are_read_as_they_were_written() {
         // In decimals the shortest text of a number is the number again only if it is read exactly.
