@@ -31,12 +31,26 @@ fn wait_for_bytes(send: &mut Running, bytes: u64) {
 }
 
 /// Completes the transfer; the bytes that were not sent again.
+///
+/// Neither end reads, or hashes, what is verified already of a file that is gone on with; of one that is there with its size
+/// and time each end reads all.
 fn complete(scratch: &Scratch, path: &str) -> u64 {
     let recv = scratch.recv(&["--once"]);
     let sent = scratch.send(&[path]).end().expect(0);
     let received = recv.end().expect(0);
     let reused = &sent.done()["bytes_reused"];
     assert_eq!(reused, &received.done()["bytes_reused"]);
+    let number = |event: &serde_json::Value, name: &str| event[name].as_u64().expect("a number");
+    for (ended, sends) in [(&sent, true), (&received, false)] {
+        let files = (ended.events.iter()).filter(|event| event["event"] == "file");
+        let had_to = files.map(|file| match file["state"].as_str().expect("a word") {
+            "unchanged" => number(file, "bytes"),
+            _ => number(file, "bytes") - number(file, "reused"),
+        });
+        let (had_to, read) = (had_to.sum::<u64>(), number(ended.done(), "bytes_read"));
+        // A receiver reads back only what came before its turn.
+        assert!(read == had_to || !sends && read < had_to, "{read} {had_to}");
+    }
     reused.as_u64().expect("a number")
 }
 
