@@ -112,6 +112,9 @@ fn copy(asked: &Asked<'_>, job: &mut Job, retry: &mut Retry, context: &Context) 
                  that, {}",
                 way.advice()
             ));
+            if let Some(limit) = options.limit {
+                reached.ssh.pipe.limit(limit);
+            }
             end.copy(&reached.ssh.pipe)
         }
     };
