@@ -102,7 +102,8 @@ fn a_peer_that_does_not_read_stalls_the_session() {
             // Nobody has cancelled anything.
             let error = end_of(&pair.server);
             assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
-            let what = "the other end gave up: nothing of stream 2 was read at this end for too long";
+            let what =
+                "the other end gave up: nothing of stream 2 was read at this end for too long";
             assert_eq!(error.to_string(), what);
         });
     });
