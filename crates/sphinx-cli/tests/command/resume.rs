@@ -49,8 +49,8 @@ fn complete(scratch: &Scratch, path: &str) -> u64 {
     });
     let had_to = had_to.sum::<u64>();
     assert_eq!(number(sent.done(), "bytes_read"), had_to);
-    // What came before its turn is read back.
-    assert!(number(received.done(), "bytes_read") <= had_to);
+    // What came before its turn is read back; and what had left before the answer was there, 1.5 MiB at most, is compared.
+    assert!(number(received.done(), "bytes_read") <= had_to + (3 << 19));
     reused.as_u64().expect("a number")
 }
 
