@@ -264,8 +264,6 @@ struct Work<'a, C: Case> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn numbers_are_read_as_they_were_written() {
         // In decimals the shortest text of a number is the number again only if it is read exactly.
@@ -273,7 +271,11 @@ mod tests {
         for _ in 0..10_000 {
             number = number * 1.000_7 + 1e-7;
             let text = serde_json::to_string(&number).unwrap();
-            assert_eq!(serde_json::from_str::<f64>(&text).unwrap(), number, "{text}");
+            assert_eq!(
+                serde_json::from_str::<f64>(&text).unwrap(),
+                number,
+                "{text}"
+            );
         }
     }
 }
