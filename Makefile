@@ -163,6 +163,10 @@ bench-fairness: build ## Shares of one queue beside kernel TCP and beside itself
 bench-streams: build ## 32 and 256 streams over loopback: hangs, and speed beside one (RUNS=100)
 	@RUNS=$(RUNS) scripts/bench-streams $(ARGS)
 
+.PHONY: bench-sessions
+bench-sessions: tools ## Many sessions of one server, on loopback: memory of those at rest, shares of those that send (ARGS="IDLE ACTIVE SHARDS SECONDS")
+	$(CARGO) run --release --locked --package sphinx-transport --example load -- $(ARGS)
+
 .PHONY: bench-idle-streams
 bench-idle-streams: tools ## One bulk stream beside 9 999 idle ones, in virtual time, and what an idle one costs in memory (minutes)
 	SPHINX_STREAMS_IDLE=9999 $(CARGO) test --release --locked --package sphinx-driver --test streams -- idle_streams --nocapture

@@ -13,7 +13,7 @@ use sphinx_link::{IpPacket, Pair};
 use crate::{text, units};
 
 pub use crate::files::filter::fuzzing::filters;
-pub use crate::files::fuzzing::{files, journal, paths, records};
+pub use crate::files::fuzzing::{files, journal, paths, receivers, records};
 pub use crate::perf::fuzzing::measurement;
 pub use crate::ssh::fuzzing::ssh;
 pub use crate::state::fuzzing::state;
@@ -92,6 +92,7 @@ mod tests {
     fn corpora() {
         replay("files", files);
         replay("filters", filters);
+        replay("receivers", receivers);
         replay("records", records);
         replay("paths", paths);
         replay("journal", journal);
@@ -115,6 +116,7 @@ mod tests {
         #[test]
         fn random(data in prop::collection::vec(any::<u8>(), 0..300)) {
             files(&data);
+            receivers(&data);
             filters(&data);
             records(&data);
             paths(&data);

@@ -23,7 +23,7 @@ mod report;
 mod signals;
 mod ssh;
 mod state;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod testing;
 mod text;
 #[cfg(feature = "lab")]

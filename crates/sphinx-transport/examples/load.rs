@@ -1,88 +1,252 @@
-//! Many sessions on one server, on loopback: what do they cost?
+//! Many sessions on one server, on loopback: the memory and the processor time of those at rest, and how those that send share it.
 //!
 //! ```text
-//! cargo run --release -p sphinx-transport --example load -- [SESSIONS] [kB PER SESSION]
+//! make bench-sessions ARGS="[IDLE [ACTIVE [SHARDS [SECONDS]]]]"
 //! ```
 
 use std::error::Error;
 use std::fs;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use sphinx_transport::{Options, Server, Service, connect};
+use sphinx_transport::{Options, Server, Service, Session, Ticket, connect};
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// Sessions that begin at the same time.
+const BEGINNING: u64 = 16;
+/// Until those at rest have nothing more to say: what a start sends late has been answered.
+const REST: Duration = Duration::from_secs(10);
+/// Until those that send have found their rates.
+const WARM_UP: Duration = Duration::from_secs(3);
+
+/// What a session may hold. Shards have unlike numbers of them, and as much memory each.
+const SESSION_BYTES: u64 = 2 << 20;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [role, shards, memory] = &*arguments
+        && role == "server"
+    {
+        return serve(shards.parse()?, memory.parse()?);
+    }
     let argument = |n: usize, default: u64| {
-        std::env::args()
-            .nth(n)
-            .map_or(Ok(default), |text| text.parse())
+        let text = arguments.get(n);
+        text.map_or(Ok(default), |text| text.parse())
     };
-    let (sessions, kb) = (argument(1, 200)?, argument(2, 500)?);
-    sessions_at_once(sessions, kb as usize * 1000)
-}
+    let (idle, active) = (argument(0, 1000)?, argument(1, 200)?);
+    let (shards, seconds) = (argument(2, 2)?, argument(3, 10)?);
 
-/// CPU time of a thread of this process, by name, summed over all of that name.
-fn cpu(name: &str) -> Duration {
-    let tasks = fs::read_dir("/proc/self/task")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let ticks = tasks.filter_map(|task| {
-        let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        let comm = fs::read_to_string(task.path().join("comm")).ok()?;
-        (comm.trim() == name)
-            .then(|| stat.split(' ').next()?.parse::<u64>().ok())
-            .flatten()
-    });
-    Duration::from_nanos(ticks.sum())
-}
-
-fn sessions_at_once(sessions: u64, bytes: usize) -> Result<(), Box<dyn Error>> {
-    let options = Options::default();
-    let server = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options)?;
-    let ticket = server.ticket(&["127.0.0.1".to_owned()])?;
-    let begin = Instant::now();
-    let slowest = AtomicU64::new(0);
-    let (idle, moved) = std::thread::scope(|scope| {
-        for _ in 0..sessions {
-            scope.spawn(|| {
-                let session = connect(&ticket, Service::Application, &options).expect("connects");
-                // All idle for a while, then all at once.
-                std::thread::sleep(Duration::from_secs(6).saturating_sub(begin.elapsed()));
-                let begin = Instant::now();
-                let mut stream = session.open_uni().expect("open");
-                stream.write_all(&vec![7; bytes]).expect("writes");
-                stream.wait_delivered().expect("delivered");
-                slowest.fetch_max(begin.elapsed().as_millis() as u64, Ordering::Relaxed);
-                session.close(0, "");
-            });
-        }
-        for _ in 0..sessions {
-            let session = server.accept(None).expect("accepts").expect("no limit");
-            scope.spawn(move || {
-                let mut stream = session.accept_uni().expect("a stream");
-                let mut buf = vec![0; 1 << 16];
-                while stream.read(&mut buf).is_ok_and(|n| n > 0) {}
-                while session.closed().is_none() {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-            });
-        }
-        println!("{sessions} sessions after {:?}", begin.elapsed());
-        std::thread::sleep(Duration::from_secs(3).saturating_sub(begin.elapsed()));
-        let before = cpu("sphinx-engine");
-        std::thread::sleep(Duration::from_secs(2));
-        let idle = cpu("sphinx-engine").saturating_sub(before);
-        (idle, Instant::now())
-    });
+    let mut server = Served::start(shards, idle)?;
+    let before = server.number("memory")?;
+    let sessions = server.connect(idle)?;
+    std::thread::sleep(REST);
+    let memory = server.number("memory")? - before;
+    let busy = || Ok::<_, Box<dyn Error>>((cpu("self")?, cpu(&server.child.id().to_string())?));
+    let (ours, theirs) = busy()?;
+    std::thread::sleep(REST);
+    let (ours_after, theirs_after) = busy()?;
+    let percent = |time: Duration| time.as_secs_f64() / REST.as_secs_f64() * 100.0;
     println!(
-        "  idle: {:.1} % of one core, both ends",
-        idle.as_secs_f64() / 2.0 * 100.0
+        "{idle} sessions at rest: {:.1} kB each at the server, {:.2} % of a core there, {:.2} % at the clients",
+        memory / 1000.0 / idle.max(1) as f64,
+        percent(theirs_after.saturating_sub(theirs)),
+        percent(ours_after.saturating_sub(ours)),
     );
+    drop(sessions);
+    drop(server);
+
+    let mut server = Served::start(shards, active)?;
+    let sessions = server.connect(active)?;
+    let stop = AtomicBool::new(false);
+    let counts = std::thread::scope(|scope| {
+        for session in &sessions {
+            scope.spawn(|| send(session, &stop));
+        }
+        let counts = (|| {
+            server.ask("receive")?;
+            std::thread::sleep(WARM_UP);
+            let before = server.ask("count")?;
+            std::thread::sleep(Duration::from_secs(seconds));
+            Ok::<_, Box<dyn Error>>((before, server.ask("count")?))
+        })();
+        stop.store(true, Ordering::Relaxed);
+        // Writers that the window holds up look no more.
+        sessions.iter().for_each(|session| session.close(0, ""));
+        counts
+    });
+    let (before, after) = counts?;
+    let numbers = |text: &str| -> Outcome<Vec<f64>> {
+        Ok((text.split(' ').map(str::parse)).collect::<Result<_, _>>()?)
+    };
+    let bytes: Vec<f64> = std::iter::zip(numbers(&after)?, numbers(&before)?)
+        .map(|(after, before)| after - before)
+        .collect();
+    let sum: f64 = bytes.iter().sum();
+    let squares: f64 = bytes.iter().map(|b| b * b).sum();
     println!(
-        "  {bytes} bytes each at once: slowest {} ms, all over after {:?}",
-        slowest.into_inner(),
-        moved.elapsed(),
+        "{active} sessions that send, {shards} shards: {:.2} Gbit/s, Jain's index {:.3}, the least has {:.2} and the most {:.2} of the mean",
+        sum * 8.0 / 1e9 / seconds as f64,
+        sum * sum / squares / bytes.len() as f64,
+        bytes.iter().copied().fold(f64::INFINITY, f64::min) / sum * bytes.len() as f64,
+        bytes.iter().copied().fold(0.0, f64::max) / sum * bytes.len() as f64,
     );
     Ok(())
+}
+
+/// CPU time of all engines of a process.
+fn cpu(process: &str) -> Outcome<Duration> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        let task = task?.path();
+        // One that has ended meanwhile is not there any more.
+        let of = |name| fs::read_to_string(task.join(name)).unwrap_or_default();
+        if of("comm").starts_with("sphinx-engine") {
+            sum += (of("schedstat").split(' ').next())
+                .and_then(|time| time.parse::<u64>().ok())
+                .unwrap_or(0);
+        }
+    }
+    Ok(Duration::from_nanos(sum))
+}
+
+fn send(session: &Session, stop: &AtomicBool) {
+    let Ok(mut stream) = session.open_uni() else {
+        return;
+    };
+    let piece = vec![7; 1 << 16];
+    while !stop.load(Ordering::Relaxed) && stream.write_all(&piece).is_ok() {}
+}
+
+/// A server in a process of its own, so that its memory is not the clients'.
+struct Served {
+    child: Child,
+    commands: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+    ticket: Ticket,
+}
+
+impl Served {
+    /// One that has memory for so many sessions.
+    fn start(shards: u64, sessions: u64) -> Outcome<Served> {
+        let memory = (sessions + 1) * SESSION_BYTES;
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["server", &shards.to_string(), &memory.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let commands = child.stdin.take().ok_or("no standard input")?;
+        let answers = child.stdout.take().ok_or("no standard output")?;
+        let mut answers = BufReader::new(answers).lines();
+        let ticket = answers.next().ok_or("the server has ended")??.parse()?;
+        Ok(Served {
+            child,
+            commands,
+            answers,
+            ticket,
+        })
+    }
+
+    fn ask(&mut self, command: &str) -> Outcome<String> {
+        writeln!(self.commands, "{command}")?;
+        Ok(self.answers.next().ok_or("the server has ended")??)
+    }
+
+    fn number(&mut self, command: &str) -> Outcome<f64> {
+        Ok(self.ask(command)?.parse()?)
+    }
+
+    /// So many sessions, when the server has accepted them too.
+    fn connect(&mut self, sessions: u64) -> Outcome<Vec<Session>> {
+        let all = Mutex::new(Vec::new());
+        let left = AtomicU64::new(sessions);
+        let take = |left: u64| left.checked_sub(1);
+        let some = || {
+            while (left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)).is_ok() {
+                let session = connect(&self.ticket, Service::Application, &Options::default());
+                all.lock().expect("no panic before").push(session);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..BEGINNING {
+                scope.spawn(some);
+            }
+        });
+        let all: Result<Vec<Session>, _> = all.into_inner()?.into_iter().collect();
+        let all = all?;
+        while self.number("sessions")? < sessions as f64 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The server: a ticket on standard output, and then a line for each command on standard input.
+fn serve(shards: usize, memory: u64) -> Outcome<()> {
+    let options = Options {
+        shards,
+        memory,
+        ..Options::default()
+    };
+    let server = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options)?;
+    println!("{}", server.ticket(&["127.0.0.1".to_owned()])?);
+    let accepted: Arc<Mutex<Vec<Session>>> = Arc::default();
+    let into = accepted.clone();
+    std::thread::spawn(move || {
+        while let Ok(Some(session)) = server.accept(None) {
+            into.lock().expect("no panic before").push(session);
+        }
+    });
+    let mut counts: Vec<Arc<AtomicU64>> = Vec::new();
+    for command in std::io::stdin().lines() {
+        match &*command? {
+            "memory" => println!("{}", own_memory()?),
+            "sessions" => println!("{}", accepted.lock().expect("no panic before").len()),
+            "receive" => {
+                for session in accepted.lock().expect("no panic before").drain(..) {
+                    let count = Arc::new(AtomicU64::new(0));
+                    counts.push(count.clone());
+                    std::thread::spawn(move || receive(&session, &count));
+                }
+                println!("{}", counts.len());
+            }
+            _ => {
+                let counts = counts.iter().map(|c| c.load(Ordering::Relaxed).to_string());
+                println!("{}", counts.collect::<Vec<_>>().join(" "));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn receive(session: &Session, count: &AtomicU64) {
+    let Ok(mut stream) = session.accept_uni() else {
+        return;
+    };
+    let mut buf = vec![0; 1 << 16];
+    while let Ok(bytes @ 1..) = stream.read(&mut buf) {
+        count.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Bytes that this process has of its own.
+fn own_memory() -> Outcome<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = (status.lines()).find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib: u64 = line
+        .and_then(|line| line.trim().strip_suffix(" kB"))
+        .ok_or("no RssAnon")?
+        .parse()?;
+    Ok(kib * 1024)
 }

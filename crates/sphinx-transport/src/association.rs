@@ -789,7 +789,7 @@ fn farewell(end: &EndReason) -> (u64, String) {
             close_code::LOST,
             "it heard nothing from this end for its idle timeout",
         ),
-        EndReason::Stalled { .. } => (close_code::CANCELLED, "no progress for too long"),
+        EndReason::Stalled { .. } => (close_code::LOST, "no progress for too long"),
         EndReason::Violation(what) => (close_code::PROTOCOL, *what),
     };
     (code, reason.to_owned())

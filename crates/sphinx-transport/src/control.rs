@@ -77,7 +77,8 @@ pub(crate) struct Control {
     ids: IdMaker,
     door: Door,
     server: Option<Server>,
-    sessions: BTreeMap<usize, Session>,
+    /// In boxes: nodes of the map are half empty.
+    sessions: BTreeMap<usize, Box<Session>>,
     serial: u64,
     /// The server's unfinished handshakes, oldest first.
     handshakes: BTreeSet<ConnId>,
@@ -184,7 +185,7 @@ impl Control {
         let params = local_params(settings, window, self.ids.make());
         let trust = Trust::Shows(Box::new(ticket.clone()), wrong_server);
         let session = Session::new(id, conn, remote, None, params, trust);
-        self.sessions.insert(handle.0, session);
+        self.sessions.insert(handle.0, Box::new(session));
         self.door.expect(remote);
         self.drive(handle.0, now);
         Ok(id)
@@ -401,7 +402,7 @@ impl Control {
                     id,
                     local_cid: session.local_cid(),
                 });
-                self.sessions.insert(handle.0, session);
+                self.sessions.insert(handle.0, Box::new(session));
                 self.handshakes.insert(id);
                 self.drive(handle.0, now);
             }
@@ -500,9 +501,8 @@ impl Control {
     }
 
     fn session(&mut self, id: ConnId) -> Option<&mut Session> {
-        self.sessions
-            .get_mut(&id.handle)
-            .filter(|session| session.id == id)
+        let session = self.sessions.get_mut(&id.handle)?;
+        (session.id == id).then_some(&mut **session)
     }
 
     fn next_id(&mut self, handle: ConnectionHandle) -> ConnId {

@@ -20,7 +20,8 @@ pub enum ErrorKind {
     LocalIo,
     /// None of the others.
     Other,
-    /// Nothing was heard from the peer for the idle timeout, or the network says that it is gone; or so it was the other way round.
+    /// Nothing was heard from the peer for the idle timeout, or the network says that it is gone; or so it was the other way round, where a
+    /// peer that this end took nothing from has given up as well.
     PeerLost,
     /// The peer speaks another version, serves another purpose or broke the protocol.
     Protocol,
@@ -71,7 +72,8 @@ pub mod close_code {
     pub const REMOTE_IO: u64 = 9;
     /// Data arrived damaged.
     pub const INTEGRITY: u64 = 10;
-    /// The end that closes has lost the peer, which may live all the same: its machine slept, or its network was gone.
+    /// The end that closes has lost the peer, which may live all the same: its machine slept, its network was gone, or it has
+    /// taken nothing for too long.
     pub const LOST: u64 = 12;
 }
 

@@ -8,7 +8,8 @@ use sphinx_proto::wire::ConnectionId;
 
 /// Sessions of type `T` with the order in which they are to be served.
 pub(crate) struct Sessions<T> {
-    entries: HashMap<ConnectionId, Entry<T>>,
+    /// In boxes: the table has places that nobody takes.
+    entries: HashMap<ConnectionId, Box<Entry<T>>>,
     /// Those with something to do, first come, first served.
     ready: VecDeque<ConnectionId>,
     timers: BTreeSet<(Time, ConnectionId)>,
@@ -49,14 +50,12 @@ impl<T> Sessions<T> {
 
     /// Adds a session, which is ready.
     pub(crate) fn insert(&mut self, cid: ConnectionId, session: T) {
-        self.entries.insert(
-            cid,
-            Entry {
-                session,
-                is_ready: false,
-                timer: None,
-            },
-        );
+        let entry = Entry {
+            session,
+            is_ready: false,
+            timer: None,
+        };
+        self.entries.insert(cid, Box::new(entry));
         self.wake(cid);
     }
 

@@ -9,7 +9,7 @@ use sphinx_transport::Profile;
 
 use super::Context;
 use super::reach::{Watch, Way};
-use super::retry::{Retry, tell_how};
+use super::retry::{Deed, Retry, tell_how};
 use crate::args::CommonArgs;
 use crate::args::cp::CpArgs;
 use crate::args::ssh::SshArgs;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: CpArgs, context: &Context) -> Outcome<u8> {
     };
     let mut retry = Retry::new(args.retry);
     let copied = until_done(&asked, &mut job, &mut retry, context);
-    tell_how(copied, "copied", retry.has_begun(), context)
+    tell_how(copied, Deed::Copies, retry.has_begun(), context)
 }
 
 /// What is asked of both ends, besides the files.
@@ -112,6 +112,9 @@ fn copy(asked: &Asked<'_>, job: &mut Job, retry: &mut Retry, context: &Context) 
                  that, {}",
                 way.advice()
             ));
+            if let Some(limit) = options.limit {
+                reached.ssh.pipe.limit(limit);
+            }
             end.copy(&reached.ssh.pipe)
         }
     };

@@ -71,49 +71,79 @@ impl Retry {
     }
 }
 
-/// Says how to go on, if the same command can: what is missing is `done` (sent, copied) by it.
+/// What a command does.
+#[derive(Clone, Copy)]
+pub(super) enum Deed {
+    /// To an end that somebody else has started, whose ticket is another one when it is started again.
+    Sends,
+    Copies,
+    Synchronizes,
+}
+
+/// Says how to go on, if the same command can.
 pub(super) fn tell_how(
     outcome: Outcome<u8>,
-    done: &str,
+    deed: Deed,
     can_go_on: bool,
     context: &Context,
 ) -> Outcome<u8> {
+    let line = own_command_line();
     let failure = match outcome {
         Ok(PARTIAL) => {
-            let line = own_command_line();
-            let note = format!(
-                "once that is put right, what is missing is {done} by the same command: {line}"
-            );
-            context.reporter.note(&note);
+            context.reporter.note(&what_is_missing(deed, &line));
             return Ok(PARTIAL);
         }
         Ok(code) => return Ok(code),
         Err(failure) if !can_go_on => return Err(failure),
         Err(failure) => failure,
     };
-    if failure.is_refusal {
-        return Err(failure.with_hint(
-            "the same command is refused again, until whoever runs the other end allows more",
-        ));
-    }
-    let again = match failure.kind {
-        ErrorKind::RemoteIo => "once that is put right, the same command goes on",
-        ErrorKind::Cancelled => "if it is wanted there, the same command goes on",
-        _ => "the same command goes on",
-    };
-    let again = format!("{again}: {}", own_command_line());
-    if context.stop.requested() {
-        context.reporter.note(&again);
+    if context.stop.requested() && !failure.is_refusal {
+        context.reporter.note(&goes_on(deed, failure.kind, &line));
         return Err(failure);
+    }
+    Err(explained(failure, deed, &line))
+}
+
+/// A failure with what is to be done about it.
+fn explained(failure: Failure, deed: Deed, line: &str) -> Failure {
+    if failure.is_refusal {
+        return failure.with_hint(
+            "the same command is refused again, until whoever runs the other end allows more",
+        );
     }
     if !is_interruption(&failure) {
-        return Err(failure);
+        return failure;
     }
+    let again = goes_on(deed, failure.kind, line);
     let hint = match failure.hint.is_empty() {
         true => again,
         false => format!("{}; {again}", failure.hint),
     };
-    Err(failure.with_hint(hint))
+    failure.with_hint(hint)
+}
+
+/// Something was left out.
+fn what_is_missing(deed: Deed, line: &str) -> String {
+    let done = match deed {
+        Deed::Sends => "sent",
+        Deed::Copies => "copied",
+        Deed::Synchronizes => "synchronized",
+    };
+    format!("once that is put right, what is missing is {done} by the same command: {line}")
+}
+
+/// All of it came to an end.
+fn goes_on(deed: Deed, kind: ErrorKind, line: &str) -> String {
+    let when = match kind {
+        ErrorKind::RemoteIo => "once that is put right, ",
+        ErrorKind::Cancelled => "if it is wanted there, ",
+        _ => "",
+    };
+    let with = match deed {
+        Deed::Sends => " (with the ticket that the other end prints, if it is started again)",
+        Deed::Copies | Deed::Synchronizes => "",
+    };
+    format!("{when}the same command goes on{with}: {line}")
 }
 
 /// Whether the same command can do better another time.
@@ -122,4 +152,64 @@ fn is_interruption(failure: &Failure) -> bool {
         failure.kind,
         ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::RemoteIo | ErrorKind::Cancelled
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{fail, fail_hint};
+
+    const LINE: &str = "sphx it";
+
+    fn hint(failure: Failure, deed: Deed) -> String {
+        explained(failure, deed, LINE).hint
+    }
+
+    #[test]
+    fn what_is_left_out_is_done_by_the_same_command() {
+        for (deed, done) in [
+            (Deed::Sends, "sent"),
+            (Deed::Copies, "copied"),
+            (Deed::Synchronizes, "synchronized"),
+        ] {
+            assert_eq!(
+                what_is_missing(deed, LINE),
+                format!(
+                    "once that is put right, what is missing is {done} by the same command: sphx it"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn what_goes_on_is_said_where_it_does() {
+        let ticket = "(with the ticket that the other end prints, if it is started again)";
+        for (kind, when) in [
+            (ErrorKind::PeerLost, ""),
+            (ErrorKind::Stalled, ""),
+            (ErrorKind::RemoteIo, "once that is put right, "),
+            (ErrorKind::Cancelled, "if it is wanted there, "),
+        ] {
+            assert_eq!(
+                hint(fail(kind, "it ended"), Deed::Copies),
+                format!("{when}the same command goes on: sphx it")
+            );
+            // What else there is to do comes first.
+            assert_eq!(
+                hint(fail_hint(kind, "it ended", "look there"), Deed::Sends),
+                format!("look there; {when}the same command goes on {ticket}: sphx it")
+            );
+        }
+        // The same again would end the same.
+        for kind in [
+            ErrorKind::LocalIo,
+            ErrorKind::Protocol,
+            ErrorKind::Integrity,
+        ] {
+            let failure = fail_hint(kind, "it ended", "look here");
+            assert_eq!(hint(failure, Deed::Synchronizes), "look here");
+        }
+        let refused = fail(ErrorKind::RemoteIo, "too much").refused();
+        assert!(hint(refused, Deed::Sends).contains("is refused again"));
+    }
 }

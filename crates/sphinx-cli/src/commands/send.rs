@@ -6,7 +6,7 @@ use sphinx_transport::{Options, Profile, Service, Ticket};
 
 use super::Context;
 use super::ctl::Control;
-use super::retry::{Retry, tell_how};
+use super::retry::{Deed, Retry, tell_how};
 use super::uplinks::Following;
 use crate::args::{SendArgs, ticket};
 use crate::failure::{Outcome, local_io, usage as misused};
@@ -50,7 +50,7 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     };
     let mut retry = Retry::new(args.retry);
     let sent = sending.until_done(announced, &mut retry);
-    tell_how(sent, "sent", can_go_on && retry.has_begun(), context)
+    tell_how(sent, Deed::Sends, can_go_on && retry.has_begun(), context)
 }
 
 /// What has been established before a session.

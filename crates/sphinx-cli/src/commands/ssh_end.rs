@@ -105,6 +105,9 @@ fn serve(pipe: &Pipe, args: &SshEndArgs, context: &Context) -> Result<u8, Failed
             }
         }
         Met::Ssh => {
+            if let Some(limit) = options.limit {
+                pipe.limit(limit);
+            }
             end_with(pipe, None)?;
             work(pipe, &job, context)
         }

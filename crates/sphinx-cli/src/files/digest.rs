@@ -92,6 +92,11 @@ impl From<&Checkpoint> for ContentDigest {
 }
 
 impl Checkpoint {
+    /// How many values stand for its data.
+    pub(super) fn subtrees(&self) -> usize {
+        self.subtrees.len()
+    }
+
     /// Where in the file it lies.
     pub(super) fn offset(&self) -> u64 {
         self.data + self.hole_bytes

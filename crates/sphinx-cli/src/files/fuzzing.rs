@@ -1,6 +1,7 @@
-//! The receiving end of a transfer against a hostile sender.
+//! The receiving end of a transfer against a hostile sender, and the sending one against a hostile receiver.
 
 mod parts;
+mod receivers;
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -10,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 pub use parts::journal;
 use parts::{THERE_BYTES, known, put_part, there};
+pub use receivers::receivers;
 use sphinx_fuzz::Input;
 
 use super::digest::ContentDigest;

@@ -172,11 +172,17 @@ impl OutputDir {
 
     /// Why nothing in here can be made any more, if that is what an error says.
     pub(super) fn gone(&self, error: Errno) -> Option<Failure> {
+        // A copy has one command, which opens the directory that there is; a receiver that stays has opened it long ago.
+        let is_copy = self.expected.is_some() || self.sync.is_some();
+        let hint = match is_copy {
+            true => "make it again, then run the same command",
+            false => "start the receiving end again",
+        };
         (error == Errno::NOENT && self.is_gone()).then(|| {
             fail_hint(
                 ErrorKind::LocalIo,
                 format!("the directory {} was removed meanwhile", self.shown),
-                "start the receiving end again",
+                hint,
             )
         })
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::chunks::Chunks;
 use super::reader::Reader;
+use super::send::{Refusals, Unwanted};
 use super::source::Sealed;
 use super::wire::{Counts, Reply, VERDICT_REFUSED};
 use crate::channel::Channel;
@@ -19,8 +20,8 @@ const BUFFER_BYTES: usize = 4096;
 /// Whoever waits longer for the other end is told so.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Chunks of lists that wait for their files' turn.
-const CHUNKS_HELD_MAX: usize = 1 << 19;
+/// Hashes in answers that wait for their files' turn.
+const HASHES_HELD_MAX: usize = 1 << 19;
 
 /// Listens until the receiver has said its last word.
 pub(super) struct Replies {
@@ -37,8 +38,7 @@ struct Heard {
 #[derive(Default)]
 struct State {
     ready: bool,
-    /// Numbers of entries that the receiver leaves out, until somebody has asked for them.
-    refused: Vec<u64>,
+    refusals: Refusals,
     first_skip: Option<Failure>,
     /// Offers made so far.
     offered: u64,
@@ -46,8 +46,8 @@ struct State {
     answered: u64,
     /// What has been said of them, until somebody has asked for it.
     answers: BTreeMap<u64, Answer>,
-    /// Chunks in them.
-    chunks: usize,
+    /// Hashes in them.
+    hashes: usize,
     last: Option<Outcome<Counts>>,
 }
 
@@ -62,6 +62,17 @@ pub(super) enum Answer {
     Digest([u8; 32]),
 }
 
+impl Answer {
+    /// How many hashes are in it, which is what it is long of.
+    fn hashes(&self) -> usize {
+        match self {
+            Self::Part(sealed) => sealed.checkpoint.subtrees(),
+            Self::Chunks(chunks) => chunks.list.len(),
+            Self::Present | Self::Digest(_) => 1,
+        }
+    }
+}
+
 impl State {
     fn present(&mut self, first: u64, count: u32) -> Outcome<()> {
         // No more than was offered.
@@ -73,18 +84,17 @@ impl State {
     }
 
     fn answer(&mut self, offer: u64, answer: Answer) -> Outcome<()> {
-        let last = (self.answers.last_key_value()).map_or(self.answered, |(last, _)| *last);
+        let last = self.answers.last_key_value().map_or(0, |(last, _)| *last);
+        let last = last.max(self.answered);
         if offer <= last || offer > self.offered {
             return Err(protocol("an answer to what was not offered"));
         }
-        if let Answer::Chunks(chunks) = &answer {
-            // Without them the whole file is sent, which nobody has to remember.
-            if self.chunks + chunks.list.len() > CHUNKS_HELD_MAX {
-                return Ok(());
-            }
-            self.chunks += chunks.list.len();
+        // Without an answer the whole file is sent, which nobody has to remember.
+        let hashes = self.hashes + answer.hashes();
+        if hashes <= HASHES_HELD_MAX {
+            self.hashes = hashes;
+            self.answers.insert(offer, answer);
         }
-        self.answers.insert(offer, answer);
         Ok(())
     }
 
@@ -104,11 +114,15 @@ impl Heard {
 }
 
 impl Replies {
-    pub(super) fn listen<C: Channel>(channel: C, reporter: Reporter) -> Outcome<Self> {
+    pub(super) fn listen<C: Channel>(
+        channel: C,
+        reporter: Reporter,
+        is_sync: bool,
+    ) -> Outcome<Self> {
         let heard = Arc::new(Heard::default());
         let slot = heard.clone();
         let body = move || {
-            let last = hear(&channel, &slot, &reporter);
+            let last = hear(&channel, &slot, &reporter, is_sync);
             let failed = last.is_err();
             slot.lock().last = Some(last);
             slot.changed.notify_all();
@@ -147,11 +161,7 @@ impl Replies {
         let mut state = self.wait_until(reporter, told, |state| state.answered >= offer)?;
         let mut answers = std::mem::take(&mut state.answers);
         state.answers = answers.split_off(&(offer + 1));
-        let held = |answer: &Answer| match answer {
-            Answer::Chunks(chunks) => chunks.list.len(),
-            _ => 0,
-        };
-        state.chunks -= answers.values().map(held).sum::<usize>();
+        state.hashes -= answers.values().map(Answer::hashes).sum::<usize>();
         Ok(answers.remove(&offer))
     }
 
@@ -181,9 +191,19 @@ impl Replies {
         }
     }
 
-    /// Entries that the receiver leaves out, each once.
-    pub(super) fn refused(&self) -> Vec<u64> {
-        std::mem::take(&mut self.heard.lock().refused)
+    /// One more entry is sent, before the receiver can have heard of it.
+    pub(super) fn entry(&self, is_directory: bool) {
+        self.heard.lock().refusals.entry(is_directory);
+    }
+
+    /// The innermost directory ends.
+    pub(super) fn leave(&self) {
+        self.heard.lock().refusals.leave();
+    }
+
+    /// What the receiver leaves out, directories once.
+    pub(super) fn refused(&self) -> Unwanted {
+        self.heard.lock().refusals.take()
     }
 
     /// The last word, if it has been said. If `is_over`, nothing arrives any more, but what has may not have been read.
@@ -212,7 +232,12 @@ impl Replies {
     }
 }
 
-fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<Counts> {
+fn hear<C: Channel>(
+    channel: &C,
+    heard: &Heard,
+    reporter: &Reporter,
+    is_sync: bool,
+) -> Outcome<Counts> {
     let mut reader = Reader::new(channel.accept_uni()?, BUFFER_BYTES);
     loop {
         match reader.reply()? {
@@ -227,13 +252,16 @@ fn hear<C: Channel>(channel: &C, heard: &Heard, reporter: &Reporter) -> Outcome<
             } => {
                 let message = format!("at the other end: {reason}");
                 let failure = fail(ErrorKind::RemoteIo, message);
+                heard.lock().refusals.refuse(entry)?;
                 reporter.skipped(&path, &failure);
                 let mut state = heard.lock();
-                state.refused.push(entry);
                 state.first_skip.get_or_insert(failure);
             }
             Reply::Part { offer, sealed } => heard.lock().answer(offer, Answer::Part(sealed))?,
             Reply::Present { first, count } => heard.lock().present(first, count)?,
+            Reply::Chunks { .. } | Reply::Digest { .. } | Reply::Changed { .. } if !is_sync => {
+                return Err(protocol("a reply that only synchronizing has"));
+            }
             Reply::Chunks { offer, chunks } => {
                 heard.lock().answer(offer, Answer::Chunks(chunks))?;
             }

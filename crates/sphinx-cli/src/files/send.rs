@@ -4,6 +4,7 @@ mod file;
 mod likeness;
 mod lookahead;
 mod pieces;
+mod refusals;
 mod version;
 
 use std::io;
@@ -12,6 +13,9 @@ use std::sync::Arc;
 use file::Ended;
 use likeness::Likeness;
 use lookahead::Lookahead;
+#[cfg(any(test, fuzzing))]
+pub(super) use lookahead::source;
+pub(super) use refusals::{Refusals, Unwanted};
 
 use super::paths::Name;
 use super::replies::{Answer, Replies};
@@ -32,7 +36,7 @@ const READ_BYTES: usize = 256 << 10;
 const GATHER_BYTES: usize = 64 << 10;
 /// Sent before the receiver has said that it wants the transfer, so that a far receiver costs no
 /// round trip. Every receiver's window is larger.
-const UNASKED_BYTES_MAX: u64 = 1 << 20;
+pub(super) const UNASKED_BYTES_MAX: u64 = 1 << 20;
 
 /// Sends `roots` on `channel`; returns when the receiver has everything in place.
 ///
@@ -47,7 +51,8 @@ pub(crate) fn send<C: Channel>(
     reporter: &Reporter,
 ) -> Outcome<(Transferred, Stats)> {
     let mut forward = channel.open_uni()?;
-    let replies = Replies::listen(channel.clone(), reporter.clone())?;
+    let is_sync = roots.iter().any(|root| root.sync.is_some());
+    let replies = Replies::listen(channel.clone(), reporter.clone(), is_sync)?;
     let sent = send_tree(
         &mut forward,
         roots,
@@ -144,8 +149,6 @@ pub(super) fn send_tree(
         walk: Walk::new(roots),
         totals: Totals::default(),
         first_skip: None,
-        directories: Vec::new(),
-        unwanted: false,
         kept: None,
         work: Work::default(),
         progress,
@@ -157,7 +160,7 @@ pub(super) fn send_tree(
     sender.offer()?;
     while let Some(step) = sender.walk.next()? {
         sender.step(step)?;
-        sender.hear()?;
+        sender.hear();
     }
     if sender.sync.is_some() && !sender.unread {
         sender.record(&Entry::Delete)?;
@@ -194,10 +197,6 @@ struct Sender<'a, O> {
     walk: Walk<'a>,
     totals: Totals,
     first_skip: Option<Failure>,
-    /// The numbers of the directories that are open.
-    directories: Vec<u64>,
-    /// The receiver has refused the entry sent last.
-    unwanted: bool,
     /// The first offer and the number of files that the receiver has, and has not been told of yet.
     kept: Option<(u64, u32)>,
     work: Work,
@@ -213,14 +212,15 @@ impl<O: Outgoing> Sender<'_, O> {
                 ids,
                 xattrs,
             } => {
-                self.directories.pop();
+                if let Some(replies) = self.replies {
+                    replies.leave();
+                }
                 self.tell_owner(ids)?;
                 self.tell_xattrs(xattrs)?;
                 return self.record(&Entry::DirectoryEnd { attributes });
             }
             Step::Directory { name, mode } => {
                 self.entry(&Entry::Directory { name, mode })?;
-                self.directories.push(self.totals.entries);
             }
             Step::File { name, file, stat } => self.file(name, file, &stat)?,
             Step::Stream {
@@ -258,9 +258,16 @@ impl<O: Outgoing> Sender<'_, O> {
 
     /// A record that counts.
     fn entry(&mut self, entry: &Entry) -> Outcome<()> {
-        self.totals.entries += 1;
-        self.unwanted = false;
+        self.count(matches!(entry, Entry::Directory { .. }));
         self.record(entry)
+    }
+
+    /// One more entry, before the receiver can have heard of it.
+    fn count(&mut self, is_directory: bool) {
+        self.totals.entries += 1;
+        if let Some(replies) = self.replies {
+            replies.entry(is_directory);
+        }
     }
 
     fn record(&mut self, entry: &Entry) -> Outcome<()> {
@@ -275,21 +282,15 @@ impl<O: Outgoing> Sender<'_, O> {
         self.first_skip.get_or_insert(failure);
     }
 
-    /// Stops sending what the receiver has refused.
-    fn hear(&mut self) -> Outcome<()> {
-        let Some(replies) = self.replies else {
-            return Ok(());
-        };
-        for entry in replies.refused() {
-            if entry > self.totals.entries {
-                return Err(protocol("the receiver refuses what was not sent"));
-            }
-            if let Ok(depth) = self.directories.binary_search(&entry) {
-                self.walk.leave_out(depth);
-            }
-            self.unwanted |= entry == self.totals.entries;
+    /// Leaves out what the receiver has refused; whether that is the rest of the entry sent last.
+    fn hear(&mut self) -> bool {
+        let unwanted = self
+            .replies
+            .map_or_else(Unwanted::default, Replies::refused);
+        if let Some(depth) = unwanted.depth {
+            self.walk.leave_out(depth);
         }
-        Ok(())
+        unwanted.last
     }
 
     /// Offers more of what comes next, if there is room for it and the receiver can answer; whether it did.

@@ -57,7 +57,7 @@ impl SourceKey {
         kept.map_or_else(random, Ok).map(Self)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn of(byte: u8) -> Self {
         Self([byte; KEY_BYTES])
     }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{BufReader, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use crate::failure::{Failure, Outcome, fail, kind_of_peer_code, local_io, protoc
 
 /// Data that has come and waits to be read.
 const WAITING_BYTES_MAX: usize = 1 << 20;
+/// A stream with a limit is written in so many pieces a second.
+const LIMITED_PIECES: u64 = 20;
 /// Messages that wait to be read: there are no more in all.
 const MESSAGES_MAX: usize = 4;
 /// How long a farewell waits for data that is being written.
@@ -45,6 +47,8 @@ struct Shared {
     written: AtomicU64,
     read: AtomicU64,
     waits: Mutex<Waits>,
+    /// Bytes of the stream that leave in a second at most.
+    limit: OnceLock<u64>,
 }
 
 /// How long writing has waited for the other end, or what is between.
@@ -100,6 +104,7 @@ impl Pipe {
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
             waits: Mutex::default(),
+            limit: OnceLock::new(),
         }));
         let reading = pipe.clone();
         let started = thread::Builder::new()
@@ -256,6 +261,11 @@ impl Pipe {
         })
     }
 
+    /// The stream towards the other end takes no more than so many bytes a second.
+    pub(crate) fn limit(&self, bytes_per_second: u64) {
+        self.0.limit.get_or_init(|| bytes_per_second.max(1));
+    }
+
     /// Nothing more is written: the other end sees the end.
     pub(crate) fn end_output(&self) {
         self.close_here();
@@ -293,7 +303,28 @@ impl Pipe {
 }
 
 /// The stream towards the other end.
-pub(crate) struct PipeOut(Pipe);
+pub(crate) struct PipeOut {
+    pipe: Pipe,
+    /// Before that nothing may leave, where there is a limit.
+    due: Instant,
+}
+
+impl PipeOut {
+    /// Waits until so many bytes may leave.
+    fn wait_turn(&mut self, bytes: usize, rate: u64) {
+        let mut state = self.pipe.lock();
+        loop {
+            let now = Instant::now();
+            let early = self.due.saturating_duration_since(now);
+            if early.is_zero() || state.closed {
+                // A pause is no credit.
+                self.due = now + Duration::from_secs_f64(bytes as f64 / rate as f64);
+                return;
+            }
+            state = self.pipe.wait(state, Some(early));
+        }
+    }
+}
 
 /// The stream from the other end.
 pub(crate) struct PipeIn(Pipe);
@@ -305,7 +336,10 @@ impl Channel for Pipe {
 
     fn open_uni(&self) -> Outcome<PipeOut> {
         match std::mem::replace(&mut self.lock().opened, true) {
-            false => Ok(PipeOut(self.clone())),
+            false => Ok(PipeOut {
+                pipe: self.clone(),
+                due: self.0.born,
+            }),
             true => Err(protocol("a pipe has one stream")),
         }
     }
@@ -368,12 +402,20 @@ impl Channel for Pipe {
 
 impl Outgoing for PipeOut {
     fn write_all(&mut self, data: &[u8]) -> Outcome<()> {
-        for piece in data.chunks(DATA_BYTES_MAX) {
-            if self.0.lock().closed {
+        let limit = self.pipe.0.limit.get().copied();
+        let piece_bytes = limit.map_or(DATA_BYTES_MAX, |rate| {
+            usize::try_from(rate / LIMITED_PIECES)
+                .map_or(DATA_BYTES_MAX, |bytes| bytes.clamp(1, DATA_BYTES_MAX))
+        });
+        for piece in data.chunks(piece_bytes) {
+            if let Some(rate) = limit {
+                self.wait_turn(piece.len(), rate);
+            }
+            if self.pipe.lock().closed {
                 return Err(fail(ErrorKind::Other, "this end has closed"));
             }
-            self.0.write(&messages::framed_data(piece))?;
-            (self.0.0.written).fetch_add(piece.len() as u64, Ordering::Relaxed);
+            self.pipe.write(&messages::framed_data(piece))?;
+            (self.pipe.0.written).fetch_add(piece.len() as u64, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -383,7 +425,7 @@ impl Outgoing for PipeOut {
     }
 
     fn finish(&mut self) -> Outcome<()> {
-        self.0.put(&Frame::Finish)
+        self.pipe.put(&Frame::Finish)
     }
 
     /// It is on its way: more is not known of a pipe.
@@ -495,6 +537,43 @@ mod tests {
             assert_eq!(near.wait_end().kind, ErrorKind::RemoteIo);
             near.close(code::CANCELLED, "the other end has failed");
             writer.join().expect("it does not panic")
+        });
+    }
+
+    /// However fast the pipe is.
+    #[test]
+    fn a_limit_is_kept() {
+        let (near, far) = pair();
+        near.limit(100_000);
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            let mut out = near.open_uni().unwrap();
+            scope.spawn(move || out.write_all(&[0; 30_000]).and_then(|()| out.finish()));
+            let mut input = far.accept_uni().unwrap();
+            let mut read = 0;
+            loop {
+                match input.read(&mut [0; 10_000]).unwrap() {
+                    0 => break,
+                    n => read += n,
+                }
+            }
+            assert_eq!(read, 30_000);
+        });
+        // The first piece leaves at once.
+        assert!(begun.elapsed() >= Duration::from_millis(240));
+    }
+
+    #[test]
+    fn who_waits_for_a_limit_does_not_hold_up_the_end() {
+        let (near, far) = pair();
+        near.limit(1);
+        thread::scope(|scope| {
+            let mut out = near.open_uni().unwrap();
+            let writer = scope.spawn(move || out.write_all(&[0; 30_000]));
+            let mut input = far.accept_uni().unwrap();
+            assert_eq!(input.read(&mut [0; 10]), Ok(1));
+            near.close(code::CANCELLED, "interrupted");
+            assert!(writer.join().expect("it does not panic").is_err());
         });
     }
 

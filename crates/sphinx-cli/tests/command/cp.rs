@@ -384,6 +384,15 @@ fn a_jump_host_is_on_the_way() {
     let ended = Running::start(&scratch, &arguments, &[]).end().expect(0);
     assert_eq!(ended.done()["bytes"], 100_000);
     scratch.assert_same("a", "in/a");
+    // So is a tree, there and back.
+    scratch.file("tree/b", 200_000);
+    let remote = format!("{}/", there(&scratch, "synced"));
+    for (from, to) in [("tree/", remote.as_str()), (&remote, "back/")] {
+        let arguments = ["sync", "--json", "-e", &ssh, from, to];
+        let ended = Running::start(&scratch, &arguments, &[]).end().expect(0);
+        assert_eq!(ended.done()["bytes"], 200_000);
+    }
+    scratch.assert_same("tree/b", "back/b");
 }
 
 #[test]

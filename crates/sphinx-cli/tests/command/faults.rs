@@ -133,7 +133,7 @@ fn an_interrupted_receiver_is_noticed() {
     );
     let hint = sender.end().expect(6).error("cancelled")["hint"].to_string();
     assert!(
-        hint.contains("the same command goes on: sphx send"),
+        hint.contains("the same command goes on (with the ticket that the other end prints, if it is started again): sphx send"),
         "{hint}"
     );
     assert_eq!(scratch.arrived(), Vec::<String>::new());

@@ -283,6 +283,9 @@ fn an_output_that_vanishes_is_io_at_both_ends() {
             error["message"],
             format!("at the other end: {removed} ({again})")
         );
+        let hint = error["hint"].to_string();
+        let goes_on = "once that is put right, the same command goes on (with the ticket that the other end prints, if it is started again): sphx send";
+        assert!(hint.contains(goes_on), "{hint}");
         let event = match stays {
             true => recv.event("error"),
             false => recv.end().expect(8).error("local_io").clone(),

@@ -31,12 +31,26 @@ fn wait_for_bytes(send: &mut Running, bytes: u64) {
 }
 
 /// Completes the transfer; the bytes that were not sent again.
+///
+/// Neither end reads, or hashes, what is verified already of a file that is gone on with; of one that is there with its size
+/// and time each end reads all.
 fn complete(scratch: &Scratch, path: &str) -> u64 {
     let recv = scratch.recv(&["--once"]);
     let sent = scratch.send(&[path]).end().expect(0);
     let received = recv.end().expect(0);
     let reused = &sent.done()["bytes_reused"];
     assert_eq!(reused, &received.done()["bytes_reused"]);
+    let number = |event: &serde_json::Value, name: &str| event[name].as_u64().expect("a number");
+    // A sender that has sent the beginning does not tell a file that was there from one that is gone on with.
+    let files = (received.events.iter()).filter(|event| event["event"] == "file");
+    let had_to = files.map(|file| match file["state"].as_str().expect("a word") {
+        "unchanged" => number(file, "bytes"),
+        _ => number(file, "bytes") - number(file, "reused"),
+    });
+    let had_to = had_to.sum::<u64>();
+    assert_eq!(number(sent.done(), "bytes_read"), had_to);
+    // What came before its turn is read back; and what had left before the answer was there, 1.5 MiB at most, is compared.
+    assert!(number(received.done(), "bytes_read") <= had_to + (3 << 19));
     reused.as_u64().expect("a number")
 }
 

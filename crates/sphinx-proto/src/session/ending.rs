@@ -74,7 +74,8 @@ impl Session {
             Some(stream) => format!("nothing of stream {stream} was read at this end for too long"),
             None => "nothing sent to this end was confirmed for too long".to_owned(),
         };
-        self.close(now, 6, &reason);
+        // Lost (§1), as nobody has cancelled anything.
+        self.close(now, 12, &reason);
     }
 
     pub(super) fn violation(&mut self, now: Time, what: &'static str) {

@@ -15,7 +15,7 @@ use super::{Asked, until_done};
 use crate::args::sync::SyncArgs;
 use crate::args::{Cli, Command};
 use crate::commands::Context;
-use crate::commands::retry::{Retry, tell_how};
+use crate::commands::retry::{Deed, Retry, tell_how};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::files::{Expected, OutputDir, Sync, SyncRequest, roots};
 use crate::ssh::Place;
@@ -74,7 +74,7 @@ pub(crate) fn run(mut args: SyncArgs, context: &Context) -> Outcome<u8> {
     };
     let mut retry = Retry::new(args.retry);
     let done = until_done(&asked, &mut job, &mut retry, context);
-    tell_how(done, "synchronized", retry.has_begun(), context)
+    tell_how(done, Deed::Synchronizes, retry.has_begun(), context)
 }
 
 /// One file where a directory has to be.

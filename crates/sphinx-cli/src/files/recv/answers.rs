@@ -9,6 +9,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::Ledger;
 use crate::failure::{Outcome, protocol};
+use crate::files::Work;
 use crate::files::chunks::{Chunks, SIZE_MIN};
 use crate::files::descent::open_directory;
 use crate::files::holes::has_holes;
@@ -37,6 +38,8 @@ pub(super) struct Answers {
     answers: Vec<Reply>,
     /// What may stay as it is, where a tree is synchronized: of so many offers as there may be ahead.
     there: VecDeque<There>,
+    /// Bytes of files read for answers that nobody has counted yet.
+    read: u64,
 }
 
 /// A file like one that was offered.
@@ -59,6 +62,7 @@ impl Answers {
             directory: None,
             answers: Vec::new(),
             there: VecDeque::new(),
+            read: 0,
         }
     }
 
@@ -67,6 +71,8 @@ impl Answers {
         self.offers += 1;
         let offered = self.series.next(offer)?;
         let answer = self.look(&offered)?;
+        let read = std::mem::take(&mut self.read);
+        ledger.add_work(Work { read, reused: 0 });
         // Lists of chunks are long.
         let is_long = matches!(answer, Some(Reply::Chunks { .. }));
         match (self.answers.last_mut(), answer) {
@@ -171,7 +177,7 @@ impl Answers {
 
     /// What there is of a file that is to be synchronized.
     fn look_at_version(
-        &self,
+        &mut self,
         wanted: &Offered,
         sync: &Sync,
         directory: &OwnedFd,
@@ -186,7 +192,9 @@ impl Answers {
             if sync.asked.checksum {
                 let mut hasher = blake3::Hasher::new();
                 // One that cannot be read is replaced.
-                hasher.update_reader(open_version(directory, name)?).ok()?;
+                let hashed = hasher.update_reader(open_version(directory, name)?);
+                self.read += wanted.size;
+                hashed.ok()?;
                 let digest = hasher.finalize().into();
                 return Some(Reply::Digest { offer, digest });
             }
@@ -207,7 +215,9 @@ impl Answers {
             return None;
         }
         let file = open_version(directory, name)?;
-        let chunks = Chunks::of(&file, size(&stat)).ok()??;
+        let chunks = Chunks::of(&file, size(&stat));
+        self.read += size(&stat);
+        let chunks = chunks.ok()??;
         Some(Reply::Chunks { offer, chunks })
     }
 

@@ -129,8 +129,7 @@ impl<O: Outgoing> Sender<'_, O> {
         let mut digest = ContentDigest::default();
         let mut size = 0;
         let ended = loop {
-            self.hear()?;
-            if self.unwanted {
+            if self.hear() {
                 break Ended::Unwanted;
             }
             let read = match input.read(&mut self.buffer) {

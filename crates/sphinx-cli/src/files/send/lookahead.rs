@@ -171,7 +171,7 @@ impl<'a> Lookahead<'a> {
 
 /// What a file is called, if a part of it would be worth keeping. One that has changed a moment ago may change once
 /// more without getting another time of change: system clocks tick every few milliseconds.
-pub(super) fn source(key: &SourceKey, stat: &Stat) -> Option<SourceId> {
+pub(in crate::files) fn source(key: &SourceKey, stat: &Stat) -> Option<SourceId> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let changed = u64::try_from(stat.st_ctime).unwrap_or(0);
     let nanoseconds = u32::try_from(stat.st_ctime_nsec).unwrap_or(0);

@@ -89,8 +89,7 @@ impl<O: Outgoing> Sender<'_, O> {
         let mut digest = ContentDigest::default();
         let mut at = 0;
         while at < size {
-            self.hear()?;
-            if self.unwanted {
+            if self.hear() {
                 return Ok(Ended::Unwanted);
             }
             let mut piece_max = PIECE_BYTES_MAX;
@@ -205,8 +204,7 @@ impl<O: Outgoing> Sender<'_, O> {
         self.pass_on()?;
         let reused = opened.size - at;
         while at < opened.size {
-            self.hear()?;
-            if self.unwanted {
+            if self.hear() {
                 return Ok(Ended::Unwanted);
             }
             let wanted = (opened.size - at).min(READ_BYTES as u64) as usize;

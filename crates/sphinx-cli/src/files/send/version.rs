@@ -20,8 +20,7 @@ use crate::files::wire::{Entry, Piece, put_entry, put_piece};
 impl<O: Outgoing> Sender<'_, O> {
     /// A file of which the receiver does not have all, by size and time at least.
     pub(super) fn version(&mut self, sync: &Sync, mut opened: OpenFile<'_>) -> Outcome<Ended> {
-        self.hear()?;
-        if self.unwanted {
+        if self.hear() {
             return Ok(Ended::Unwanted);
         }
         if sync.asked.dry_run {
@@ -59,9 +58,8 @@ impl<O: Outgoing> Sender<'_, O> {
             }
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        self.totals.entries += 1;
+        self.count(false);
         self.totals.bytes = self.totals.bytes.saturating_add(size);
-        self.unwanted = false;
         self.work.reused += size;
         self.likeness.has_come(stat, path);
         self.progress.add_file();
@@ -106,8 +104,7 @@ impl<O: Outgoing> Sender<'_, O> {
             Err(error) => return Ok(self.unreadable(opened.name, error)),
         };
         for chunk in cut(input, there.mean_log2) {
-            self.hear()?;
-            if self.unwanted {
+            if self.hear() {
                 return Ok(Ended::Unwanted);
             }
             let data = match chunk {

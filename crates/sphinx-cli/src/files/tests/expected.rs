@@ -49,3 +49,34 @@ fn no_directory_comes_where_a_file_was_asked_for() {
     assert_eq!((counts.files, counts.skipped), (1, 0));
     assert_eq!(fs::read(to.join("a/f")).unwrap(), b"f");
 }
+
+/// A copy has one command, and no other end that somebody would have to start again.
+#[test]
+fn whose_directory_was_removed_runs_the_same_command_again() {
+    let Dirs { _root, from, to } = dirs();
+    let a = write(from.join("a"), b"a");
+    let expected = Expected {
+        names: BTreeSet::from([b"a".to_vec()]),
+        directories: false,
+    };
+    let output = OutputDir::open(&to, REPLACE).expect("an output directory");
+    fs::remove_dir(&to).unwrap();
+    let failure = receive_tree(
+        Arrived {
+            bytes: &written(&[&a]),
+            piece: 1000,
+        },
+        &Destination::Directory(output.expecting(expected)),
+        &|_| Ok(()),
+        &mut |_| Ok(()),
+        &Progress::default(),
+        &quiet(),
+    )
+    .expect_err("nothing can be written there");
+    assert_eq!(failure.kind, ErrorKind::LocalIo);
+    assert!(
+        failure.message.ends_with("was removed meanwhile"),
+        "{failure}"
+    );
+    assert_eq!(failure.hint, "make it again, then run the same command");
+}

@@ -12,7 +12,7 @@ use crate::files::offers::{Offered, SYNC_OFFERS_MAX, Series};
 use crate::files::owners::Owner;
 use crate::files::reader::Reader;
 use crate::files::replies::Replies;
-use crate::files::wire::{Reply, put_reply};
+use crate::files::wire::{Change, Reply, put_reply};
 use crate::files::xattrs::Xattrs;
 use crate::files::{Sync, SyncRequest};
 
@@ -485,7 +485,7 @@ fn a_file_that_changes_after_it_was_offered_is_sent() {
         path: from.join("b"),
         writes: 0,
     };
-    let replies = Replies::listen(near.clone(), quiet()).unwrap();
+    let replies = Replies::listen(near.clone(), quiet(), true).unwrap();
     let (key, progress) = (SourceKey::of(1), Progress::default());
     send_tree(
         &mut out,
@@ -530,5 +530,66 @@ impl<O: Outgoing> Outgoing for Changing<O> {
     }
     fn wait_delivered(&mut self) -> Outcome<()> {
         self.out.wait_delivered()
+    }
+}
+
+#[test]
+fn what_is_read_for_an_answer_counts() {
+    let Dirs { to, .. } = &dirs();
+    let contents = vec![5; 200_000];
+    write(to.join("f"), &contents);
+    let offered = Offered {
+        path: b"f".to_vec(),
+        size: contents.len() as u64,
+        attributes: ATTRIBUTES,
+        source: None,
+    };
+    let offer = Entry::Offer(Series::default().offer(&offered));
+    let bytes = records(&[offer, Entry::Ask], &[], &[end(1, 0)]);
+    for (checksum, whole, read) in [
+        (true, false, 200_000),
+        (false, false, 200_000),
+        (false, true, 0),
+    ] {
+        let asked = SyncRequest {
+            contents: true,
+            checksum,
+            whole,
+            ..SyncRequest::default()
+        };
+        let received = receive_into(to, asked, &bytes).unwrap();
+        assert_eq!((received.work.read, received.work.reused), (read, 0));
+    }
+}
+
+#[test]
+fn what_only_synchronizing_says_is_heard_nowhere_else() {
+    let chunks = Chunks {
+        mean_log2: 16,
+        list: Vec::new(),
+    };
+    let digest = [0; 32];
+    for reply in [
+        Reply::Chunks { offer: 1, chunks },
+        Reply::Digest { offer: 1, digest },
+        Reply::Changed {
+            change: Change::Deleted,
+            path: b"f".to_vec(),
+        },
+    ] {
+        for is_sync in [false, true] {
+            let (near, far) = pair();
+            let replies = Replies::listen(near, quiet(), is_sync).unwrap();
+            replies.expect_answers(1);
+            let mut out = far.open_uni().unwrap();
+            let mut bytes = Vec::new();
+            put_reply(&mut bytes, &reply);
+            put_reply(&mut bytes, &Reply::Done(Counts::default()));
+            out.write_all(&bytes).unwrap();
+            out.finish().unwrap();
+            let said = replies.wait();
+            let refused = said.err().map(|failure| failure.kind);
+            assert_eq!(refused, (!is_sync).then_some(ErrorKind::Protocol));
+        }
     }
 }

@@ -12,6 +12,12 @@ use crate::common::{Ended, Running, Scratch, command};
 
 /// An sshd in a namespace of its own that drops packets; `None`, with the reason on standard error, where none can be had.
 fn sshd(drop: &str) -> Option<Sshd> {
+    let chain = "add chain inet t in { type filter hook input priority 0; }";
+    sshd_with(&format!("{chain}; add rule inet t in {drop} drop"))
+}
+
+/// The same with rules of a table `inet t`.
+fn sshd_with(rules: &str) -> Option<Sshd> {
     let skipped = |why: &str| {
         eprintln!("skipped: {why}");
         None
@@ -19,10 +25,7 @@ fn sshd(drop: &str) -> Option<Sshd> {
     if !rustix::process::geteuid().is_root() {
         return skipped("network namespaces with an sshd inside need root");
     }
-    let rules = format!(
-        "ip link set lo up && nft 'add table inet t; add chain inet t in {{ type filter hook input priority 0; }}; \
-         add rule inet t in {drop} drop' && exec \"$@\""
-    );
+    let rules = format!("ip link set lo up && nft 'add table inet t; {rules}' && exec \"$@\"");
     let within = |program: &std::path::Path| {
         let mut command = Command::new("unshare");
         command.args(["-n", "sh", "-c", &rules, "sh"]).arg(program);
@@ -228,5 +231,31 @@ fn one_end_that_can_be_reached_is_enough() {
             assert_eq!(done.done()["carrier"], "udp", "{drop}");
         }
         scratch.assert_same("movie", "back");
+    }
+}
+
+/// Behind a NAT nothing is heard of that does not answer, and what leaves does so from another port.
+#[test]
+fn either_end_may_be_behind_a_nat() {
+    let options = ["--connect-timeout", "20s", "--udp-port", "20000-20009"];
+    // The end that was started listens on the first free port, the other one on the last.
+    for own in ["20000-20004", "20005-20009"] {
+        let rules = format!(
+            "add chain inet t in {{ type filter hook input priority 0; }}; \
+             add rule inet t in udp dport {own} ct state new drop; \
+             add chain inet t out {{ type nat hook postrouting priority 100; }}; \
+             add rule inet t out udp sport {own} masquerade to :31000-31999"
+        );
+        let Some(sshd) = sshd_with(&rules) else {
+            return;
+        };
+        let scratch = Scratch::new();
+        scratch.file("tree/movie", 5_000_000);
+        for (from, to) in both_ways(&scratch, "tree") {
+            let arguments = [&["sync"], &options[..], &[&from, &to]].concat();
+            let done = run(&scratch, &sshd, &arguments).expect(0);
+            assert_eq!(done.done()["carrier"], "udp", "{own}");
+        }
+        scratch.assert_same("tree/movie", "synced-back/movie");
     }
 }

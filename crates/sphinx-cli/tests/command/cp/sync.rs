@@ -394,6 +394,25 @@ fn what_cannot_have_been_meant_is_said() {
     }
 }
 
+/// Bytes of files that this end has read in the run that came to its end, beyond what it had to: what the other end had
+/// already, verified, of the file that was gone on with.
+fn read_again(ended: &Ended, sends: bool) -> u64 {
+    let number = |event: &serde_json::Value, name: &str| event[name].as_u64().expect("a number");
+    let files = ended.events.iter().filter(|event| {
+        event["event"] == "file" && (event["state"] == "sent" || event["state"] == "resumed")
+    });
+    let had_to = files.map(|file| {
+        let (bytes, reused) = (number(file, "bytes"), number(file, "reused"));
+        match file["path"].as_str().expect("a path") {
+            "film" => bytes - reused,
+            // Cut into chunks, and at the receiving end what was there before as well, which is as large at most.
+            _ if sends => bytes,
+            _ => bytes + 300_000,
+        }
+    });
+    number(ended.done(), "bytes_read").saturating_sub(had_to.sum())
+}
+
 /// `make kills`: 50 times one end or the other is killed at a random moment, and each time the same command goes on.
 #[test]
 #[ignore = "minutes: make kills"]
@@ -405,6 +424,7 @@ fn fifty_random_kills_of_either_end() {
     let Some(sshd) = Sshd::start() else { return };
     let mut random = Random(number("SPHINX_KILLS_SEED", 1));
     let (mut here, mut elsewhere, mut too_late) = (0, 0, 0);
+    let mut verified = 0;
     for round in 0.. {
         let scratch = Scratch::new();
         grow(&scratch.path("src"), &mut random, 3);
@@ -445,8 +465,13 @@ fn fifty_random_kills_of_either_end() {
             ssh.into_iter().for_each(Process::wait);
             sshd.wait_until_alone();
         }
-        sync(&scratch, &sshd, &arguments).expect(0);
+        let ended = sync(&scratch, &sshd, &arguments).expect(0);
         sshd.wait_until_alone();
+        let reused = (ended.events.iter())
+            .find(|event| event["event"] == "file" && event["path"] == "film")
+            .and_then(|film| film["reused"].as_u64());
+        verified += reused.expect("the film is told");
+        assert_eq!(read_again(&ended, round % 2 == 0), 0, "round {round}");
         assert_eq!(
             left_for_rsync(&scratch, &[], "src", "in").unwrap_or_default(),
             "",
@@ -456,7 +481,8 @@ fn fifty_random_kills_of_either_end() {
         scratch.remove();
         if here + elsewhere >= wanted {
             eprintln!(
-                "{here} kills of this end, {elsewhere} of the other, {too_late} after the end, in {} rounds",
+                "{here} kills of this end, {elsewhere} of the other, {too_late} after the end, in {} rounds; of {verified} \
+                 verified bytes none was read again",
                 round + 1
             );
             return;
