@@ -188,7 +188,11 @@ impl Net {
             while let Some(event) = end.control.poll_event() {
                 end.events.push((at, event));
             }
-            let is_known = end.control.sessions.values().any(Session::is_validated);
+            let is_known = end
+                .control
+                .sessions
+                .values()
+                .any(|session| session.is_validated());
             let failed = end.failure().is_some();
             if end.address == SERVER && !is_known && !failed {
                 assert!(end.bytes_sent <= 3 * end.bytes_received, "amplification");
