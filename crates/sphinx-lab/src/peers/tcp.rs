@@ -113,6 +113,8 @@ impl Incoming {
                 return Ok(None);
             }
             match self.stream.read(&mut self.buffer[..max]) {
+                // A sender that has nothing on its way closes at the cut-off.
+                Ok(0) if self.tally.left(monotonic_ns()).is_none() => return Ok(None),
                 Ok(0) => return Err(PeerError::Closed(self.tally.bytes())),
                 Ok(length) => {
                     self.tally.add(length as u64, monotonic_ns());
@@ -316,6 +318,20 @@ mod tests {
         let block_ms = received.block_ms.unwrap();
         assert_eq!(block_ms.count, 10);
         assert!(block_ms.mean > 0.0 && block_ms.max >= block_ms.p50);
+    }
+
+    #[test]
+    fn a_sender_that_closes_at_the_cut_off_is_cut_off() {
+        let task = PeerTask {
+            limit: Duration::from_millis(60),
+            ..task(Workload::Blocks {
+                count: 1000,
+                bytes: 100,
+                interval: Duration::from_millis(10),
+            })
+        };
+        let (received, _) = transfer(&task);
+        assert!(!received.complete);
     }
 
     #[test]
