@@ -47,7 +47,7 @@ impl Shared {
         let links = [forward, backward];
         Self {
             now: 0,
-            sessions: { scenarios.iter().map(|scenario| scenario.build().ends) }.collect(),
+            sessions: scenarios.iter().map(|one| one.build().ends).collect(),
             links: links.map(|config| Link::new(config.clone()).expect("a valid link")),
         }
     }
