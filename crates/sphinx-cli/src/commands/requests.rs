@@ -18,7 +18,7 @@ use sphinx_transport::{
     Options, Profile, RecvStream, SendStream, Server, Service, Session, Ticket, connect,
 };
 
-use crate::args::CommonArgs;
+use crate::args::{CommonArgs, engine};
 
 /// How long an end waits for the other one.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,12 +44,16 @@ pub(super) fn peer(peer: &Peer) -> u8 {
 struct EngineLine {
     #[command(flatten)]
     common: CommonArgs,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = engine::PAPER_DEFAULT, value_parser = engine::paper)]
+    paper: Option<Box<sphinx_transport::Paper>>,
 }
 
 fn options(task: &PeerTask) -> Result<Options, PeerError> {
     let line = refused("options", EngineLine::try_parse_from(&task.options))?;
     // Somebody waits for every answer.
-    Ok(line.common.options(Profile::Latency))
+    let mut options = line.common.options(Profile::Latency);
+    options.paper = line.paper.as_deref().copied();
+    Ok(options)
 }
 
 fn refused<T, E: ToString>(what: &'static str, result: Result<T, E>) -> Result<T, PeerError> {
