@@ -113,7 +113,7 @@ impl Streams {
         let mut scenario = Scenario::new((link(self.seed), link(self.seed ^ 1)));
         scenario.seed = self.seed;
         (scenario.cc, scenario.code) = (self.cc, self.code);
-        scenario.idle_timeout = 5 * SEC;
+        scenario.idle_timeout = [5 * SEC; 2];
         scenario.recv_window = self.window;
         scenario.send_window = 4 << 20;
         // It grows and shrinks, but not below what it began with.

@@ -119,6 +119,8 @@ pub struct Config {
     pub initial_rtt: Nanos,
     /// Silence after which the peer counts as lost; 15 s by default.
     pub idle_timeout: Nanos,
+    /// The peer's, as far as it has said: it is heard in time for the shorter one. Unknown by default.
+    pub peer_idle_timeout: Option<Nanos>,
     /// An end that has nothing to say says it seldom: of a client, keep-alives are 22 s apart and only every third of them is to be answered, and a
     /// server sends none, so that a session at rest costs four packets a minute (`docs/protocol.md` §8). False by default.
     pub quiet: bool,
@@ -180,6 +182,7 @@ impl Config {
             limit: None,
             initial_rtt: INITIAL_RTT,
             idle_timeout: IDLE_TIMEOUT,
+            peer_idle_timeout: None,
             quiet: false,
             readers_may_pause: false,
             recv_window: WINDOW,

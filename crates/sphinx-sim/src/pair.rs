@@ -74,8 +74,10 @@ impl<P: PacketProtection> Pair<P> {
             config.paper = scenario.paper;
             config.sc = scenario.sc;
             config.initial_rtt = rtt;
-            config.idle_timeout = scenario.idle_timeout;
-            config.quiet = scenario.quiet;
+            let end = usize::from(role == Role::Server);
+            config.idle_timeout = scenario.idle_timeout[end];
+            config.peer_idle_timeout = Some(scenario.idle_timeout[1 - end]);
+            config.quiet = scenario.quiet[end];
             config.readers_may_pause = scenario.readers_may_pause;
             config.recv_window = scenario.recv_window;
             config.recv_streams = scenario.streams_max;

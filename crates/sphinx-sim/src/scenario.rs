@@ -66,10 +66,10 @@ pub struct Scenario {
     pub send_window: u64,
     /// Streams of each kind that an end may have open at a time.
     pub streams_max: u64,
-    /// Silence after which the peer counts as lost.
-    pub idle_timeout: Nanos,
-    /// Whether sessions at rest say little.
-    pub quiet: bool,
+    /// Silence after which the peer counts as lost, at the client and at the server.
+    pub idle_timeout: [Nanos; 2],
+    /// Whether the client, and the server, say little at rest.
+    pub quiet: [bool; 2],
     /// Whether applications may leave streams unread for ever.
     pub readers_may_pause: bool,
     /// What both ends remember about the path.
@@ -125,8 +125,8 @@ impl Scenario {
             accepted: None,
             send_window: 32 << 20,
             streams_max: STREAMS_MAX,
-            idle_timeout: 15 * SEC,
-            quiet: false,
+            idle_timeout: [15 * SEC; 2],
+            quiet: [false; 2],
             readers_may_pause: false,
             memory: None,
         }

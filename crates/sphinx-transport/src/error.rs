@@ -43,7 +43,7 @@ impl ErrorKind {
     /// The kind that a close code stands for at the end that *receives* it.
     pub(crate) fn of_close_code(code: u64) -> Self {
         match code {
-            close_code::AUTHENTICATION => Self::Authentication,
+            close_code::AUTHENTICATION | close_code::NOT_PERMITTED => Self::Authentication,
             close_code::PROTOCOL => Self::Protocol,
             close_code::DONE | close_code::CANCELLED => Self::Cancelled,
             close_code::REMOTE_IO => Self::RemoteIo,
@@ -75,6 +75,8 @@ pub mod close_code {
     /// The end that closes has lost the peer, which may live all the same: its machine slept, its network was gone, or it has
     /// taken nothing for too long.
     pub const LOST: u64 = 12;
+    /// The peer is known, and may do nothing of what it came for.
+    pub const NOT_PERMITTED: u64 = 13;
 }
 
 /// What happened, in words for people ([`Display`](fmt::Display)), its kind, and what caused it
@@ -92,6 +94,7 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     stream_code: Option<u64>,
+    close_code: Option<u64>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -101,6 +104,7 @@ impl Error {
             kind,
             message: message.into(),
             stream_code: None,
+            close_code: None,
             source: None,
         }
     }
@@ -128,6 +132,11 @@ impl Error {
         self.stream_code
     }
 
+    /// What the peer has closed the session with ([`close_code`]), if that was it.
+    pub fn close_code(&self) -> Option<u64> {
+        self.close_code
+    }
+
     /// What kind of failure the operating system, or the network through it, has reported; `None` where it was neither.
     pub fn io_kind(&self) -> Option<io::ErrorKind> {
         let source = self.source.as_deref()?;
@@ -144,7 +153,10 @@ pub(crate) fn closed_by_peer(code: u64, reason: &str) -> Error {
         (ErrorKind::PeerLost, reason) => format!("the other end gave up: {reason}"),
         (_, reason) => format!("the peer gave up: {reason}"),
     };
-    Error::new(kind, message)
+    Error {
+        close_code: Some(code),
+        ..Error::new(kind, message)
+    }
 }
 
 impl fmt::Display for Error {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sphinx_transport::asynchronous::{Session, connect};
-use sphinx_transport::{Error, ErrorKind, Options, Service, Ticket};
+use sphinx_transport::{Error, ErrorKind, Options, Service, Ticket, close_code};
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -23,7 +23,7 @@ use crate::forward::{Carried, Forward, Listen};
 use crate::live::{Link, Live};
 use crate::proxy::{Credentials, Proxy};
 use crate::relay::{Broken, First, Local, relay};
-use crate::server::{ACCEPT_PAUSE, accept, bind, is_known_for_something_else};
+use crate::server::{ACCEPT_PAUSE, accept, bind};
 use crate::tun::{self, TunPlan};
 use crate::udp::Listener;
 use crate::wire::{Refusal, Request, Status, Target};
@@ -264,15 +264,14 @@ pub async fn is_known(ticket: &Ticket, options: &Options) -> bool {
     };
     let _ = asked.await;
     let closed = session.as_blocking().closed();
-    let is_known = closed.is_none_or(|error| is_known_for_something_else(&error));
+    // Who is known for something else is turned away as well, but not as a stranger.
+    let is_known = closed.is_none_or(|error| error.close_code() == Some(close_code::NOT_PERMITTED));
     close(&session, "done").await;
     is_known
 }
 
 async fn close(session: &Session, reason: &str) {
-    session
-        .close(sphinx_transport::close_code::DONE, reason)
-        .await;
+    session.close(close_code::DONE, reason).await;
 }
 
 /// Connects again, for as long as it may help.

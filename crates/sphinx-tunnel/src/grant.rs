@@ -13,10 +13,9 @@ pub struct Limits {
     pub streams: usize,
     /// Of these flows of datagrams.
     pub flows: usize,
-    /// Connections to targets that have not answered yet, all together.
+    /// Connections to targets that have not answered yet, all together. Half of them may be to one target: more are refused, so that one that
+    /// never answers holds up only itself.
     pub pending: usize,
-    /// Connections to one target that has not answered yet: more are refused, so that one that never does holds up only itself.
-    pub pending_per_target: usize,
     /// Bytes a second, each way; `None`: as many as there is room for.
     pub rate: Option<u64>,
     /// Bytes that its session may hold here in each direction; `None`: its share of what all may.
@@ -28,8 +27,7 @@ impl Default for Limits {
         Self {
             streams: 4096,
             flows: 4096,
-            pending: 1024,
-            pending_per_target: 256,
+            pending: 2048,
             rate: None,
             memory: None,
         }

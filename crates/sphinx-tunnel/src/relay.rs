@@ -270,13 +270,20 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
                 Poll::Ready(0) => return Poll::Ready(Ok(())),
                 Poll::Ready(bytes) => unflushed += bytes,
                 Poll::Pending => {
+                    let mut is_flushed = true;
                     if (1..=message).contains(&unflushed) {
-                        // Room for what is to leave may have to be waited for; then it leaves without this.
-                        if let Poll::Ready(Err(error)) = Pin::new(&mut *to).poll_flush(cx) {
-                            return Poll::Ready(Err(CopyError::Write(error)));
+                        // Standard output is still writing then, and keeps what ends no line: it has to be told again.
+                        match Pin::new(&mut *to).poll_flush(cx) {
+                            Poll::Ready(Ok(())) => {}
+                            Poll::Ready(Err(error)) => {
+                                return Poll::Ready(Err(CopyError::Write(error)));
+                            }
+                            Poll::Pending => is_flushed = false,
                         }
                     }
-                    unflushed = 0;
+                    if is_flushed {
+                        unflushed = 0;
+                    }
                     return gone(to, cx).map(|error| Err(CopyError::Write(error)));
                 }
             }

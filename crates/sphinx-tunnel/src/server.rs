@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sphinx_transport::asynchronous::{SendStream, Session};
-use sphinx_transport::{Error, close_code};
+use sphinx_transport::close_code;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -99,22 +99,13 @@ impl Server {
             target: what.to_owned(),
             rule: dial::NO_RULE,
         });
-        let why = refusal(what);
-        session.close(close_code::AUTHENTICATION, &why).await;
+        let why = format!("{what}: {}", dial::NO_RULE);
+        session.close(close_code::NOT_PERMITTED, &why).await;
     }
 }
 
 /// What a client wants that may do nothing of what is here.
 const TUNNEL: &str = "tunnel";
-
-fn refusal(what: &str) -> String {
-    format!("{what}: {}", dial::NO_RULE)
-}
-
-/// Whether this is why a client was refused that the server knows.
-pub(crate) fn is_known_for_something_else(error: &Error) -> bool {
-    error.to_string().contains(&refusal(TUNNEL))
-}
 
 impl Client {
     async fn serve(self: Arc<Self>, live: Live, asked: Asked) {
@@ -314,7 +305,7 @@ impl Client {
         };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = pending.entry(target.clone()).or_default();
-        if *waiting >= limits.pending_per_target {
+        if *waiting >= limits.pending.div_ceil(2) {
             let message = format!("{target}: {waiting} connections wait for an answer already");
             return Err(Refusal::new(Status::Limit, message));
         }

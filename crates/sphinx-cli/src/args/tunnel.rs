@@ -131,7 +131,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) flows_per_client: u32,
     /// Connections of a client that may wait for their targets at a time
-    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "2048", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pending_per_client: u32,
     /// Most that goes to a client and comes from it, each way [default: as much as there is room for]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
@@ -309,7 +309,6 @@ impl ServerArgs {
             pending: self.pending_per_client as usize,
             rate: self.rate_per_client.map(|bits| bits / 8),
             memory: self.memory_per_client,
-            ..Limits::default()
         }
     }
 

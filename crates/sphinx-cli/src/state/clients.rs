@@ -112,7 +112,6 @@ impl Rights {
             flows: own.flows.unwrap_or(defaults.flows),
             pending: own.pending.unwrap_or(defaults.pending),
             memory: own.memory.or(defaults.memory),
-            ..defaults
         };
         Grant::new(name, self.permit.clone(), limits).with_address(self.address)
     }

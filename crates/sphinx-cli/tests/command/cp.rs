@@ -2,7 +2,7 @@
 
 mod blocked;
 mod crash;
-mod server;
+pub(crate) mod server;
 mod sync;
 
 use std::ffi::OsStr;

@@ -151,6 +151,13 @@ fn who_is_revoked_is_cut_off_and_the_others_notice_nothing() {
     let (_other, mut others) = tunnel(&scratch, "b", &target);
     says_back(&mut stream);
     says_back(&mut others);
+    // In the middle of a transfer.
+    let mut sending = stream.try_clone().expect("a socket");
+    let sender = thread::spawn(move || while sending.write_all(&[0; 4096]).is_ok() {});
+    let reader = thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(1..) = stream.read(&mut bytes) {}
+    });
     admin(&scratch, &["revoke", "laptop"]).expect(0);
     let ended = cut.end().expect(4);
     assert!(
@@ -158,6 +165,8 @@ fn who_is_revoked_is_cut_off_and_the_others_notice_nothing() {
             .to_string()
             .contains("revoked")
     );
+    sender.join().expect("it ends");
+    reader.join().expect("it ends");
     says_back(&mut others);
     let again = ["tunnel", "office", "--json", "-D", "127.0.0.1:0"];
     user(&scratch, "a", &again).end().expect(4);
@@ -419,5 +428,15 @@ fn units_are_right() {
             .expect("it runs");
         let said = String::from_utf8_lossy(&verified.stderr);
         assert!(verified.status.success() && !said.contains(unit), "{said}");
+        if scope == "--system" {
+            // What systemd calls safe ends at 2.
+            let judged = Command::new("systemd-analyze")
+                .args(["security", "--offline=true", "--threshold=20"])
+                .arg(&here)
+                .output()
+                .expect("it runs");
+            let said = String::from_utf8_lossy(&judged.stdout);
+            assert!(judged.status.success(), "{said}");
+        }
     }
 }

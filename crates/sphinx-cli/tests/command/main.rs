@@ -49,6 +49,8 @@ mod tickets;
 mod tunnel;
 #[cfg(all(feature = "lab", feature = "tunnel"))]
 mod tunnel_ip;
+#[cfg(all(feature = "lab", feature = "tunnel"))]
+mod tunnel_programs;
 mod usage;
 mod values;
 mod workers;

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::{Ended, PATIENCE, Running, Scratch};
+use crate::cp::server::Sshd;
 
 const BASE: [&str; 7] = [
     "server",
@@ -277,6 +278,76 @@ fn standard_input_and_output_are_a_connection() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(output.stdout == data);
+}
+
+/// Programs talk through it in messages that end no line, and wait for answers.
+#[test]
+fn what_is_said_through_standard_output_leaves_at_once() {
+    let scratch = Scratch::new();
+    let _server = server(&scratch, "tunnel");
+    let target = serve(|mut stream| {
+        let mut byte = [0];
+        while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+    });
+    let mut child = crate::common::command(
+        &scratch.path(""),
+        &["tunnel", "--ticket-file", "t", "-W", &target.to_string()],
+    )
+    .stdin(Stdio::piped())
+    .stdout(Stdio::piped())
+    .spawn()
+    .expect("the binary");
+    let mut input = child.stdin.take().expect("it is piped");
+    let mut output = child.stdout.take().expect("it is piped");
+    let (sender, answers) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let mut byte = [0];
+        while output.read_exact(&mut byte).is_ok() && sender.send(byte[0]).is_ok() {}
+    });
+    for byte in 100..150 {
+        input.write_all(&[byte]).expect("it is read");
+        assert_eq!(answers.recv_timeout(PATIENCE), Ok(byte));
+    }
+    drop(input);
+    assert!(child.wait().expect("its end").success());
+}
+
+#[test]
+fn ssh_and_scp_go_through_it() {
+    let Some(sshd) = Sshd::start() else { return };
+    let scratch = Scratch::new();
+    let _server = server(&scratch, "tunnel");
+    scratch.file("a", 2_000_000);
+    let proxy = format!(
+        "ProxyCommand={} tunnel --ticket-file {} --quiet -W %h:%p",
+        env!("CARGO_BIN_EXE_sphx"),
+        scratch.path("t").display(),
+    );
+    let ssh = sshd.ssh();
+    let options: Vec<&str> = ssh.split(' ').skip(1).chain(["-o", &proxy]).collect();
+    let run = |program: &str, arguments: &[&str]| {
+        let ended = Command::new(program)
+            .args(&options)
+            .args(arguments)
+            .output();
+        let ended = ended.expect("it starts");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(ended.status.success(), "{program} {arguments:?}: {said}");
+        ended.stdout
+    };
+    assert_eq!(run("ssh", &["127.0.0.1", "echo hello"]), b"hello\n");
+    let at = |name: &str| scratch.path(name).display().to_string();
+    // By scp's own protocol: this sshd has no sftp.
+    run(
+        "scp",
+        &["-O", &at("a"), &format!("127.0.0.1:{}", at("there"))],
+    );
+    run(
+        "scp",
+        &["-O", &format!("127.0.0.1:{}", at("there")), &at("back")],
+    );
+    scratch.assert_same("a", "there");
+    scratch.assert_same("a", "back");
 }
 
 #[test]
@@ -597,7 +668,8 @@ fn a_target_that_never_answers_holds_up_nobody() {
         eprintln!("skipped: connections do not wait here");
         return;
     }
-    let mut server = server(&scratch, "tunnel");
+    let few = ["--permit", "tunnel", "--pending-per-client", "500"];
+    let mut server = server_with(&scratch, &few);
     let target = serve(echo_afterwards);
     let forwards = [format!("0:{at}"), format!("0:{target}")];
     let (_tunnel, bound) = tunnel(&scratch, &["-L", &forwards[0], "-L", &forwards[1]]);
@@ -608,6 +680,12 @@ fn a_target_that_never_answers_holds_up_nobody() {
     assert!(ends_by_reset(
         waiting.into_iter().next_back().expect("the last one")
     ));
+    // Nor do thousands that come and go.
+    for _ in 0..4700 {
+        // Some are reset at once.
+        drop(TcpStream::connect(&bound[0]));
+    }
+    assert_eq!(exchange(connect(&bound[1]), b"hello"), b"hello");
     drop(fills);
 }
 

@@ -58,6 +58,7 @@ fn between_as(scratch: &Scratch, link: &[&str], server: &str, left: &str) {
     let left = format!(
         "set -e; SPHX={binary}; TOOLS='python3 tun.py'; ip link set lo up; \
          up() {{ while ! grep -q '\"tun\"' $1; do kill -0 $2; sleep 0.02; done; }}; \
+         has() {{ command -v $1 >/dev/null 2>&1 && return; echo \"skipped: there is no $1\" >&2; return 1; }}; \
          not() {{ if \"$@\"; then echo is so: $* >&2; exit 1; fi; }}; {left}"
     );
     let mut arguments = vec!["lab", "link", "--quiet", "--left", &left, "--right", &right];
@@ -84,6 +85,7 @@ fn both_families_cross_a_link_that_loses_and_nothing_stays() {
         $SPHX tunnel --ticket-file t --json -v --tun vpn --address 10.9.0.2/24 --address fd09::2/64 \
           --route 0.0.0.0/0 ::/0 --exclude 192.0.2.0/24 > events & one=$!; up events $one; \
         $TOOLS ping 10.9.0.1 5; $TOOLS ping fd09::1 5; \
+        if has ping; then ping -c 3 -i 0.3 10.9.0.1 >&2; fi; if has traceroute; then traceroute -n 10.9.0.1 | grep -q '^ *1  10.9.0.1'; fi; \
         curl -sSf --max-time 60 http://10.9.0.1:8080/page > down; \
         curl -sSf --max-time 60 'http://[fd09::1]:8080/page' > down6; \
         curl -sSf --max-time 60 -T sent http://10.9.0.1:8080/put; \

@@ -589,6 +589,8 @@ impl Path {
     /// UDP payload of a path MTU probe that is due.
     pub(crate) fn poll_mtu_probe(&mut self, now: Time) -> Option<u16> {
         if self.rests_from.is_some_and(|from| now > from) {
+            // What is due waits until the path is used again; as long as it does not, nobody is woken for it.
+            self.address.mtu.put_off(now);
             return None;
         }
         let rtt = self.address.rtt.smoothed();

@@ -132,6 +132,11 @@ impl PathMtu {
         Some(size)
     }
 
+    /// Nothing is to be sent before `at`.
+    pub(crate) fn put_off(&mut self, at: Time) {
+        self.next_copy = self.next_copy.max(at);
+    }
+
     fn search_from(&mut self, at: Time) {
         self.copies_sent = 0;
         self.failed = None;

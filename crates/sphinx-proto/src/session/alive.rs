@@ -6,6 +6,8 @@ use crate::{Nanos, Time};
 
 /// Longest silence of an idle end.
 const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
+/// A peer's idle timeout below this is not reckoned with.
+const PEER_IDLE_TIMEOUT_MIN: Nanos = 1_000 * MS;
 /// Longest silence of the client of a quiet session. Many NATs forget what has not been used for 30 s.
 const QUIET_KEEP_ALIVE_MAX: Nanos = 22_000 * MS;
 /// After how many such silences it wants to hear something itself.
@@ -14,11 +16,18 @@ const QUIET_UNANSWERED: u64 = 3;
 impl Session {
     /// Longest silence of an idle end of a session that is not quiet.
     pub(super) fn keep_alive(&self) -> Nanos {
-        (self.config.idle_timeout / 4).clamp(MS, KEEP_ALIVE_MAX)
+        (self.shorter_idle_timeout() / 4).clamp(MS, KEEP_ALIVE_MAX)
     }
 
     fn quiet_keep_alive(&self) -> Nanos {
-        (self.config.idle_timeout / 3).clamp(MS, QUIET_KEEP_ALIVE_MAX)
+        (self.shorter_idle_timeout() / 3).clamp(MS, QUIET_KEEP_ALIVE_MAX)
+    }
+
+    /// Of both ends, which so reckon with the same silence. A peer cannot have packets for nothing by saying that it has no patience.
+    fn shorter_idle_timeout(&self) -> Nanos {
+        let own = self.config.idle_timeout;
+        let theirs = self.config.peer_idle_timeout.unwrap_or(own);
+        own.min(theirs.max(PEER_IDLE_TIMEOUT_MIN))
     }
 
     /// After what silence on a path this end is to be heard of; `None`: the other one sees to it.

@@ -46,7 +46,7 @@ fn both_close_at_once() {
 #[test]
 fn a_dead_peer_is_lost_after_the_idle_timeout() {
     let mut scenario = Scenario::new(link(100, 20, bernoulli(0.05), 2)).both_ways(50_000_000);
-    scenario.idle_timeout = 5 * SEC;
+    scenario.idle_timeout = [5 * SEC; 2];
     let mut pair = scenario.build();
     pair.run_until(500 * MS, |_| false);
     pair.cut[1] = true;

@@ -17,8 +17,8 @@ const SILENCE: Nanos = 22 * SEC;
 
 fn quiet(rtt_ms: u64, seed: u64) -> Scenario {
     Scenario {
-        idle_timeout: IDLE_TIMEOUT,
-        quiet: true,
+        idle_timeout: [IDLE_TIMEOUT; 2],
+        quiet: [true; 2],
         ..Scenario::new(link(100, rtt_ms, bernoulli(0.0), seed))
     }
 }
@@ -76,6 +76,17 @@ fn four_packets_a_minute() {
     }
 }
 
+/// Packets of keep-alives are packets all the same: after some hundreds of them nothing else begins.
+#[test]
+fn a_night_is_like_a_minute() {
+    let mut pair = quiet(20, 10).build();
+    pair.run_until(8 * 60 * MINUTE, |_| false);
+    must_live(&pair, "a night");
+    let packets: u64 = sent(&pair).iter().sum();
+    assert!(packets <= 8 * 60 * 4 + 20, "{packets}");
+    must_carry(&mut pair, 3 * SEC, "in the morning");
+}
+
 #[test]
 fn half_of_them_may_be_lost() {
     for seed in 0..20 {
@@ -103,6 +114,58 @@ fn a_blackout_of_a_minute_is_survived_whenever_it_begins() {
         let what = format!("a blackout from {begins} s on");
         must_live(&pair, &what);
         must_carry(&mut pair, 2 * SEC, &what);
+    }
+}
+
+/// The other end need not know: one that is not quiet asks every three seconds, and is answered once each time.
+#[test]
+fn one_end_alone_may_be_quiet() {
+    let timeouts = [15 * SEC, IDLE_TIMEOUT];
+    for (quiet_end, timeout) in [
+        (0, timeouts[0]),
+        (0, timeouts[1]),
+        (1, timeouts[0]),
+        (1, timeouts[1]),
+    ] {
+        let mut scenario = quiet(20, 8).bulk(10_000);
+        scenario.quiet = [quiet_end == 0, quiet_end == 1];
+        scenario.idle_timeout[1 - quiet_end] = timeout;
+        let what = format!("end {quiet_end} is quiet, the other one waits for {timeout} ns");
+        let mut pair = scenario.build();
+        pair.run_until(MINUTE, |_| false);
+        let before = sent(&pair);
+        pair.run_until(11 * MINUTE, |_| false);
+        must_live(&pair, &what);
+        let packets = [0, 1].map(|end| sent(&pair)[end] - before[end]);
+        let [own, other] = [packets[quiet_end], packets[1 - quiet_end]];
+        assert!(own <= 300 && other <= 300, "{what}: {own}, {other}");
+        must_carry(&mut pair, 3 * SEC, &what);
+        // Both notice that the other one is dead.
+        for dead in [0, 1] {
+            let mut pair = scenario.build();
+            pair.run_until(MINUTE, |_| false);
+            pair.cut[dead] = true;
+            pair.run_until(5 * MINUTE, |_| false);
+            let events = &pair.ends[1 - dead].events;
+            let is_lost = matches!(events[..], [(_, EndReason::PeerLost)]);
+            assert!(is_lost, "{what}; {dead} is dead: {events:?}");
+        }
+    }
+}
+
+/// However little patience the other end has, it is heard of in time.
+#[test]
+fn the_shorter_idle_timeout_counts_for_both() {
+    for short in [1, 5, 15, 40] {
+        for end in [0, 1] {
+            let mut scenario = quiet(20, 9).bulk(10_000);
+            scenario.idle_timeout[end] = short * SEC;
+            let mut pair = scenario.build();
+            let what = format!("end {end} waits for {short} s");
+            pair.run_until(5 * MINUTE, |_| false);
+            must_live(&pair, &what);
+            must_carry(&mut pair, 3 * SEC, &what);
+        }
     }
 }
 

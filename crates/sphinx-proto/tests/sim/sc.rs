@@ -143,7 +143,7 @@ fn random_pair(seed: u64) -> Pair {
     let mut scenario = Scenario::new(way(&mut rng));
     scenario.seed = seed;
     scenario.sc = Some(rng.pick(&SCHEMES));
-    scenario.idle_timeout = 30 * SEC;
+    scenario.idle_timeout = [30 * SEC; 2];
     scenario.recv_window = rng.pick(&[16 << 10, 40_000, 64 << 10, 512 << 10]);
     scenario.client.job_delay_max = rng.pick(&[0, 0, 3 * MS]);
     scenario.server.packet_delay_max = rng.pick(&[0, 0, MS]);

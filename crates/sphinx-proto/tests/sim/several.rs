@@ -163,7 +163,7 @@ pub(crate) fn random_paths(seed: u64) -> (Scenario, Nanos) {
     };
     let mut scenario = Scenario::new(way(&mut rng));
     scenario.seed = seed;
-    scenario.idle_timeout = 30 * SEC;
+    scenario.idle_timeout = [30 * SEC; 2];
     scenario.recv_window = rng.pick(&[512 << 10, 2 << 20, 32 << 20]);
     for _ in 0..rng.within(1, 4) {
         let at = rng.pick(&[0, 0, 100 * MS, SEC]);

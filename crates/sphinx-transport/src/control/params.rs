@@ -161,6 +161,11 @@ impl Params {
         self.service == service || self.services.has(service)
     }
 
+    /// After what silence this end gives the session up, if it says so, nanoseconds.
+    pub(crate) fn idle_timeout(&self) -> Option<u64> {
+        Some(self.idle_timeout_ms?.saturating_mul(1_000_000))
+    }
+
     /// The message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         fn put(out: &mut Vec<u8>, id: u64, value: u64) {

@@ -171,6 +171,7 @@ impl<Io: PacketIo> Engine<Io> {
         config.peer_window = peer.receive_window;
         config.peer_credit = peer.receive_credit;
         config.peer_datagram_max = peer.max_udp_payload;
+        config.peer_idle_timeout = peer.idle_timeout();
         config.paths_max = match config.paper {
             // The paper's mode knows one path.
             Some(_) => 1,

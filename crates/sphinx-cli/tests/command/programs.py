@@ -1,0 +1,79 @@
+"""What the tests of programs through tunnels need and not every machine has.
+
+usage: programs.py dns PORT            answers every question with 192.0.2.7
+       programs.py ask HOST PORT       asks such a server
+       programs.py socks PORT PROXY TO datagrams at PORT go through the SOCKS5 proxy at port PROXY to port TO of the other end's loopback
+       programs.py paced BYTES COUNT   so many pieces, one every 4 ms
+"""
+
+import socket
+import struct
+import sys
+import time
+
+LOCAL = "127.0.0.1"
+QUESTION = b"\1a\7example\0\0\1\0\1"
+
+
+def bound(port):
+    taker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    taker.bind((LOCAL, port))
+    return taker
+
+
+def dns(port):
+    taker = bound(port)
+    while True:
+        asked, of = taker.recvfrom(2000)
+        end = asked.index(0, 12) + 5
+        head = asked[:2] + struct.pack("!HHHHH", 0x8580, 1, 1, 0, 0)
+        taker.sendto(head + asked[12:end] + struct.pack("!HHHIH", 0xC00C, 1, 1, 60, 4) + bytes([192, 0, 2, 7]), of)
+
+
+def ask(host, port):
+    asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    asker.settimeout(0.5)
+    for number in range(60):
+        asker.sendto(struct.pack("!HHHHHH", number, 0x100, 1, 0, 0, 0) + QUESTION, (host, port))
+        try:
+            answer = asker.recv(2000)
+        except OSError:
+            continue
+        return int(answer[-4:] != bytes([192, 0, 2, 7]))
+    return 1
+
+
+def socks(port, proxy, to):
+    taker = bound(port)
+    control = socket.create_connection((LOCAL, proxy))
+    control.sendall(b"\5\1\0")
+    assert control.recv(2, socket.MSG_WAITALL) == b"\5\0"
+    control.sendall(b"\5\3\0\1" + bytes(6))
+    answer = control.recv(10, socket.MSG_WAITALL)
+    assert answer[:4] == b"\5\0\0\1"
+    inner = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    inner.connect((LOCAL, struct.unpack("!H", answer[8:])[0]))
+    inner.settimeout(1)
+    head = b"\0\0\0\1" + socket.inet_aton(LOCAL) + struct.pack("!H", to)
+    while True:
+        data, of = taker.recvfrom(2000)
+        inner.send(head + data)
+        try:
+            taker.sendto(inner.recv(2000)[10:], of)
+        except TimeoutError:
+            pass
+
+
+def paced(size, count):
+    time.sleep(0.5)
+    for number in range(count):
+        sys.stdout.buffer.write(bytes([number % 256]) * size)
+        sys.stdout.buffer.flush()
+        time.sleep(0.004)
+    time.sleep(1)
+
+
+if __name__ == "__main__":
+    known = {"dns": dns, "ask": ask, "socks": socks, "paced": paced}
+    words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
+    sys.exit(known[sys.argv[1]](*words))

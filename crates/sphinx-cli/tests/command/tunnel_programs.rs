@@ -1,0 +1,122 @@
+//! Programs that people have, through a tunnel over a link that loses packets, changes its addresses and goes dark.
+
+use std::fs;
+use std::process::Command;
+
+use sphinx_netdev::netns;
+
+use crate::common::{Running, Scratch};
+
+const TOOLS: &str = include_str!("programs.py");
+
+/// Runs `right` and then a server at the right end of a link, and `left` at the left one, where the ticket is there and `up FILE WORD` waits for
+/// an event: scripts for the shell, of which the left one ends with 0. What is not installed is said and left out.
+fn between(scratch: &Scratch, link: &[&str], (left, right): (&str, &str)) {
+    fs::write(scratch.path("programs.py"), TOOLS).expect("a file");
+    let binary = env!("CARGO_BIN_EXE_sphx");
+    let both = format!(
+        "set -e; exec 1>&2; SPHX={binary}; TOOLS='python3 programs.py'; ip link set lo up; \
+         has() {{ command -v $1 >/dev/null 2>&1 && return; echo \"skipped: there is no $1\" >&2; return 1; }}; \
+         up() {{ while ! grep -qs -e $2 $1; do sleep 0.02; done; }}; "
+    );
+    let right = format!(
+        "{both}{right} exec $SPHX server --permit tunnel --key key --ticket-file t --quiet"
+    );
+    let left = format!("{both}while ! test -s t; do sleep 0.02; done; {left}");
+    let ends = ["lab", "link", "--quiet", "--left", &left, "--right", &right];
+    let runtime = scratch.path(".").to_string_lossy().into_owned();
+    let environment = [
+        ("XDG_RUNTIME_DIR", runtime.as_str()),
+        ("SPHX_LINK_SOCKET", ""),
+    ];
+    let ended = Running::start(scratch, &[&ends, link].concat(), &environment).end();
+    for line in ended
+        .stderr
+        .lines()
+        .filter(|line| line.contains("skipped: "))
+    {
+        eprintln!("{line}");
+    }
+    ended.expect(0);
+}
+
+fn may_run() -> bool {
+    if let Err(error) = netns::probe() {
+        eprintln!("skipped: {error}");
+        return false;
+    }
+    for program in ["curl", "python3", "ip"] {
+        if Command::new(program).arg("-V").output().is_err() {
+            eprintln!("skipped: there is no {program}");
+            return false;
+        }
+    }
+    true
+}
+
+const SERVES: &str = "(mkdir served; cp page served; cd served; exec python3 -m http.server --bind 127.0.0.1 8080 >/dev/null 2>&1) & \
+    while ! curl -s http://127.0.0.1:8080/ >/dev/null; do sleep 0.05; done;";
+
+#[test]
+fn a_download_outlives_a_change_of_address_and_a_blackout() {
+    if !may_run() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 15_000_000);
+    // Three seconds of data; at the end there is one connection, and one session.
+    let left = "\
+        $SPHX tunnel -4 --ticket-file t --json -v -L 8081:localhost:8080 > events & one=$!; up events forward; \
+        curl -sSf --max-time 60 http://127.0.0.1:8081/page > down & load=$!; sleep 1; \
+        echo 1 > /proc/sys/net/ipv4/conf/left/promote_secondaries; \
+        ip address add 10.77.0.77/24 dev left; ip address del 10.77.0.1/24 dev left; \
+        wait $load; kill -INT $one; wait $one || true; \
+        test $(grep -c connected events) = 1; if grep reconnecting events; then exit 1; fi";
+    let link = [
+        "--rate",
+        "50mbit",
+        "--rtt",
+        "20ms",
+        "--loss",
+        "2%",
+        "--blackout",
+        "2s-3500ms",
+    ];
+    between(&scratch, &link, (left, SERVES));
+    scratch.assert_same("page", "down");
+}
+
+#[test]
+fn programs_that_know_nothing_of_it() {
+    if !may_run() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let right = "\
+        $TOOLS dns 5353 & \
+        if has iperf3; then iperf3 -s -B 127.0.0.1 >/dev/null & fi; \
+        if has nginx && has wrk; then mkdir web; nginx -p $PWD/web -e err -g 'daemon off;' -c $PWD/nginx.conf & fi; \
+        if has srt-live-transmit; then (timeout 60 srt-live-transmit -q 'srt://127.0.0.1:9000?mode=listener' file://con > srt.got) & fi; ";
+    fs::write(
+        scratch.path("nginx.conf"),
+        "pid pid; worker_rlimit_nofile 4096; events { worker_connections 2048; }\n\
+         http { access_log off; client_body_temp_path a; proxy_temp_path b; fastcgi_temp_path c; uwsgi_temp_path d; scgi_temp_path e;\n\
+         server { listen 127.0.0.1:8082 backlog=2048; location / { return 200 hello; } } }\n",
+    )
+    .expect("a file");
+    // SRT itself decides what it lets go: most of it is asked for.
+    let left = "\
+        $SPHX tunnel --ticket-file t --json -L 5201:localhost:5201 -L 5201:localhost:5201/udp -L 8082:localhost:8082 \
+          -L 9001:127.0.0.1:9000/udp -L 5354:127.0.0.1:5353/udp -D 1080 > events & one=$!; up events -D; \
+        $TOOLS ask 127.0.0.1 5354; \
+        $TOOLS socks 5355 1080 5353 & relay=$!; $TOOLS ask 127.0.0.1 5355; \
+        if has dig; then dig +time=5 +tries=3 @127.0.0.1 -p 5355 a.example | grep 192.0.2.7; fi; kill $relay; \
+        if has iperf3; then for way in '' -R '-u -b 5M' '-u -b 5M -R'; do iperf3 -c 127.0.0.1 -t 1 $way; done; fi; \
+        if has nginx && has wrk; then (ulimit -n 4096; wrk -t 1 -c 1000 -d 2s --timeout 20s http://127.0.0.1:8082/ > wrk.out); \
+          cat wrk.out; if grep 'Socket errors' wrk.out; then exit 1; fi; fi; \
+        if has srt-live-transmit; then $TOOLS paced 1315 500 | timeout 10 srt-live-transmit -q -chunk:1315 file://con 'srt://127.0.0.1:9001?mode=caller' || true; \
+          test $(stat -c %s srt.got) -gt 600000; fi; \
+        kill -INT $one; wait $one || true";
+    let link = ["--rate", "50mbit", "--rtt", "20ms", "--loss", "3%"];
+    between(&scratch, &link, (left, right));
+}
