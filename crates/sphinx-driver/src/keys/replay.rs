@@ -18,20 +18,12 @@ pub enum Arrival {
 }
 
 /// Remembers which of the last 2^16 packet numbers have been opened: a bitmap used as a ring.
+#[derive(Default)]
 pub struct ReplayWindow {
     /// One above the largest number committed.
     next: PacketNumber,
-    bits: Box<[u64; WORDS]>,
-}
-
-impl Default for ReplayWindow {
-    /// Nothing seen.
-    fn default() -> Self {
-        Self {
-            next: PacketNumber::ZERO,
-            bits: Box::new([0; WORDS]),
-        }
-    }
+    /// As far as any bit was ever set, at most [`WORDS`]: servers have many sessions that see a few packets.
+    bits: Vec<u64>,
 }
 
 impl ReplayWindow {
@@ -46,7 +38,7 @@ impl ReplayWindow {
             Arrival::New
         } else if self.next - packet_number > REPLAY_WINDOW {
             Arrival::Late
-        } else if self.bits[word(packet_number.get())] & bit(packet_number.get()) != 0 {
+        } else if self.is_set(packet_number.get()) {
             Arrival::Replay
         } else {
             Arrival::New
@@ -67,20 +59,32 @@ impl ReplayWindow {
         } else if self.next - packet_number > REPLAY_WINDOW {
             return;
         }
-        self.bits[word(packet_number.get())] |= bit(packet_number.get());
+        let word = word(packet_number.get());
+        if word >= self.bits.len() {
+            self.bits.resize((word + 1).next_power_of_two(), 0);
+        }
+        self.bits[word] |= bit(packet_number.get());
+    }
+
+    fn is_set(&self, number: u64) -> bool {
+        let bits = self.bits.get(word(number)).copied().unwrap_or(0);
+        bits & bit(number) != 0
     }
 
     /// Forgets `from..to`, whole words at a time.
     fn clear(&mut self, from: u64, to: u64) {
         let mut number = from;
         while number < to {
-            if number.is_multiple_of(64) && to - number >= 64 {
-                self.bits[word(number)] = 0;
-                number += 64;
+            let is_whole = number.is_multiple_of(64) && to - number >= 64;
+            let (bits, numbers) = if is_whole {
+                (u64::MAX, 64)
             } else {
-                self.bits[word(number)] &= !bit(number);
-                number += 1;
+                (bit(number), 1)
+            };
+            if let Some(word) = self.bits.get_mut(word(number)) {
+                *word &= !bits;
             }
+            number += numbers;
         }
     }
 }

@@ -689,6 +689,45 @@ fn shares() {
     }
 }
 
+/// Many of a kind that begin one after another: what the queue drops, and how they share.
+#[test]
+#[ignore = "prints a table"]
+fn crowds() {
+    println!("Mbit/s rtt/µs queue/kB flows apart/ms | dropped, Jain | with marks");
+    let (from, until) = (10 * SEC, 20 * SEC);
+    for (rate, rtt_us, queue) in [(200, 20_000, 500), (1000, 20_000, 2500), (1000, 1000, 4000)] {
+        for (flows, apart) in [(20, 1), (50, 1), (50, 100), (100, 50)] {
+            print!("{rate:4} {rtt_us:6} {queue:5} {flows:4} {apart:4}");
+            for marks in [None, Some(250.0 * f64::from(queue))] {
+                let link = Link {
+                    rtt: 1000 * rtt_us,
+                    queue_bytes: 1000.0 * f64::from(queue),
+                    ce_threshold: marks,
+                    ..Link::new(f64::from(rate), 1, 0.0)
+                };
+                let reports = (0..flows)
+                    .fold(World::new(link), |world, flow| {
+                        world.add(bbr(), App::Saturating, flow * apart * MS)
+                    })
+                    .run(until);
+                let count = |per_10_ms: fn(&Report) -> &Vec<u64>| -> f64 {
+                    let all = reports.iter().flat_map(|r| per_10_ms(r).iter().skip(1000));
+                    all.sum::<u64>() as f64
+                };
+                let rates: Vec<f64> = reports.iter().map(|r| r.rate(from, until)).collect();
+                let sum: f64 = rates.iter().sum();
+                let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+                print!(
+                    " | {:.2} {:.2}",
+                    count(|r| &r.dropped_at) / count(|r| &r.offered),
+                    sum * sum / squares / rates.len() as f64,
+                );
+            }
+            println!();
+        }
+    }
+}
+
 fn row(name: &str, link: Link) {
     let rate = link.policer.map_or(link.rates[0].1, |p| p.0);
     let rtt = link.rtt;
