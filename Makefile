@@ -17,6 +17,9 @@ FEATURES := sphinx-codes/peers,sphinx-lab/quinn,sphinx-transport/tokio
 # The target triple of this machine.
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
+# Moves of `make bench-pep-moves`.
+MOVES ?= 20
+
 # Fuzz target and time for `make fuzz`.
 TARGET ?= sessions
 SECONDS ?= 60
@@ -212,6 +215,10 @@ bench-thin-cost: tools ## What the agent for thin streams costs: processor time,
 .PHONY: bench-pep-gaps
 bench-pep-gaps: build ## What a connection feels when the agent is killed or stopped (root, iproute2; 10 minutes)
 	scripts/bench-pep-gaps target/release/sphx
+
+.PHONY: bench-pep-moves
+bench-pep-moves: tools ## A mobile host goes to and fro between two base stations with agents, between kernels: time-outs of the sender (root, iproute2; MOVES=20)
+	SPHINX_MOVES=$(MOVES) $(CARGO) test --release --locked --package sphinx-cli --test command -- --nocapture mobile_host_moves
 
 .PHONY: bench-codes
 bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")

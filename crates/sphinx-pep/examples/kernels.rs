@@ -23,7 +23,12 @@ use sphinx_link::{
 };
 use sphinx_netdev::netns::Namespace;
 use sphinx_pep::{
-    Agent, Bypass, Config, Counts, Key, Place, Profile, Stage, attach::Attachment, eln::Post,
+    Agent, Bypass, Config, Counts, Key, Place, Profile, Stage,
+    acks::{AckFilter, Mode, ReturnQueue},
+    attach::Attachment,
+    eln::Post,
+    returning::Returning,
+    rsfc::Rsfc,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -376,9 +381,94 @@ fn used() -> io::Result<f64> {
     Ok(ns.unwrap_or(0.0) / 1e9)
 }
 
+/// What goes through an agent as fast as it can.
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    /// By the packet filter's queue, instead of TUN devices.
+    by_queue: bool,
+    /// It has begun before the agent, and is left alone.
+    is_old: bool,
+    /// All stages that go together, instead of `snoop` alone.
+    all: bool,
+    is_upload: bool,
+}
+
+const LOADS: [Load; 8] = {
+    const HELPED: Load = Load {
+        name: "helped",
+        by_queue: false,
+        is_old: false,
+        all: false,
+        is_upload: false,
+    };
+    const ALL: Load = Load {
+        name: "all stages",
+        all: true,
+        ..HELPED
+    };
+    const UPLOAD: Load = Load {
+        name: "all, upload",
+        is_upload: true,
+        ..ALL
+    };
+    const ALONE: Load = Load {
+        name: "left alone",
+        is_old: true,
+        ..HELPED
+    };
+    const fn by_queue(load: Load) -> Load {
+        Load {
+            by_queue: true,
+            ..load
+        }
+    }
+    [
+        ALONE,
+        HELPED,
+        ALL,
+        UPLOAD,
+        by_queue(ALONE),
+        by_queue(HELPED),
+        by_queue(ALL),
+        by_queue(UPLOAD),
+    ]
+};
+
+impl Load {
+    fn config(self) -> Config {
+        // A sender that nothing holds back makes the agent late, and what only passes is not what is asked.
+        let config = Config {
+            lag_ns_max: u64::MAX,
+            ..Config::default()
+        };
+        if !self.all {
+            return config;
+        }
+        // Nothing is to wait long in it.
+        let queue = ReturnQueue {
+            bits_per_second: 20_000_000_000,
+            bytes: 16 << 20,
+            acks_first: true,
+            mode: Mode::Conservative,
+        };
+        Config {
+            reports: true,
+            ack_filter: Some(AckFilter {
+                queue: Some(queue),
+                every_ns: None,
+            }),
+            returning: Returning::Reconstruct,
+            pace: true,
+            rsfc: Some(Rsfc::default()),
+            ..config
+        }
+    }
+}
+
 /// Between kernels as fast as it goes, without a hop that is emulated: Mbit/s, processor seconds of the agent for a gigabyte, and
-/// what it has counted: packets that it was given, that it has cached, and that passed as it was late. A flow that `is_old` has begun before the agent, and is left alone.
-fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, Counts)> {
+/// what it has counted: packets that it was given, that it has cached, and that passed as it was late.
+fn measure_cost(load: Load, seconds: f64) -> Outcome<(f64, f64, Counts)> {
     let [server, middle, client] = [(); 3].map(|()| Host::new(Namespace::new()?));
     let (server, middle, client) = (server?, middle?, client?);
     for (end, own, other, net) in [
@@ -398,18 +488,17 @@ fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, Counts)> {
     let listener = server.namespace.run(|| TcpListener::bind(address))??;
     let target = listener.local_addr()?;
     let connect = || client.namespace.run(|| TcpStream::connect(target));
-    let old = match is_old {
+    let old = match load.is_old {
         true => Some(connect()??),
         false => None,
     };
-    let open = || Attachment::tun(&["wired".to_owned()], "radio");
+    let open = || match load.by_queue {
+        true => Attachment::nfqueue("radio", Place::Base),
+        false => Attachment::tun(&["wired".to_owned()], "radio"),
+    };
     let mut attachment = middle.namespace.run(open)??;
     let stopper = attachment.stopper();
-    // A sender that nothing holds back makes it late, and what only passes is not what is asked.
-    let mut agent = Agent::new(Config {
-        lag_ns_max: u64::MAX,
-        ..Config::default()
-    });
+    let mut agent = Agent::new(load.config());
     let namespace = &middle.namespace;
     let result = thread::scope(|scope| {
         let (attachment, agent) = (&mut attachment, &mut agent);
@@ -425,6 +514,9 @@ fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, Counts)> {
                 None => connect()??,
             };
             let (mut sending, _) = listener.accept()?;
+            if load.is_upload {
+                std::mem::swap(&mut stream, &mut sending);
+            }
             let writer = thread::spawn(move || {
                 let block = vec![7; 1 << 18];
                 while sending.write_all(&block).is_ok() {}
@@ -453,13 +545,18 @@ fn measure_cost(is_old: bool, seconds: f64) -> Outcome<(f64, f64, Counts)> {
 
 /// `cost` as the first word: what an agent costs, three times each.
 fn costs(seconds: f64) -> Outcome<()> {
-    println!("flow        Mbit/s  processor s/GB  packets   cached  late");
+    println!(
+        "attach   flow         Mbit/s  processor s/GB  from fixed  from mobile   cached  late"
+    );
     for _ in 0..3 {
-        for (name, is_old) in [("left alone", true), ("helped", false)] {
-            let (rate, cost, counts) = measure_cost(is_old, seconds)?;
+        for load in LOADS {
+            let (rate, cost, counts) = measure_cost(load, seconds)?;
+            let attach = if load.by_queue { "nfqueue" } else { "tun" };
             println!(
-                "{name:<10}  {rate:>6.0}  {cost:>14.2}  {:>7}  {:>7}  {:>4}",
+                "{attach:<7}  {:<11}  {rate:>6.0}  {cost:>14.2}  {:>10}  {:>11}  {:>7}  {:>4}",
+                load.name,
                 counts.from_fixed,
+                counts.from_mobile,
                 counts.cached,
                 counts.bypasses(Bypass::Overload)
             );

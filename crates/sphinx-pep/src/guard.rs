@@ -1,7 +1,8 @@
 //! When a worker is started, and when it is killed.
 //!
 //! A dead agent blocks nothing, but one that is alive and does not serve does: the kernel goes on leading
-//! packets to it. So a second process, which packets do not pass, listens for the worker's signs of life.
+//! packets to it. So a second process, which packets do not pass, listens for the worker's signs of life, and is told by the kernel when it
+//! has been stopped.
 
 use crate::{MS, Time, attach::ALIVE_NS};
 
@@ -22,7 +23,7 @@ const SERVED_NS: Time = 30_000 * MS;
 pub enum Deed {
     /// Start a worker, and tell with [`Guard::started`].
     Start,
-    /// Kill the worker: it is silent. [`Guard::ended`] tells when it is gone.
+    /// Kill the worker: it is silent, or stopped. [`Guard::ended`] tells when it is gone.
     Kill,
 }
 
@@ -43,6 +44,8 @@ enum Worker {
         since: Time,
         heard: Time,
     },
+    /// It has been stopped and is to be killed.
+    Stopped,
     /// It was killed and has not ended yet.
     Dying,
 }
@@ -65,6 +68,10 @@ impl Guard {
         match &mut self.worker {
             Worker::Due(at) if *at <= self.now => Some(Deed::Start),
             Worker::Due(_) | Worker::Dying => None,
+            Worker::Stopped => {
+                self.worker = Worker::Dying;
+                Some(Deed::Kill)
+            }
             Worker::Started(heard) | Worker::Serving { heard, .. } => {
                 *heard += own;
                 if self.silence_ends() > self.now {
@@ -80,6 +87,7 @@ impl Guard {
     pub fn next_timeout(&self) -> Time {
         match self.worker {
             Worker::Due(at) => at,
+            Worker::Stopped => self.now,
             _ => self.silence_ends().min(self.now + STEP_NS),
         }
     }
@@ -99,7 +107,15 @@ impl Guard {
                 let (since, heard) = (self.now, self.now);
                 self.worker = Worker::Serving { since, heard };
             }
-            Worker::Due(_) | Worker::Dying => {}
+            Worker::Due(_) | Worker::Stopped | Worker::Dying => {}
+        }
+    }
+
+    /// Somebody has stopped the worker. Its silence need not be waited for: a sender times out 200 ms after the first packet that is not served, and the
+    /// second time 400 ms later, so that connections would wait for the latter.
+    pub fn stopped(&mut self) {
+        if matches!(self.worker, Worker::Started(_) | Worker::Serving { .. }) {
+            self.worker = Worker::Stopped;
         }
     }
 
@@ -121,7 +137,7 @@ impl Guard {
         match self.worker {
             Worker::Started(since) => since + START_NS_MAX,
             Worker::Serving { heard, .. } => heard + SILENCE_NS_MAX,
-            Worker::Due(_) | Worker::Dying => Time::MAX,
+            Worker::Due(_) | Worker::Stopped | Worker::Dying => Time::MAX,
         }
     }
 }
@@ -136,6 +152,7 @@ mod tests {
         let mut now = from;
         while now <= to {
             deeds.extend(guard.poll(now).map(|deed| (now, deed)));
+            assert!(deeds.len() < 10, "{deeds:?}");
             now = guard.next_timeout().max(now + 1);
         }
         deeds
@@ -164,6 +181,22 @@ mod tests {
         assert_eq!(guard.ended(last + 2002 * MS), 100 * MS);
         let deeds = pass(&mut guard, last + 2002 * MS, last + 2102 * MS);
         assert_eq!(deeds, [(last + 2102 * MS, Deed::Start)]);
+    }
+
+    #[test]
+    fn a_worker_that_was_stopped_is_killed_at_once_and_followed_by_another() {
+        let mut guard = serving();
+        guard.stopped();
+        assert_eq!(guard.next_timeout(), 10 * MS);
+        assert_eq!(guard.poll(11 * MS), Some(Deed::Kill));
+        // The same again, and a sign of life that was under way, change nothing.
+        guard.stopped();
+        guard.heard(12 * MS);
+        assert_eq!(pass(&mut guard, 12 * MS, 20 * MS), []);
+        assert_eq!(guard.ended(20 * MS), 100 * MS);
+        guard.stopped();
+        let deeds = pass(&mut guard, 20 * MS, 120 * MS);
+        assert_eq!(deeds, [(120 * MS, Deed::Start)]);
     }
 
     #[test]

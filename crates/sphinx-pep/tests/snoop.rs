@@ -391,9 +391,10 @@ fn repairs_do_not_make_those_late_that_wait_behind_them() {
         ..Config::default()
     };
     let mut path = Path::with(config, 5000, true);
-    let mut lost = vec![12, 13, 14, 15, 30];
+    // All have left before the first is repaired, and each is noticed by what comes behind it, not by time.
+    let mut lost: Vec<u32> = (12..18).step_by(2).chain([45]).collect();
     let (mut arrived, mut expected) = (std::collections::BTreeSet::new(), 0);
-    // What has left arrives 6 ms later, and is answered at once.
+    // What has left arrives 40 ms later, and is answered at once.
     let mut answers = std::collections::VecDeque::new();
     let mut outputs: Vec<Output> = (0..60).flat_map(|n| path.down(path.segment(n))).collect();
     while expected < 60 {
@@ -402,7 +403,7 @@ fn repairs_do_not_make_those_late_that_wait_behind_them() {
             let n = segment.sequence.wrapping_sub(path.number(0)) / PAYLOAD;
             match lost.iter().position(|it| *it == n) {
                 Some(index) => _ = lost.remove(index),
-                None => answers.push_back((path.now + 6 * MS, n)),
+                None => answers.push_back((path.now + 40 * MS, n)),
             }
         }
         let timeout = path.agent.next_timeout();
@@ -427,7 +428,7 @@ fn repairs_do_not_make_those_late_that_wait_behind_them() {
         path.agent.handle_timeout(path.now);
         outputs.extend(path.outputs());
     }
-    assert_eq!(path.agent.counts().repaired, 5);
+    assert_eq!(path.agent.counts().repaired, 4);
 }
 
 /// What has waited longest goes, so that the sender hears of it first.
@@ -567,6 +568,15 @@ fn a_standing_queue_makes_losses_the_senders() {
     let counts = path.agent.counts();
     assert_eq!((counts.repaired, counts.held), (repaired, 0));
     assert_eq!(counts.releases(Release::Congestion), 1);
+    // What is acknowledged has passed unseen, and with it what was the sender's: it is told of the next loss anew.
+    path.ack(next + 10);
+    (next + 10..next + 14).for_each(|n| path.data(n));
+    path.now += 60 * MS;
+    let blocks = [(next + 11, next + 12)];
+    assert_eq!(path.sack(next + 10, &blocks), [Cause::Passed]);
+    let counts = path.agent.counts();
+    assert_eq!((counts.repaired, counts.held), (repaired, 0));
+    assert_eq!(counts.releases(Release::Congestion), 2);
 }
 
 #[test]

@@ -916,6 +916,63 @@ fn a_unit_of_an_agent_that_cannot_run_is_not_installed() {
     }
 }
 
+/// Where systemd seems to run, and what it is told is written down. It cannot start an agent for an interface `broken`.
+const SYSTEMD: &str = r#"
+mount -t tmpfs none /run && mkdir -p /run/systemd/system
+mount -t tmpfs none /etc && mkdir -p /etc/systemd/system
+cat > systemctl <<'END'
+#!/bin/sh
+echo "$@" >> told
+! { [ "$1" = restart ] && grep -q broken /etc/systemd/system/sphx-pep.service; }
+END
+chmod +x systemctl
+PATH=$PWD:$PATH
+step() {
+    : > told
+    "$SPHX" pep "$@" > said 2>&1
+    echo "$* = $? | $(tr '\n' ' ' < told)| $(find /etc -type f -o -type l | wc -l) $(grep -sh ExecStart /etc/systemd/system/*) | $(tr '\n' ' ' < said)"
+}
+step install --wireless broken
+step install --wireless wlan0
+step install --wireless broken
+step uninstall
+"#;
+
+#[test]
+fn an_installation_that_fails_leaves_what_was_there() {
+    let scratch = Scratch::new();
+    let unshare = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--net"]).args(words);
+        command.current_dir(scratch.path("")).output()
+    };
+    if !unshare(&["true"]).is_ok_and(|it| it.status.success()) {
+        eprintln!("skipped: no 'unshare', or it refuses");
+        return;
+    }
+    let script = SYSTEMD.replace("$SPHX", env!("CARGO_BIN_EXE_sphx"));
+    let output = unshare(&["sh", "-c", &script]).expect("a shell");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    let [first, second, third, last] = lines[..] else {
+        panic!("{text}");
+    };
+    // Nothing is there, and systemd does not try for ever what it was told first.
+    let told = "= 8 | daemon-reload restart sphx-pep.service stop sphx-pep.service daemon-reload reset-failed sphx-pep.service | 0 ";
+    assert!(first.contains(told), "{first}");
+    assert!(first.contains("nothing was installed"), "{first}");
+    assert!(second.contains("= 0 | daemon-reload restart"), "{second}");
+    assert!(second.contains("| 2 ExecStart="), "{second}");
+    // What was there is there again, and runs.
+    let told =
+        "= 8 | daemon-reload restart sphx-pep.service daemon-reload restart sphx-pep.service | 2 ";
+    assert!(third.contains(told), "{third}");
+    assert!(third.contains("--wireless wlan0"), "{third}");
+    assert!(third.contains("runs again"), "{third}");
+    assert!(last.contains("= 0 | stop sphx-pep.service"), "{last}");
+    assert!(last.contains("| 0  |"), "{last}");
+}
+
 #[test]
 fn keys_that_are_none_and_ways_that_do_not_fit_are_named() {
     let scratch = Scratch::new();
@@ -1140,7 +1197,7 @@ fn a_worker_that_dies_or_stops_is_replaced() {
     let scratch = Scratch::new();
     for way in ways() {
         let (mut agent, mut worker) = scene.agent_and_worker(&scratch, &["--attach", way]);
-        for (signal, reason) in [(Signal::KILL, "signal: 9"), (Signal::STOP, "silent")] {
+        for (signal, reason) in [(Signal::KILL, "signal: 9"), (Signal::STOP, "stopped")] {
             scene.transfer(scene.addresses()[0], 4_000_000, || {
                 kill_process(worker, signal).expect("a worker");
                 let ended = agent.event("worker_ended");

@@ -1,7 +1,7 @@
 //! A mobile host that goes from one base station to another in the middle of a download, by routes of real kernels. Skipped, saying
 //! why, where namespaces are not there.
 //!
-//! `SPHINX_MOVES=20 cargo test --test command -- --nocapture mobile_host_moves` tells how often the sender has timed out.
+//! `make bench-pep-moves` makes twenty moves and tells how often the sender has timed out.
 
 use std::{
     fs,

@@ -110,6 +110,7 @@ fn checks(runs: &[Run], sheet: &mut Sheet) {
         &of(NONE, bbr),
     ));
     sheet.check(sent_again(runs));
+    sheet.check(repaired_here(runs));
     for help in [SACK, OWN_QUEUE] {
         let claim =
             format!("`{help}` costs nothing against no agent anywhere (0.98 in the worst cell)");
@@ -131,6 +132,24 @@ fn sent_again(runs: &[Run]) -> Check {
         &percent(NONE),
         10.0,
         &percent(OWN_QUEUE),
+    )
+}
+
+/// Claims that what is repaired goes over the hop alone. A queue that overflows is for the sender to notice: what that has dropped does not count.
+fn repaired_here(runs: &[Run]) -> Check {
+    let share = |run: &Run| {
+        let here = run.repaired? as f64;
+        let far = run.segments_again.saturating_sub(run.queue_drops?) as f64;
+        Some((run.seed(), here / (here + far)))
+    };
+    let runs = select(runs, LONG, OWN_QUEUE, Sender::CUBIC.name);
+    Check::at_least(
+        &format!(
+            "cubic, {LONG}: of what is sent again, 0.9 comes from `sack` with its own queue and 0.1 from the sender, without what queues have dropped"
+        ),
+        &Sample::of_seeds(runs.filter_map(share)),
+        0.9,
+        &Sample::Exactly(1.0),
     )
 }
 

@@ -8,12 +8,15 @@ use std::io::{ErrorKind as Io, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SendFlags;
-use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getppid, kill_process, set_parent_process_death_signal,
+    waitid,
+};
 use sd_notify::NotifyState;
 use sphinx_pep::attach;
 use sphinx_pep::guard::{Deed, Guard};
@@ -49,6 +52,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
         if watchdog.as_mut().is_some_and(|it| it.is_due(now())) {
             tell_manager(&[NotifyState::Watchdog]);
         }
+        if worker.as_mut().is_some_and(Worker::is_stopped) {
+            guard.stopped();
+        }
         match guard.poll(now()) {
             Some(Deed::Start) => {
                 worker = Some(Worker::start().map_err(failed)?);
@@ -81,7 +87,12 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
                 guard.heard(now());
             }
             Heard::End => {
-                let (status, silent) = (present.child.wait().map_err(failed)?, present.killed);
+                let status = present.child.wait().map_err(failed)?;
+                let reason = match (present.killed, present.stopped) {
+                    (true, true) => "it was stopped".to_owned(),
+                    (true, false) => "it was silent".to_owned(),
+                    (false, _) => status.to_string(),
+                };
                 worker = None;
                 if asked {
                     break;
@@ -94,7 +105,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
                     };
                 }
                 let pause = Duration::from_nanos(guard.ended(now()));
-                tell(status, silent, pause, context);
+                tell(&reason, pause, context);
             }
         }
     }
@@ -135,13 +146,9 @@ impl Watchdog {
     }
 }
 
-fn tell(status: ExitStatus, silent: bool, pause: Duration, context: &Context) {
-    let reason = match silent {
-        true => "it was silent".to_owned(),
-        false => status.to_string(),
-    };
+fn tell(reason: &str, pause: Duration, context: &Context) {
     let event = Event::new("worker_ended")
-        .with("reason", reason.as_str())
+        .with("reason", reason)
         .with("restart_ms", pause.as_millis() as u64);
     context.reporter.event(event);
     context.reporter.note(&format!(
@@ -172,6 +179,7 @@ struct Worker {
     child: Child,
     socket: UnixStream,
     killed: bool,
+    stopped: bool,
 }
 
 impl Worker {
@@ -189,12 +197,21 @@ impl Worker {
             // Ctrl-C at a terminal is for the guard, which asks the worker to end.
             .process_group(0)
             .spawn()?;
-        let killed = false;
         Ok(Worker {
             child,
             socket,
-            killed,
+            killed: false,
+            stopped: false,
         })
+    }
+
+    /// Whether somebody has stopped it (SIGSTOP) and not let it go on.
+    fn is_stopped(&mut self) -> bool {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        // A stop is told once.
+        let told = waitid(WaitId::Pid(Pid::from_child(&self.child)), options);
+        self.stopped |= matches!(told, Ok(Some(_)));
+        self.stopped
     }
 
     fn listen(&mut self) -> Heard {

@@ -55,17 +55,27 @@ pub(super) fn install(args: &InstallArgs, context: &Context) -> Outcome<()> {
     if place.live
         && let Err(failure) = reload().and_then(|()| systemctl(&["restart", UNIT]))
     {
-        // All or nothing: what was there before is there again.
+        // All or nothing: what was there before is there again, and runs again.
+        let was_there = before.is_some();
         let undone = match before {
-            Some(before) => place.write(&before).map_err(|it| it.to_string()),
-            None => place.remove().map_err(|it| it.to_string()),
+            Some(before) => place
+                .write(&before)
+                .map_err(|error| failed("write", &place.unit(), error))
+                .and_then(|()| reload())
+                .and_then(|()| systemctl(&["restart", UNIT])),
+            None => take_away(&place),
         };
-        let undone = undone.and_then(|()| reload().map_err(|it| it.to_string()));
         let hint = match undone {
             Ok(()) => {
-                "nothing was installed; 'journalctl --unit sphx-pep' says what it said".into()
+                let left = match was_there {
+                    true => "what was installed before runs again",
+                    false => "nothing was installed",
+                };
+                format!("{left}; 'journalctl --unit sphx-pep' says what it said")
             }
-            Err(error) => format!("and {} is left behind: {error}", place.unit().display()),
+            Err(failure) => {
+                format!("and what was there before is not as it was: {failure}")
+            }
         };
         return Err(failure.with_hint(hint));
     }
@@ -85,6 +95,18 @@ pub(super) fn uninstall(args: &UninstallArgs, context: &Context) -> Outcome<()> 
         }
         return context.reporter.delivered("the files");
     }
+    take_away(&place)?;
+    if args.root.is_none() {
+        // Rules of an agent that was killed; those of another one that runs are its own.
+        if control::ask("status").is_err_and(|error| error.kind() == Io::ConnectionRefused) {
+            attach::clean().map_err(|error| local_io("remove", "the rules", error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Stops what runs, and removes it.
+fn take_away(place: &Place) -> Outcome<()> {
     if place.live && exists(&place.unit()) {
         systemctl(&["stop", UNIT])?;
     }
@@ -95,12 +117,6 @@ pub(super) fn uninstall(args: &UninstallArgs, context: &Context) -> Outcome<()> 
         reload()?;
         // A unit that had failed would be remembered. There may be nothing to forget.
         let _ = systemctl(&["reset-failed", UNIT]);
-    }
-    if args.root.is_none() {
-        // Rules of an agent that was killed; those of another one that runs are its own.
-        if control::ask("status").is_err_and(|error| error.kind() == Io::ConnectionRefused) {
-            attach::clean().map_err(|error| local_io("remove", "the rules", error))?;
-        }
     }
     Ok(())
 }

@@ -120,6 +120,9 @@ pub(super) struct Run {
     pub(super) pause_ms_max: f64,
     pub(super) segments_sent: u64,
     pub(super) segments_again: u64,
+    /// What queues have dropped of what the sender has sent: those of the hops, and the agent's.
+    #[serde(default)]
+    pub(super) queue_drops: Option<u64>,
     /// Payload for each byte that the wired and the wireless hop have carried towards the receiver.
     pub(super) useful: [f64; 2],
     /// Of the agent that repairs.

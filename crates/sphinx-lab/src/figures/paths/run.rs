@@ -65,10 +65,13 @@ pub(super) fn run(studio: &Studio<'_>, case: &Case) -> Result<Run, String> {
     let Carried::Transfer(transfer) = ended.report.carried else {
         return Err("no transfer".to_owned());
     };
-    let useful = ended.report.hops.each_ref().map(|hop| {
+    let ways = ended.report.hops.each_ref().map(|hop| {
         let way = if upload { &hop.back } else { &hop.forward };
-        transfer.bytes as f64 / way.counters.sent_bytes.max(1) as f64
+        way.counters
     });
+    let dropped = ways.iter().map(|counters| counters.dropped_queue);
+    let dropped = dropped.chain(count(&agents[0], "dropped_queue")).sum();
+    let useful = ways.map(|counters| transfer.bytes as f64 / counters.sent_bytes.max(1) as f64);
     Ok(Run {
         path: hops.name.to_owned(),
         help: case.help.name.to_owned(),
@@ -80,6 +83,7 @@ pub(super) fn run(studio: &Studio<'_>, case: &Case) -> Result<Run, String> {
         pause_ms_max: transfer.pause_ms_max,
         segments_sent: transfer.segments_sent,
         segments_again: transfer.segments_again,
+        queue_drops: Some(dropped),
         useful,
         repaired: count(repairs, "repaired"),
         spurious: count(repairs, "spurious"),

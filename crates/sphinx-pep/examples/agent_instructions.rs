@@ -1,8 +1,9 @@
 //! A fixed number of packets through an agent, to count instructions of: see `scripts/bench-instructions`.
 //!
 //! Arguments: `clean`, `lossy` (one segment in a hundred is lost behind the agent), `queue` (the same, with the agent's own queue),
-//! `upload` (the same from the mobile host, reported), `thin` (messages of 100 bytes, each acknowledged) or `copies` (the same, with a copy in
-//! every second one); how many segments there are, and how many of them pass. Between two runs that
+//! `upload` (the same from the mobile host, reported), `stages` (a download like `lossy`, through every stage that goes together with `snoop`), `stages-upload`
+//! (an upload through them), `thin` (messages of 100 bytes, each acknowledged), `copies` (the same, with a copy in
+//! every second one) or `stages-thin` (the same, through every stage that goes together with `rdb`); how many segments there are, and how many of them pass. Between two runs that
 //! differ in the last number alone lies what these segments and their acknowledgements cost.
 
 use std::{env, net::SocketAddr};
@@ -11,7 +12,10 @@ use bytes::Bytes;
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 use sphinx_pep::{
     Agent, Config, Radio, Side, Stage,
+    acks::{self, AckFilter, ReturnQueue},
     rdb::{Mode, Rdb},
+    returning::Returning,
+    rsfc::Rsfc,
 };
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -149,12 +153,38 @@ impl Connection {
     }
 }
 
+/// Beside `stage`, all that may be there at once.
+fn every_stage(stage: Stage) -> Config {
+    let queue = ReturnQueue {
+        bits_per_second: 60_000_000,
+        bytes: 256 << 10,
+        acks_first: true,
+        mode: acks::Mode::Conservative,
+    };
+    Config {
+        stage,
+        reports: matches!(stage, Stage::Snoop(_)),
+        ack_filter: Some(AckFilter {
+            queue: Some(queue),
+            every_ns: None,
+        }),
+        returning: Returning::Reconstruct,
+        pace: true,
+        rsfc: Some(Rsfc::default()),
+        ..Config::default()
+    }
+}
+
 fn main() -> Outcome<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     let [scene, segments, passing] = &args[..] else {
-        return Err("write: clean|lossy|queue|upload|thin|copies SEGMENTS PASSING".into());
+        return Err("write: SCENE SEGMENTS PASSING".into());
     };
     let (segments, passing): (u32, u32) = (segments.parse()?, passing.parse()?);
+    let rdb = Stage::Rdb(Rdb {
+        mode: Mode::Paper,
+        ..Rdb::default()
+    });
     let (config, sender) = match scene.as_str() {
         "clean" | "lossy" => (Config::default(), Side::Fixed),
         "queue" => {
@@ -175,17 +205,17 @@ fn main() -> Outcome<()> {
             };
             (config, Side::Mobile)
         }
+        "stages" => (every_stage(Stage::default()), Side::Fixed),
+        "stages-upload" => (every_stage(Stage::default()), Side::Mobile),
         "thin" | "copies" => {
             let config = Config {
-                stage: Stage::Rdb(Rdb {
-                    mode: Mode::Paper,
-                    ..Rdb::default()
-                }),
+                stage: rdb,
                 ..Config::default()
             };
             (config, Side::Fixed)
         }
-        _ => return Err("there are clean, lossy, queue, upload, thin and copies".into()),
+        "stages-thin" => (every_stage(rdb), Side::Fixed),
+        _ => return Err(format!("there is no scene {scene}").into()),
     };
     let mut connection = Connection {
         sender,
@@ -196,7 +226,7 @@ fn main() -> Outcome<()> {
     let mut until = 0;
     for number in 0..segments {
         match scene.as_str() {
-            "thin" | "copies" => connection.message(number, scene == "copies")?,
+            "thin" | "copies" | "stages-thin" => connection.message(number, scene != "thin")?,
             _ => connection.segment(number, scene != "clean")?,
         }
         if number < passing {
