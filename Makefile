@@ -214,8 +214,8 @@ bench-pep-gaps: build ## What a connection feels when the agent is killed or sto
 	scripts/bench-pep-gaps target/release/sphx
 
 .PHONY: bench-codes
-bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")
-	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench $(ARGS)
+bench-codes: tools ## Speed of every erasure code beside other crates, ratios with intervals (ARGS="--n 100 --code rlc --peer leopard=PROGRAM")
+	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench --rounds 10 $(ARGS)
 
 .PHONY: bench-instructions
 bench-instructions: tools ## Instructions per coded block, and per packet of the TCP agent, counted by callgrind

@@ -13,6 +13,7 @@ use super::{
     campaign::{self, Case},
     claim::Sample,
     curves::{place, shown},
+    profec,
     sheet::Sentence,
 };
 use crate::runner::ScenarioFailure;
@@ -30,8 +31,8 @@ const TIME_QUICK: Duration = Duration::from_millis(4);
 /// About how long a figure takes.
 pub(super) fn duration(figure: Figure, quick: bool) -> Duration {
     Duration::from_secs(match (figure, quick) {
-        (Figure::Redundancy, false) => 60,
-        (Figure::Redundancy, true) => 20,
+        (Figure::Redundancy, false) => 600,
+        (Figure::Redundancy, true) => 25,
         (Figure::CodingTime, false) => 60,
         (Figure::CodingTime, true) => 6,
         _ => 0,
@@ -188,7 +189,7 @@ fn draw_redundancy(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
         1.5,
         &srlt(),
     ));
-    Ok(true)
+    profec::draw(studio, sheet)
 }
 
 /// A round of figure 8.

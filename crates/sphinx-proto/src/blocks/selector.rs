@@ -49,8 +49,8 @@ impl BurstRepair {
     const BURST_STEPS: f64 = 10.0;
 
     /// As [`flight_repair`], if `burst` packets are lost in a row on average. What bursts take beyond
-    /// independent losses is bounded by `spare` repairs for every symbol, and by one: a burst that
-    /// takes half of a flight is better waited for.
+    /// independent losses is bounded by `spare` repairs for every symbol, and by two; where these
+    /// would not do, as a burst takes the whole of a small flight, by one.
     pub(crate) fn flight_repair(
         &mut self,
         (needed, in_flight): (u32, u32),
@@ -68,8 +68,11 @@ impl BurstRepair {
         let question = (n, plr as u32, burst as u32);
         if self.question != question {
             let (plr, burst) = (plr / Self::PLR_STEPS, burst / Self::BURST_STEPS);
-            let most = n as usize;
-            let repair = params::burst_repair_for(most, plr, burst, 1, epsilon, most);
+            let n = n as usize;
+            let mut repair = params::burst_repair_for(n, plr, burst, 1, epsilon, 2 * n);
+            if repair == 2 * n {
+                repair = n;
+            }
             (self.question, self.answer) = (question, repair as u32);
         }
         let share = (f64::from(self.answer) / f64::from(n)).min(spare);
@@ -160,6 +163,7 @@ mod tests {
         assert!((24..=27).contains(&repair(100, 0.06, 3.0)));
         assert!((49..=55).contains(&repair(100, 0.06, 10.0)));
         assert_eq!(repair(4, 0.06, 10.0), 4);
+        assert!((100..=140).contains(&repair(88, 0.1, 16.0)));
         let quarter = repair(256, 0.06, 3.0);
         assert_eq!(repair(1024, 0.06, 3.0), 4 * quarter);
         let mut repair = |flight, losses, spare| bursts.flight_repair(flight, losses, 0.01, spare);
