@@ -234,8 +234,13 @@ impl Monitor {
     }
 
     fn is_clean(&self) -> bool {
-        let is_far =
-            |bursts: Bursts| self.since_loss as f64 >= CLEAN_DISTANCES * bursts.mean / bursts.plr;
+        let packets = f64::from(BUCKET) * self.buckets.len() as f64;
+        let since = self.since_loss as f64;
+        // The distance of bursts before the latest one.
+        let is_far = |bursts: Bursts| {
+            let lost = bursts.plr * packets;
+            since * lost >= CLEAN_DISTANCES * bursts.mean * (packets - since)
+        };
         self.since_loss >= CLEAN && self.bursts.is_none_or(is_far)
     }
 
