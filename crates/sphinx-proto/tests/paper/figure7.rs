@@ -18,7 +18,7 @@ fn needing_another(threshold: f64) -> f64 {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(5);
-        (state >> 33) * bound >> 31
+        ((state >> 33) * bound) >> 31
     };
     let unfinished = (0..DRAWN).filter(|_| {
         let mut lost: Vec<bool> = (0..100).map(|_| below(100) < 6).collect();

@@ -263,11 +263,11 @@ impl Sender {
             .extend(missing[..part].iter().map(|i| (0, u32::from(*i))));
         for _ in 0..count {
             let row = match self.paper.resend {
-                Resend::Block => (degree - 1) << 15 | block.seeds % (1 << 15),
+                Resend::Block => ((degree - 1) << 15) | (block.seeds % (1 << 15)),
                 Resend::Missing => {
                     let wide = (u32::from(block.n) * degree).div_ceil(missing.len() as u32);
                     let wide = wide.min(u32::from(block.n) / 2).max(degree);
-                    let row = |seed: u32| (wide - 1) << 15 | seed % (1 << 15);
+                    let row = |seed: u32| ((wide - 1) << 15) | (seed % (1 << 15));
                     let fits = |seed: &u32| {
                         let members = members(block.n, row(*seed));
                         let hits = members.iter().filter(|i| missing.contains(i)).count();
