@@ -221,8 +221,8 @@ bench-pep-moves: tools ## A mobile host goes to and fro between two base station
 	SPHINX_MOVES=$(MOVES) $(CARGO) test --release --locked --package sphinx-cli --test command -- --nocapture mobile_host_moves
 
 .PHONY: bench-codes
-bench-codes: tools ## Speed of every erasure code beside other crates (ARGS="--n 100 --code rlc")
-	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench $(ARGS)
+bench-codes: tools ## Speed of every erasure code beside other crates, ratios with intervals (ARGS="--n 100 --code rlc --peer leopard=PROGRAM")
+	$(CARGO) run --release --locked --package sphinx-codes --features peers --example codes -- bench --rounds 10 $(ARGS)
 
 .PHONY: bench-instructions
 bench-instructions: tools ## Instructions per coded block, and per packet of the TCP agent, counted by callgrind

@@ -4,6 +4,8 @@
 //! best one is what the code can do, the mean is what the neighbours left.
 
 use std::hint::black_box;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sphinx_fec::{
@@ -36,8 +38,8 @@ pub struct Setting {
 /// How fast a code was.
 #[derive(Clone, Debug)]
 pub struct Speed {
-    /// The code: one of ours, or the name of another crate.
-    pub code: &'static str,
+    /// The code: one of ours, or the name of another crate or program.
+    pub code: String,
     /// The instructions it used.
     pub engine: &'static str,
     /// Source symbols in a block.
@@ -55,9 +57,9 @@ pub struct Speed {
 }
 
 impl Speed {
-    fn new(code: &'static str, setting: &Setting, encode: Duration, decode: Duration) -> Self {
+    pub(crate) fn new(code: &str, setting: &Setting, encode: Duration, decode: Duration) -> Self {
         Self {
-            code,
+            code: code.to_owned(),
             engine: setting.engine.name(),
             n: setting.n,
             repairs: setting.repairs,
@@ -132,6 +134,18 @@ pub fn measure(code: CodeId, setting: &Setting) -> Result<Speed, Error> {
     )
 }
 
+/// Measures rows that hold a share of all symbols and only add them up, where
+/// the decoder eliminates: so they would replace those of `rlc`.
+pub(crate) fn measure_xor(setting: &Setting, degree: u32) -> Result<Speed, Error> {
+    let Setting { n, repairs, .. } = *setting;
+    let seeds = 0..repairs as u32;
+    let rows: Vec<(CodeId, Row)> = seeds
+        .map(|seed| (CodeId::Srlt, srlt::row(degree, seed % srlt::SEED_COUNT)))
+        .collect();
+    let source = Random::new(1).bytes(n * setting.symbol_len);
+    measure_block("xor", setting, &source, &rows, &patterns(n, setting.lost))
+}
+
 /// As many paper rows as its rule gives at 6 % for T = 0.9 and never fewer than
 /// `lost`.
 fn paper_rows(n: usize, degree: u32, lost: usize) -> Vec<(CodeId, Row)> {
@@ -161,7 +175,7 @@ fn patterns(n: usize, lost: usize) -> Vec<Vec<usize>> {
 /// Encodes `rows`, and decodes those patterns that they restore: for the paper's
 /// code that is not every one.
 fn measure_block(
-    name: &'static str,
+    name: &str,
     setting: &Setting,
     source: &[u8],
     rows: &[(CodeId, Row)],
@@ -353,6 +367,92 @@ pub fn measure_arrival(setting: &Setting) -> Result<Arrival, Error> {
 /// Takes a source symbol, or the extent, row and bytes of a repair.
 type Each<'a> = &'a mut dyn FnMut(u64, Result<&[u8], (usize, Row, &[u8])>);
 
+/// A program that measures a code of somebody else's.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// What the code is called.
+    pub name: String,
+    /// The program.
+    pub path: PathBuf,
+}
+
+impl Program {
+    /// Runs it: its arguments are the source symbols of a block, the repairs,
+    /// the bytes of a symbol, the source symbols lost and the milliseconds to
+    /// measure each figure; its output, MB/s of source data encoded and decoded.
+    ///
+    /// # Errors
+    /// Why there are no such numbers, in words.
+    pub fn measure(&self, setting: &Setting) -> Result<Speed, String> {
+        let Setting {
+            n,
+            repairs,
+            symbol_len,
+            lost,
+            time,
+            ..
+        } = *setting;
+        let arguments = [n, repairs, symbol_len, lost, time.as_millis() as usize];
+        let failed = |why: String| format!("{}: {why}", self.path.display());
+        let output = Command::new(&self.path)
+            .args(arguments.map(|number| number.to_string()))
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
+        if !output.status.success() {
+            return Err(failed(output.status.to_string()));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let numbers = text.split_whitespace().map(str::parse::<f64>);
+        match &numbers.collect::<Vec<_>>()[..] {
+            [Ok(encode), Ok(decode)] if *encode > 0.0 && *decode > 0.0 => {
+                let bytes = (n * symbol_len) as f64;
+                let time = |mb_s: &f64| Duration::from_secs_f64(bytes / (mb_s * 1e6));
+                Ok(Speed {
+                    engine: "its own",
+                    ..Speed::new(&self.name, setting, time(encode), time(decode))
+                })
+            }
+            _ => Err(failed(format!("two speeds in MB/s expected, not {text:?}"))),
+        }
+    }
+}
+
+/// How many times as fast one is as the other: what rounds in which both were
+/// measured say together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// The geometric mean.
+    pub mean: f64,
+    /// Its 95 % interval; `None` of one round.
+    pub interval: Option<(f64, f64)>,
+}
+
+impl Ratio {
+    /// Of the ratios of all rounds; `None` without any.
+    #[must_use]
+    pub fn of(rounds: &[f64]) -> Option<Self> {
+        /// Student's t for 95 %, by degrees of freedom from 1.
+        const T: [f64; 19] = [
+            12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
+            2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
+        ];
+        let count = rounds.len() as f64;
+        let logarithms = || rounds.iter().map(|ratio| ratio.ln());
+        let mean = logarithms().sum::<f64>() / count;
+        let squares: f64 = logarithms().map(|one| (one - mean).powi(2)).sum();
+        let interval = rounds.len().checked_sub(2).map(|at| {
+            let t = T.get(at).unwrap_or(&T[T.len() - 1]);
+            let half = t * (squares / (count - 1.0) / count).sqrt();
+            ((mean - half).exp(), (mean + half).exp())
+        });
+        (!rounds.is_empty()).then(|| Self {
+            mean: mean.exp(),
+            interval,
+        })
+    }
+}
+
 /// Measures the codes of other crates; none without the cargo feature `peers`.
 #[must_use]
 pub fn measure_peers(setting: &Setting) -> Vec<Speed> {
@@ -401,6 +501,43 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ratios_have_intervals() {
+        assert_eq!(Ratio::of(&[]), None);
+        let one = Ratio::of(&[2.0]).expect("a round");
+        assert!((one.mean - 2.0).abs() < 1e-12 && one.interval.is_none());
+        let two = Ratio::of(&[1.0, 4.0]).expect("rounds");
+        let (low, high) = two.interval.expect("two rounds");
+        // ln 4 / 2 is the standard error: the interval is 12.706 of these wide on either side.
+        assert!((two.mean - 2.0).abs() < 1e-12);
+        assert!((high / low).ln() / 2.0 / 12.706 - 4.0_f64.ln() / 2.0 < 1e-9);
+        let many = Ratio::of(&[1.5; 30]).and_then(|ratio| ratio.interval);
+        assert!(many.is_some_and(|(low, high)| (high - low).abs() < 1e-9));
+    }
+
+    #[test]
+    fn programs_tell_their_speed() {
+        let setting = Setting {
+            engine: Engine::detect(),
+            n: 100,
+            repairs: 14,
+            lost: 6,
+            symbol_len: 1000,
+            time: Duration::from_millis(1),
+        };
+        let program = |path: &str| Program {
+            name: "theirs".to_owned(),
+            path: path.into(),
+        };
+        // Six words, and none of them a speed.
+        let silent = program("/bin/echo")
+            .measure(&setting)
+            .expect_err("no speeds");
+        assert!(silent.contains("100 14 1000 6 1"), "{silent}");
+        assert!(program("/bin/false").measure(&setting).is_err());
+        assert!(program("/nowhere").measure(&setting).is_err());
+    }
+
+    #[test]
     fn every_code_can_be_measured() {
         let setting = Setting {
             engine: Engine::detect(),
@@ -413,7 +550,7 @@ mod tests {
         for code in CodeId::ALL {
             match measure(code, &setting) {
                 Ok(speed) => {
-                    assert_eq!((speed.code, speed.n), (code.name(), 32));
+                    assert_eq!((speed.code.as_str(), speed.n), (code.name(), 32));
                     assert!(speed.encode_mb_s() > 0.0 && speed.lost >= 2);
                 }
                 Err(error) => {

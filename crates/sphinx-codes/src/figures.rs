@@ -110,6 +110,67 @@ pub fn redundancy(n: usize, loss_rates: &[f64], seed: u64) -> Chart {
     }
 }
 
+/// The probability that `count` packets of `degree` symbols each, of a block of
+/// `n`, do not cover all lost symbols between them, where each packet of any
+/// kind is lost with probability `p`, exactly. `distinct`: the symbols of a
+/// packet are; otherwise each is drawn anew, and one that comes twice counts.
+#[must_use]
+pub fn not_covered(n: usize, p: f64, degree: u32, count: u32, distinct: bool) -> f64 {
+    let n = n as u32;
+    // That one packet has none of j certain symbols.
+    let misses = |j: u32| -> f64 {
+        let (n, j) = (f64::from(n), f64::from(j));
+        (0..degree)
+            .map(|drawn| {
+                let left = if distinct { n - f64::from(drawn) } else { n };
+                (1.0 - j / left).max(0.0)
+            })
+            .product()
+    };
+    let misses: Vec<f64> = (0..=n).map(misses).collect();
+    let lost_symbols = binomial(n, p);
+    let arriving = binomial(count, 1.0 - p);
+    let mut covered = 0.0;
+    for (arrived, likely) in arriving.iter().enumerate() {
+        for (lost, lost_likely) in lost_symbols.iter().enumerate() {
+            // What is less likely is of no account, and its sum would cancel out.
+            if likely * lost_likely < 1e-12 {
+                continue;
+            }
+            let mut choices = 1.0;
+            let mut all = 0.0;
+            for (j, misses) in misses.iter().enumerate().take(lost + 1) {
+                all += choices * misses.powi(arrived as i32);
+                choices *= -((lost - j) as f64) / (j + 1) as f64;
+            }
+            covered += likely * lost_likely * all.clamp(0.0, 1.0);
+        }
+    }
+    (1.0 - covered).clamp(0.0, 1.0)
+}
+
+/// The share of `blocks` blocks that peeling does not complete, with such
+/// packets of distinct symbols. Seeded.
+#[must_use]
+pub fn not_peeled(n: usize, p: f64, degree: u32, count: u32, blocks: usize) -> f64 {
+    let scenario = Scenario {
+        n,
+        repairs: count as usize,
+        loss: Loss::Independent { rate: p },
+        maximum_likelihood: false,
+    };
+    simulate::blocks(Rows::Srlt { degree }, &scenario, blocks, 1).failure()
+}
+
+fn binomial(n: u32, p: f64) -> Vec<f64> {
+    let mut all = vec![(1.0 - p).powi(n as i32)];
+    for k in 0..n {
+        let ratio = f64::from(n - k) / f64::from(k + 1) * p / (1.0 - p);
+        all.push(all[k as usize] * ratio);
+    }
+    all
+}
+
 /// The smallest redundancy, in steps of a tenth of a percentage point, at which
 /// a window of `n` symbols delivers 400 000 symbols in order within 8 packets on
 /// average.
@@ -152,25 +213,46 @@ pub fn coding_times(time: Duration) -> Vec<CodingTime> {
     let lengths = SYMBOL_LENGTHS.iter();
     let settings = lengths.flat_map(|&symbol_len| CodeId::ALL.map(|code| (code, symbol_len)));
     settings
-        .filter_map(|(code, symbol_len)| {
-            let n = BLOCK_BYTES / symbol_len;
-            let setting = Setting {
-                engine: Engine::detect(),
-                n,
-                repairs: params::repair_for(n, 0.06, EPSILON),
-                lost: bench::usual_losses(n),
-                symbol_len,
-                time,
-            };
-            let speed = bench::measure(code, &setting).ok()?;
-            Some(CodingTime {
-                code,
-                symbol_bytes: symbol_len,
-                encode_us: speed.encode.as_secs_f64() * 1e6,
-                decode_us: speed.decode.as_secs_f64() * 1e6,
-            })
-        })
+        .filter_map(|(code, symbol_len)| coding_time(code, symbol_len, Engine::detect(), time))
         .collect()
+}
+
+/// The same of the three codes that the paper compares, with symbols of 1000
+/// bytes and the instructions of older processors, as far as they are not the
+/// best ones here.
+#[must_use]
+pub fn coding_times_of_older(time: Duration) -> Vec<(Engine, CodingTime)> {
+    let engines = ["scalar", "ssse3"].into_iter().filter_map(Engine::by_name);
+    let older = engines.filter(|engine| engine.name() != Engine::detect().name());
+    let codes = [CodeId::Srlt, CodeId::Lt, CodeId::Rs];
+    older
+        .flat_map(|engine| codes.map(|code| (engine, code)))
+        .filter_map(|(engine, code)| Some((engine, coding_time(code, 1000, engine, time)?)))
+        .collect()
+}
+
+fn coding_time(
+    code: CodeId,
+    symbol_len: usize,
+    engine: Engine,
+    time: Duration,
+) -> Option<CodingTime> {
+    let n = BLOCK_BYTES / symbol_len;
+    let setting = Setting {
+        engine,
+        n,
+        repairs: params::repair_for(n, 0.06, EPSILON),
+        lost: bench::usual_losses(n),
+        symbol_len,
+        time,
+    };
+    let speed = bench::measure(code, &setting).ok()?;
+    Some(CodingTime {
+        code,
+        symbol_bytes: symbol_len,
+        encode_us: speed.encode.as_secs_f64() * 1e6,
+        decode_us: speed.decode.as_secs_f64() * 1e6,
+    })
 }
 
 /// The look of the code of this name.
@@ -182,6 +264,18 @@ pub fn look_of(code: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// T = 0.5 and 6 % loss: 15 packets of 16 symbols.
+    #[test]
+    fn distinct_symbols_cover_more_and_peeling_takes_back() {
+        let covered = |distinct| not_covered(100, 0.06, 16, 15, distinct);
+        assert!((covered(false) - 0.468).abs() < 0.001, "{}", covered(false));
+        assert!((covered(true) - 0.406).abs() < 0.001, "{}", covered(true));
+        let peeled = not_peeled(100, 0.06, 16, 15, 4000);
+        assert!((peeled - 0.472).abs() < 0.025, "{peeled}");
+        let none = not_covered(100, 0.06, 16, 0, true);
+        assert!((none - (1.0 - 0.94_f64.powi(100))).abs() < 1e-9, "{none}");
+    }
 
     #[test]
     fn redundancy_at_the_papers_points() {

@@ -1,7 +1,10 @@
 //! What each code would send.
 
-use sphinx_fec::{CodeId, fft_rs, lt, params, rs};
+use std::time::Duration;
 
+use sphinx_fec::{CodeId, Engine, fft_rs, lt, params, rlc, rs, srlt};
+
+use crate::bench::{self, Setting};
 use crate::loss::Loss;
 use crate::simulate;
 
@@ -56,6 +59,132 @@ pub struct Plan {
     pub codes: Vec<CodePlan>,
 }
 
+/// Rows of which a session's `auto` might make its repairs.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// What they are called.
+    pub name: &'static str,
+    /// Repairs of a block; `None` if there are not as many.
+    pub repairs: Option<usize>,
+    /// Time to encode and to decode a block, measured here; `None` where that
+    /// was not possible.
+    pub time: Option<Duration>,
+}
+
+/// Which of them is the best here.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// All that were looked at.
+    pub candidates: Vec<Candidate>,
+    /// The fastest of those that send at most 2 % more than the least; `None`
+    /// if none could be measured.
+    pub best: Option<&'static str>,
+    /// What sessions use.
+    pub auto: &'static str,
+}
+
+const CAUCHY: &str = "cauchy";
+const SPARSE: &str = "sparse rlc";
+/// Where a block is too large for the others.
+const DENSE: &str = "dense rlc";
+const XOR: &str = "xor only";
+const TRANSFORM: &str = "transform";
+/// What may be sent beyond the least for the sake of speed.
+const MORE: f64 = 1.02;
+/// Bytes of the symbols that are measured, and for how long.
+const SYMBOL_BYTES: usize = 1200;
+const TIME: Duration = Duration::from_millis(10);
+
+/// Compares the rows that a session could use for blocks of `n` symbols, by
+/// what they send and by how long they take on this machine.
+#[must_use]
+pub fn choose(request: &Request) -> Choice {
+    let Request {
+        loss_rate,
+        n,
+        epsilon,
+        mean_burst,
+        ..
+    } = *request;
+    let repairs = params::burst_repair_for(n, loss_rate, mean_burst, 1, epsilon, 100 * n);
+    let setting = |repairs| Setting {
+        engine: Engine::detect(),
+        n,
+        repairs,
+        lost: ((n as f64 * loss_rate).round() as usize).clamp(1, n),
+        symbol_len: SYMBOL_BYTES,
+        time: TIME,
+    };
+    let measured = |code, repairs| {
+        let speed = bench::measure(code, &setting(repairs)).ok()?;
+        Some(speed.encode + speed.decode)
+    };
+    let of_code = |name, code, repairs: Option<usize>| Candidate {
+        name,
+        repairs,
+        time: repairs.and_then(|repairs| measured(code, repairs)),
+    };
+    let spread = rlc::spread_for(n, repairs);
+    let is_cauchy = repairs <= rs::repairs_max(n);
+    let in_blocks = n <= sphinx_fec::SYMBOLS_MAX;
+    let mut candidates = vec![of_code(CAUCHY, CodeId::Rs, is_cauchy.then_some(repairs))];
+    let auto = match (spread > 1, is_cauchy) {
+        (true, _) => SPARSE,
+        (false, true) => CAUCHY,
+        (false, false) => DENSE,
+    };
+    if auto != CAUCHY {
+        candidates.push(of_code(auto, CodeId::Rlc, in_blocks.then_some(repairs)));
+    }
+    let is_transform = in_blocks && fft_rs::size_for(repairs).is_some();
+    candidates.push(of_code(
+        TRANSFORM,
+        CodeId::FftRs,
+        is_transform.then_some(repairs),
+    ));
+    candidates.push(xor_only(request, repairs, setting));
+    let sends = |one: &Candidate| one.repairs.map(|repairs| (n + repairs) as f64);
+    let least = candidates.iter().filter_map(sends).fold(f64::MAX, f64::min);
+    let few = candidates
+        .iter()
+        .filter(|one| sends(one).is_some_and(|all| all <= MORE * least));
+    let best = few.min_by_key(|one| one.time.unwrap_or(Duration::MAX));
+    Choice {
+        best: best.filter(|one| one.time.is_some()).map(|one| one.name),
+        auto,
+        candidates,
+    }
+}
+
+/// Rows of nearly half of the symbols, which are only added up, and all of
+/// which are solved together. (With exactly half, some rows add up to nothing.)
+fn xor_only(request: &Request, least: usize, setting: impl Fn(usize) -> Setting) -> Candidate {
+    let n = request.n;
+    let degree = (n / 2)
+        .saturating_sub(1)
+        .clamp(1, srlt::DEGREE_MAX as usize) as u32;
+    let repairs = (n <= 256).then(|| {
+        let scenario = simulate::Scenario {
+            n,
+            repairs: least,
+            loss: Loss::new(request.loss_rate, Some(request.mean_burst)),
+            maximum_likelihood: true,
+        };
+        let blocks = 1000;
+        let rows = simulate::Rows::Srlt { degree };
+        simulate::repairs_for(rows, &scenario, 1.25 * request.epsilon, least, blocks, 1)
+    });
+    let time = repairs.and_then(|repairs| {
+        let speed = bench::measure_xor(&setting(repairs), degree).ok()?;
+        Some(speed.encode + speed.decode)
+    });
+    Candidate {
+        name: XOR,
+        repairs,
+        time,
+    }
+}
+
 /// Plans what each code would send. Failure probabilities are computed for
 /// codes that are MDS or as good, and simulated (seeded, a few thousand blocks)
 /// for the LT codes.
@@ -79,7 +208,7 @@ pub fn plan(request: &Request) -> Plan {
         degree: repairs.map(|_| degree),
         note: note.to_owned(),
     };
-    let spread = sphinx_fec::rlc::spread_for(n, repairs);
+    let spread = rlc::spread_for(n, repairs);
     let rs_repairs = (repairs <= rs::repairs_max(n)).then_some(repairs);
     let fft_repairs = fft_rs::size_for(repairs).map(|_| repairs);
     let has_blocks = (n <= sphinx_fec::SYMBOLS_MAX).then_some(repairs);
@@ -171,5 +300,49 @@ fn lt(request: &Request) -> CodePlan {
             "no source symbols sent; {:.0} packets on average; simulated",
             needed.mean()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(n: usize, loss_rate: f64) -> Request {
+        Request {
+            loss_rate,
+            deviation: 0.0,
+            mean_burst: 1.0,
+            n,
+            epsilon: 0.01,
+            threshold: 0.5,
+            depth_max: 1,
+        }
+    }
+
+    /// By bytes; which one is the fastest is the machine's affair.
+    #[test]
+    fn what_sessions_use_sends_hardly_more_than_the_least() {
+        for n in [4, 16, 100, 256] {
+            for loss_rate in [0.001, 0.01, 0.06, 0.2] {
+                let choice = choose(&request(n, loss_rate));
+                let repairs = |name: &str| {
+                    let one = choice.candidates.iter().find(|one| one.name == name);
+                    one.and_then(|one| one.repairs).map(|repairs| n + repairs)
+                };
+                let least = choice
+                    .candidates
+                    .iter()
+                    .filter_map(|one| repairs(one.name))
+                    .min();
+                let (auto, least) = (repairs(choice.auto), least.expect("one can be"));
+                let auto = auto.expect("what sessions use can be");
+                assert!(
+                    auto as f64 <= 1.02 * least as f64,
+                    "{n} {loss_rate}: {choice:?}"
+                );
+            }
+        }
+        let xor = choose(&request(100, 0.06)).candidates.pop().expect("four");
+        assert!(xor.repairs > Some(14), "{xor:?}");
     }
 }

@@ -10,7 +10,7 @@ use sphinx_fec::{CodeId, Engine, fft_rs, params};
 use sphinx_units as units;
 
 use super::{code, count, engine, symbols};
-use crate::bench::{self, Arrival, Setting, Speed};
+use crate::bench::{self, Arrival, Program, Ratio, Setting, Speed};
 
 /// Largest block with its repairs: what is measured should fit into memory several times.
 const BLOCK_BYTES_MAX: usize = 256 << 20;
@@ -36,6 +36,13 @@ pub(super) struct BenchArgs {
     /// Instructions to use: scalar, ssse3, avx2, avx512, avx2-gfni, avx512-gfni, neon
     #[arg(long, value_name = "ENGINE", value_parser = engine)]
     engine: Option<Engine>,
+    /// A program that measures another code, as NAME=PROGRAM: it is run with source symbols, repairs,
+    /// bytes of a symbol, symbols lost and milliseconds, and prints MB/s encoded and decoded
+    #[arg(long = "peer", value_name = "NAME=PROGRAM", value_parser = program)]
+    programs: Vec<Program>,
+    /// Rounds in which everything is measured in turn; ratios have 95 % intervals from two on
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
     /// How long to measure each figure, in milliseconds
     #[arg(long, default_value_t = 60, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     time_ms: u64,
@@ -83,30 +90,26 @@ pub(super) fn run(
                 symbol_len: args.symbol_bytes,
                 time: Duration::from_millis(args.time_ms),
             };
-            let mut ours = Vec::new();
-            for code in &codes {
-                match bench::measure(*code, &setting) {
-                    Ok(speed) => {
-                        print_speed(&speed, is_json, out)?;
-                        ours.push(speed);
-                    }
-                    Err(error) if args.codes.is_empty() => {
-                        let name = code.name();
-                        if !is_json {
-                            writeln!(out, "{name:<21} n = {n}, {lost} lost: {error}")?;
-                        }
-                    }
-                    Err(error) => return Err(error.into()),
-                }
+            let mut rounds = Vec::new();
+            for round in 0..args.rounds {
+                rounds.push(measure(
+                    args,
+                    &codes,
+                    &setting,
+                    round == 0 && !is_json,
+                    out,
+                )?);
             }
-            let peers = bench::measure_peers(&setting);
-            for speed in &peers {
-                print_speed(speed, is_json, out)?;
+            for name in rounds[0].iter().map(|speed| &speed.code) {
+                print_speed(&middle(&rounds, name), is_json, out)?;
             }
             // The default code is the one to compare, if it was measured.
-            let ours = ours.iter().find(|speed| speed.code == "rlc");
-            if let Some(ours) = ours {
-                print_ratio(ours, &peers, is_json, out)?;
+            if rounds[0].iter().any(|speed| speed.code == OURS) {
+                let is_ours = |name: &str| CodeId::by_name(name).is_some();
+                let peers = rounds[0].iter().filter(|speed| !is_ours(&speed.code));
+                for peer in peers {
+                    print_ratios(&rounds, peer, is_json, out)?;
+                }
                 print_arrival(&bench::measure_arrival(&setting)?, is_json, out)?;
             }
         }
@@ -114,38 +117,109 @@ pub(super) fn run(
     Ok(())
 }
 
-/// How many times as fast as the fastest of the others `ours` is.
-fn print_ratio(
-    ours: &Speed,
-    peers: &[Speed],
+/// The default code.
+const OURS: &str = "rlc";
+
+fn program(text: &str) -> Result<Program, String> {
+    let (name, path) = text.split_once('=').ok_or("expected NAME=PROGRAM")?;
+    match name.is_empty() || path.is_empty() || CodeId::by_name(name).is_some() {
+        true => Err("expected NAME=PROGRAM, with a name that no code of ours has".to_owned()),
+        false => Ok(Program {
+            name: name.to_owned(),
+            path: path.into(),
+        }),
+    }
+}
+
+/// Everything once, in turn.
+fn measure(
+    args: &BenchArgs,
+    codes: &[CodeId],
+    setting: &Setting,
+    is_told: bool,
+    out: &mut dyn Write,
+) -> Result<Vec<Speed>, Box<dyn Error>> {
+    let mut speeds = Vec::new();
+    for code in codes {
+        match bench::measure(*code, setting) {
+            Ok(speed) => speeds.push(speed),
+            Err(error) if args.codes.is_empty() => {
+                if is_told {
+                    let (name, n, lost) = (code.name(), setting.n, setting.lost);
+                    writeln!(out, "{name:<21} n = {n}, {lost} lost: {error}")?;
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    speeds.extend(bench::measure_peers(setting));
+    for program in &args.programs {
+        speeds.push(program.measure(setting)?);
+    }
+    Ok(speeds)
+}
+
+/// The code of this name in every round.
+fn of<'a>(rounds: &'a [Vec<Speed>], name: &'a str) -> impl Iterator<Item = &'a Speed> {
+    rounds
+        .iter()
+        .flatten()
+        .filter(move |speed| speed.code == name)
+}
+
+/// The median of all rounds, of encoding and of decoding.
+fn middle(rounds: &[Vec<Speed>], name: &str) -> Speed {
+    let median = |pick: fn(&Speed) -> Duration| {
+        let mut all: Vec<Duration> = of(rounds, name).map(pick).collect();
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    let first = of(rounds, name).next().expect("the name is of a round");
+    Speed {
+        encode: median(|speed| speed.encode),
+        decode: median(|speed| speed.decode),
+        ..first.clone()
+    }
+}
+
+/// How many times as fast as one of the others the default code is.
+fn print_ratios(
+    rounds: &[Vec<Speed>],
+    peer: &Speed,
     is_json: bool,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
-    let fastest = |of: fn(&Speed) -> f64| {
-        let peers = peers.iter();
-        peers.max_by(|a, b| of(a).total_cmp(&of(b)))
+    let ratio = |pick: fn(&Speed) -> f64| {
+        let pairs = of(rounds, OURS).zip(of(rounds, &peer.code));
+        let ratios: Vec<f64> = pairs
+            .map(|(ours, theirs)| pick(ours) / pick(theirs))
+            .collect();
+        Ratio::of(&ratios)
     };
-    let (Some(encode), Some(decode)) = (fastest(Speed::encode_mb_s), fastest(Speed::decode_mb_s))
+    let (Some(encode), Some(decode)) = (ratio(Speed::encode_mb_s), ratio(Speed::decode_mb_s))
     else {
         return Ok(());
     };
-    let ratios = [
-        ours.encode_mb_s() / encode.encode_mb_s(),
-        ours.decode_mb_s() / decode.decode_mb_s(),
-    ];
     if is_json {
-        let [encode_ratio, decode_ratio] = ratios.map(|ratio| (ratio * 100.0).round() / 100.0);
+        let shown = |value: f64| (value * 1000.0).round() / 1000.0;
+        let interval = |ratio: Ratio| ratio.interval.map(|(low, high)| [shown(low), shown(high)]);
         let line = json!({
-            "v": 1, "event": "ratio", "code": ours.code, "n": ours.n, "lost": ours.lost,
-            "encode_ratio": encode_ratio, "encode_against": encode.code,
-            "decode_ratio": decode_ratio, "decode_against": decode.code,
+            "v": 1, "event": "ratio", "code": OURS, "against": peer.code, "n": peer.n, "lost": peer.lost,
+            "encode_ratio": shown(encode.mean), "encode_interval": interval(encode),
+            "decode_ratio": shown(decode.mean), "decode_interval": interval(decode),
         });
         return writeln!(out, "{line}");
     }
+    let shown = |ratio: Ratio| match ratio.interval {
+        Some((low, high)) => format!("{:.2} ({low:.2} to {high:.2})", ratio.mean),
+        None => format!("{:.2}", ratio.mean),
+    };
     writeln!(
         out,
-        "  {} encodes {:.1} times as fast as {} and decodes {:.1} times as fast as {}",
-        ours.code, ratios[0], encode.code, ratios[1], decode.code
+        "  {OURS} against {}: encodes {} times as fast, decodes {} times",
+        peer.code,
+        shown(encode),
+        shown(decode)
     )
 }
 

@@ -10,7 +10,7 @@ use sphinx_units as units;
 
 use super::{burst, count, failures, loss_rate, probability, symbols};
 
-use crate::plan::{Plan, Request, plan};
+use crate::plan::{Choice, Plan, Request, choose, plan};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct PlanArgs {
@@ -51,11 +51,13 @@ pub(super) fn run(
         threshold: args.threshold,
         depth_max: args.depth_max,
     };
-    let plan = plan(&request);
+    let (plan, choice) = (plan(&request), choose(&request));
     if is_json {
         print_plan_json(&request, &plan, out)?;
+        print_choice_json(&choice, out)?;
     } else {
         print_plan(&request, &plan, out)?;
+        print_choice(&request, &choice, out)?;
     }
     Ok(())
 }
@@ -122,4 +124,47 @@ fn print_plan(request: &Request, plan: &Plan, out: &mut dyn Write) -> std::io::R
         )?;
     }
     Ok(())
+}
+
+fn print_choice_json(choice: &Choice, out: &mut dyn Write) -> std::io::Result<()> {
+    for one in &choice.candidates {
+        let us = one
+            .time
+            .map(|time| (time.as_secs_f64() * 1e7).round() / 10.0);
+        let line = json!({
+            "v": 1, "event": "candidate", "rows": one.name, "r": one.repairs, "block_us": us,
+        });
+        writeln!(out, "{line}")?;
+    }
+    let line = json!({"v": 1, "event": "choice", "best": choice.best, "auto": choice.auto});
+    writeln!(out, "{line}")
+}
+
+fn print_choice(request: &Request, choice: &Choice, out: &mut dyn Write) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "\n{:<12} {:>7} {:>11} {:>13}",
+        "rows", "repairs", "sent", "block, µs"
+    )?;
+    for one in &choice.candidates {
+        let Some(repairs) = one.repairs else {
+            writeln!(out, "{:<12} {:>7}", one.name, "none")?;
+            continue;
+        };
+        let sent = 100.0 * (request.n + repairs) as f64 / request.n as f64;
+        let time = one.time.map_or("–".to_owned(), |time| {
+            format!("{:.1}", time.as_secs_f64() * 1e6)
+        });
+        writeln!(
+            out,
+            "{:<12} {repairs:>7} {sent:>9.1} % {time:>13}",
+            one.name
+        )?;
+    }
+    let best = choice.best.unwrap_or("none could be measured");
+    writeln!(
+        out,
+        "fastest here of those within 2 % of the least: {best}; sessions (--codec auto) use: {}",
+        choice.auto
+    )
 }

@@ -30,21 +30,12 @@ pub fn erasure_bound(p: f64) -> f64 {
 /// independently with probability `p`: P(Bin(n + R, p) > R).
 #[must_use]
 pub fn failure_probability(n: usize, repairs: usize, p: f64) -> f64 {
-    overdispersed_failure_probability(n, repairs, p, 0.0)
-}
-
-/// As [`failure_probability`] when losses cluster: the number of losses among
-/// the packets of a block is beta-binomial with mean rate `p` and correlation
-/// `rho` between any two packets of a block (0 for independent losses, below
-/// 1). [`LossHistogram::correlation`] estimates it.
-#[must_use]
-pub fn overdispersed_failure_probability(n: usize, repairs: usize, p: f64, rho: f64) -> f64 {
     let p = clamp_loss(p);
     let packets = n + repairs;
     if n == 0 || p == 0.0 {
         return 0.0;
     }
-    let losses = Losses::new(packets, p, rho);
+    let losses = Losses { packets, p };
     // Sum whichever tail is the lighter one, so that a small result is exact.
     let mean = packets as f64 * p;
     if repairs as f64 >= mean {
@@ -76,15 +67,7 @@ pub fn overdispersed_failure_probability(n: usize, repairs: usize, p: f64, rho: 
 /// at most probability `epsilon`: min R with P(Bin(n + R, p) > R) ≤ ε.
 #[must_use]
 pub fn repair_for(n: usize, p: f64, epsilon: f64) -> usize {
-    overdispersed_repair_for(n, p, 0.0, epsilon)
-}
-
-/// As [`repair_for`] for clustered losses; see
-/// [`overdispersed_failure_probability`].
-#[must_use]
-pub fn overdispersed_repair_for(n: usize, p: f64, rho: f64, epsilon: f64) -> usize {
-    let suffices = |r| overdispersed_failure_probability(n, r, p, rho) <= epsilon;
-    smallest(suffices)
+    smallest(|repairs| failure_probability(n, repairs, p) <= epsilon)
 }
 
 /// The number of fresh symbols to send so that at least `deficit` of them
@@ -131,46 +114,24 @@ fn smallest(suffices: impl Fn(usize) -> bool) -> usize {
     enough
 }
 
-/// The distribution of the number of losses among some packets: binomial, or
-/// beta-binomial when losses are correlated.
+/// The binomial distribution of the number of losses among some packets.
 struct Losses {
     packets: usize,
     p: f64,
-    /// Parameters a and b of the beta distribution; `None` for independence.
-    beta: Option<(f64, f64)>,
 }
 
 impl Losses {
-    fn new(packets: usize, p: f64, rho: f64) -> Self {
-        // Correlations below this make no visible difference but would make
-        // a and b so large that their sum with a count is rounded.
-        let beta = (rho > 1e-9).then(|| {
-            let sum = 1.0 / rho.min(0.999) - 1.0;
-            (p * sum, (1.0 - p) * sum)
-        });
-        Self { packets, p, beta }
-    }
-
     /// P(count + 1) / P(count).
     fn ratio(&self, count: usize) -> f64 {
         if count >= self.packets {
             return 0.0;
         }
         let rest = (self.packets - count) as f64;
-        let odds = match self.beta {
-            None => self.p / (1.0 - self.p),
-            Some((a, b)) => (a + count as f64) / (b + rest - 1.0),
-        };
-        rest / (count + 1) as f64 * odds
+        rest / (count + 1) as f64 * self.p / (1.0 - self.p)
     }
 
     fn ln_probability(&self, count: usize) -> f64 {
-        let none = match self.beta {
-            None => self.packets as f64 * (-self.p).ln_1p(),
-            Some((a, b)) => (0..self.packets)
-                .map(|i| (-a / (a + b + i as f64)).ln_1p())
-                .sum(),
-        };
+        let none = self.packets as f64 * (-self.p).ln_1p();
         none + (0..count).map(|i| self.ratio(i).ln()).sum::<f64>()
     }
 }
@@ -241,20 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn correlation_zero_is_the_binomial() {
-        let independent = failure_probability(100, 13, 0.06);
-        let nearly = overdispersed_failure_probability(100, 13, 0.06, 2e-9);
-        assert!((independent - nearly).abs() < 1e-8);
-        let clustered = overdispersed_repair_for(100, 0.06, 0.05, 0.01);
-        assert!(clustered > 20, "{clustered}");
-    }
-
-    #[test]
     fn probabilities_of_a_distribution_sum_to_one() {
-        for rho in [0.0, 0.01, 0.3] {
-            let losses = Losses::new(60, 0.1, rho);
-            let total: f64 = (0..=60).map(|i| losses.ln_probability(i).exp()).sum();
-            assert!((total - 1.0).abs() < 1e-12, "{rho}: {total}");
-        }
+        let losses = Losses {
+            packets: 60,
+            p: 0.1,
+        };
+        let total: f64 = (0..=60).map(|i| losses.ln_probability(i).exp()).sum();
+        assert!((total - 1.0).abs() < 1e-12, "{total}");
     }
 }

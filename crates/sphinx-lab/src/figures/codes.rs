@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use sphinx_codes::{
-    figures::{LOSS_RATES, coding_times, look_of, redundancy, to_csv},
+    figures::{
+        CodingTime, LOSS_RATES, coding_times, coding_times_of_older, look_of, redundancy, to_csv,
+    },
     svg::{Chart, Series, Style},
 };
 
@@ -13,6 +15,7 @@ use super::{
     campaign::{self, Case},
     claim::Sample,
     curves::{place, shown},
+    profec,
     sheet::Sentence,
 };
 use crate::runner::ScenarioFailure;
@@ -30,8 +33,8 @@ const TIME_QUICK: Duration = Duration::from_millis(4);
 /// About how long a figure takes.
 pub(super) fn duration(figure: Figure, quick: bool) -> Duration {
     Duration::from_secs(match (figure, quick) {
-        (Figure::Redundancy, false) => 60,
-        (Figure::Redundancy, true) => 20,
+        (Figure::Redundancy, false) => 600,
+        (Figure::Redundancy, true) => 25,
         (Figure::CodingTime, false) => 60,
         (Figure::CodingTime, true) => 6,
         _ => 0,
@@ -188,7 +191,7 @@ fn draw_redundancy(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
         1.5,
         &srlt(),
     ));
-    Ok(true)
+    profec::draw(studio, sheet)
 }
 
 /// A round of figure 8.
@@ -201,6 +204,16 @@ struct Round {
 struct Rounded {
     round: u64,
     times: Vec<Timed>,
+    /// With the instructions of older processors.
+    #[serde(default)]
+    older: Vec<OfEngine>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct OfEngine {
+    engine: String,
+    #[serde(flatten)]
+    time: Timed,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -209,6 +222,17 @@ struct Timed {
     symbol_bytes: usize,
     encode_us: f64,
     decode_us: f64,
+}
+
+impl From<CodingTime> for Timed {
+    fn from(it: CodingTime) -> Timed {
+        Timed {
+            code: it.code.name().to_owned(),
+            symbol_bytes: it.symbol_bytes,
+            encode_us: it.encode_us,
+            decode_us: it.decode_us,
+        }
+    }
 }
 
 impl Case for Round {
@@ -228,15 +252,16 @@ impl Case for Round {
 
     fn run(&self, studio: &Studio<'_>) -> Result<Rounded, String> {
         let time = if studio.quick { TIME_QUICK } else { TIME };
-        let times = coding_times(time).into_iter().map(|it| Timed {
-            code: it.code.name().to_owned(),
-            symbol_bytes: it.symbol_bytes,
-            encode_us: it.encode_us,
-            decode_us: it.decode_us,
-        });
+        let older = coding_times_of_older(time).into_iter();
         Ok(Rounded {
             round: self.number,
-            times: times.collect(),
+            times: coding_times(time).into_iter().map(Timed::from).collect(),
+            older: older
+                .map(|(engine, time)| OfEngine {
+                    engine: engine.name().to_owned(),
+                    time: time.into(),
+                })
+                .collect(),
         })
     }
 
@@ -350,6 +375,7 @@ fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scen
             "its decoding has a fixed cost of a transform over 65 536 points",
         ),
     ]);
+    older_processors(&runs, sheet);
     sheet.check(Check::at_least(
         "decoding traditional LT takes at least 1.5 times as long as semi-random LT",
         &times(&runs, "lt", 1000, |it| it.decode_us),
@@ -357,6 +383,39 @@ fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scen
         &times(&runs, "srlt", 1000, |it| it.decode_us),
     ));
     Ok(true)
+}
+
+/// What codes take of each other where multiplying costs more.
+fn older_processors(runs: &[Rounded], sheet: &mut Sheet) {
+    let mut engines: Vec<&str> = Vec::new();
+    for of in runs.iter().flat_map(|run| &run.older) {
+        if !engines.contains(&of.engine.as_str()) {
+            engines.push(&of.engine);
+        }
+    }
+    if engines.is_empty() {
+        return;
+    }
+    let total = |engine: &str, code: &str| {
+        Sample::of_seeds(runs.iter().filter_map(|run| {
+            let is_one = |of: &&OfEngine| of.engine == engine && of.time.code == code;
+            let time = &run.older.iter().find(is_one)?.time;
+            Some((run.round, time.encode_us + time.decode_us))
+        }))
+    };
+    sheet.paragraph(
+        "With the instructions of older processors, symbols of 1000 bytes, encoding and decoding (`scalar`: tables, byte by byte; `ssse3`: 16 bytes at once):",
+    );
+    let header = ["engine", "srlt, µs", "lt : srlt", "rs : srlt", "published"];
+    let rows = engines.iter().map(|engine| {
+        let srlt = total(engine, "srlt");
+        let times = |code| shown(&total(engine, code).zip(&srlt, |one, two| one / two), 1);
+        let (lt, rs) = (times("lt"), times("rs"));
+        let published = "7.5, 9".to_owned();
+        vec![(*engine).to_owned(), shown(&srlt, 1), lt, rs, published]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    sheet.summary(&header.map(str::to_owned), &rows);
 }
 
 fn chart(

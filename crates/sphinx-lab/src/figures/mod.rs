@@ -35,6 +35,7 @@ mod modes;
 mod multipath;
 mod over_path;
 mod paths;
+mod profec;
 mod rdb;
 mod sheet;
 mod short;

@@ -66,7 +66,7 @@ impl Protection {
         if bytes == 0 {
             return;
         }
-        let losses = (monitor.plr(), monitor.burst());
+        let losses = monitor.of_flights();
         let spare = self.offered.spare(tail.now, bytes, tail.capacity);
         self.pace.note(tail.now);
         // Of a rateless code there is no new data that would tell a thin stream.

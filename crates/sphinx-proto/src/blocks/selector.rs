@@ -49,8 +49,8 @@ impl BurstRepair {
     const BURST_STEPS: f64 = 10.0;
 
     /// As [`flight_repair`], if `burst` packets are lost in a row on average. What bursts take beyond
-    /// independent losses is bounded by `spare` repairs for every symbol, and by one: a burst that
-    /// takes half of a flight is better waited for.
+    /// independent losses is bounded by `spare` repairs for every symbol, and by two; where these
+    /// would not do, as a burst takes the whole of a small flight, by one.
     pub(crate) fn flight_repair(
         &mut self,
         (needed, in_flight): (u32, u32),
@@ -68,8 +68,11 @@ impl BurstRepair {
         let question = (n, plr as u32, burst as u32);
         if self.question != question {
             let (plr, burst) = (plr / Self::PLR_STEPS, burst / Self::BURST_STEPS);
-            let most = n as usize;
-            let repair = params::burst_repair_for(most, plr, burst, 1, epsilon, most);
+            let n = n as usize;
+            let mut repair = params::burst_repair_for(n, plr, burst, 1, epsilon, 2 * n);
+            if repair == 2 * n {
+                repair = n;
+            }
             (self.question, self.answer) = (question, repair as u32);
         }
         let share = (f64::from(self.answer) / f64::from(n)).min(spare);
@@ -168,6 +171,9 @@ mod tests {
         assert_eq!(repair((100, 100), (0.06, 10.0), 0.3), 30);
         assert_eq!(repair((100, 100), (0.06, 10.0), 0.0), 13);
         assert!(repair((9, 9), (f64::NAN, 1e300), 9.0) <= 9);
+        // More than the block has, as that does.
+        let more = bursts.flight_repair((88, 88), (0.1, 16.0), 0.002, 9.0);
+        assert!((110..=120).contains(&more), "{more}");
     }
 
     #[test]

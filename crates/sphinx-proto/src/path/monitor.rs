@@ -1,13 +1,19 @@
 //! The Monitor: the packet loss rate, how it varies, and whether losses come in bursts.
 
+use sphinx_fec::params::LossHistogram;
+
 use crate::PacketNumber;
 
 use std::{collections::VecDeque, mem};
 
 /// Packets per bucket.
-const BUCKET: u32 = 128;
-/// Buckets kept: the estimate rests on the last 4096 packets.
-const BUCKETS: usize = 32;
+const BUCKET: u8 = 128;
+/// The latest buckets: the loss rate rests on the last 4096 packets.
+const RECENT: usize = 32;
+/// Buckets kept: what is known of bursts rests on the last 65 536 packets. In 4096 packets there are five bursts of sixteen at 2 %.
+const BUCKETS: usize = 512;
+/// Fewer buckets say nothing of how unevenly they lose: 1024 packets.
+const BUCKETS_MIN: usize = 8;
 /// Assumed before anything is known: half a loss in twenty-five packets. So the estimate of a path that loses nothing is below
 /// the usual aim of 0.2 % after 225 packets. One that loses twice as many as that has then shown it with a chance of 60 %, and
 /// whoever learns later has protected too little what one loss hits.
@@ -17,8 +23,10 @@ const PRIOR_PLR: f64 = 0.02;
 const REMEMBERED_PACKETS: f64 = 100.0;
 /// Before so many packets are known, the estimate is mostly a guess.
 const COLD: u64 = 64;
-/// After so many packets without loss the path counts as clean.
+/// After so many packets without loss the path counts as clean,
 const CLEAN: u64 = 3000;
+/// and where losses come in bursts only after so many times the mean distance of these.
+const CLEAN_DISTANCES: f64 = 8.0;
 
 /// Losses in one direction, as they were measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,18 +42,31 @@ pub struct Losses {
 /// Losses among [`BUCKET`] packets.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
-    lost: u32,
+    lost: u8,
     /// Times that a packet was lost and the one before it was not.
-    bursts: u32,
+    bursts: u8,
+}
+
+/// What losses that come in bursts are like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Bursts {
+    /// Share of packets that is lost.
+    plr: f64,
+    /// Packets that are lost in a row on the link of Gilbert's model that loses as unevenly.
+    mean: f64,
 }
 
 /// Estimates the packet loss rate (PLR) from packets found acknowledged or lost.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Monitor {
     /// Full buckets, oldest first.
     buckets: VecDeque<Bucket>,
+    /// Their losses.
+    history: LossHistogram,
+    /// What they say of bursts; `None` if losses are independent.
+    bursts: Option<Bursts>,
     current: Bucket,
-    packets: u32,
+    packets: u8,
     last_lost: Option<PacketNumber>,
     packets_total: u64,
     path_packets: u64,
@@ -53,6 +74,24 @@ pub(crate) struct Monitor {
     since_loss: u64,
     /// PLR of an earlier session, where one is known.
     remembered: Option<f64>,
+}
+
+impl Default for Monitor {
+    fn default() -> Self {
+        Self {
+            buckets: VecDeque::new(),
+            history: LossHistogram::new(usize::from(BUCKET)),
+            bursts: None,
+            current: Bucket::default(),
+            packets: 0,
+            last_lost: None,
+            packets_total: 0,
+            path_packets: 0,
+            lost_total: 0,
+            since_loss: 0,
+            remembered: None,
+        }
+    }
 }
 
 impl Monitor {
@@ -77,7 +116,7 @@ impl Monitor {
         self.lost_total += 1;
         self.since_loss = 0;
         self.current.lost += 1;
-        self.current.bursts += u32::from(!continues);
+        self.current.bursts += u8::from(!continues);
         self.count();
     }
 
@@ -86,12 +125,51 @@ impl Monitor {
         self.path_packets += 1;
         self.packets += 1;
         if self.packets >= BUCKET {
-            if self.buckets.len() == BUCKETS {
-                self.buckets.pop_front();
-            }
-            self.buckets.push_back(mem::take(&mut self.current));
+            self.forget(self.buckets.len().saturating_sub(BUCKETS - 1));
+            let full = mem::take(&mut self.current);
+            self.history.record(usize::from(full.lost));
+            self.buckets.push_back(full);
             self.packets = 0;
+            if self.has_changed() {
+                self.forget(self.buckets.len() - RECENT);
+            }
+            self.bursts = self.find_bursts();
         }
+    }
+
+    /// Forgets so many of the oldest buckets.
+    fn forget(&mut self, count: usize) {
+        for bucket in self.buckets.drain(..count) {
+            self.history.forget(usize::from(bucket.lost));
+        }
+    }
+
+    /// Whether the latest buckets lose so much more or less than those before them that it is no chance: four standard
+    /// deviations.
+    fn has_changed(&self) -> bool {
+        let Some(older) = self.buckets.len().checked_sub(RECENT) else {
+            return false;
+        };
+        if older < RECENT {
+            return false;
+        }
+        let (older, all) = (older as f64, self.buckets.len() as f64);
+        let recent = self.sum(RECENT, |bucket| bucket.lost) - f64::from(self.current.lost);
+        let difference = recent / RECENT as f64 - (self.history.mean() * all - recent) / older;
+        let variance = self.history.variance() * (1.0 / RECENT as f64 + 1.0 / older);
+        difference * difference > 16.0 * variance
+    }
+
+    /// Two looks at bursts, which agree if everything is lost in one: packets lost in a row, and buckets that lose much
+    /// more than others. The latter takes many buckets to be exact, the former sees nothing of bursts in which every
+    /// other packet arrives.
+    fn find_bursts(&self) -> Option<Bursts> {
+        if self.buckets.len() < BUCKETS_MIN {
+            return None;
+        }
+        let mean = self.in_a_row(BUCKETS).max(self.history.burst());
+        let plr = self.history.loss_rate();
+        (mean > 1.0).then_some(Bursts { plr, mean })
     }
 
     /// A packet counted as lost had only been late.
@@ -111,10 +189,18 @@ impl Monitor {
     /// One loss fewer; the bucket that it was in, as far as is known.
     fn take_back(&mut self) -> Option<&mut Bucket> {
         self.lost_total = self.lost_total.saturating_sub(1);
-        let newest = [&mut self.current].into_iter();
-        let mut buckets = newest.chain(self.buckets.iter_mut().rev());
-        let bucket = buckets.find(|bucket| bucket.lost > 0)?;
+        if self.current.lost > 0 {
+            self.current.lost -= 1;
+            return Some(&mut self.current);
+        }
+        let bucket = self
+            .buckets
+            .iter_mut()
+            .rev()
+            .find(|bucket| bucket.lost > 0)?;
+        self.history.forget(usize::from(bucket.lost));
         bucket.lost -= 1;
+        self.history.record(usize::from(bucket.lost));
         Some(bucket)
     }
 
@@ -129,13 +215,13 @@ impl Monitor {
     }
 
     /// Estimated PLR, 0–1: the mean of the last 4096 packets, pulled towards 2 %, or what is
-    /// remembered, while few are known; 0 once 3000 packets in a row arrived.
+    /// remembered, while few are known; 0 once the path counts as clean.
     pub(crate) fn plr(&self) -> f64 {
-        if self.since_loss >= CLEAN {
+        if self.is_clean() {
             return 0.0;
         }
-        let packets = f64::from(BUCKET) * self.buckets.len() as f64 + f64::from(self.packets);
-        let lost = self.sum(|bucket| bucket.lost);
+        let packets = self.recent_packets();
+        let lost = self.sum(RECENT, |bucket| bucket.lost);
         if packets >= 1000.0 {
             lost / packets
         } else {
@@ -147,23 +233,42 @@ impl Monitor {
         }
     }
 
-    fn sum(&self, of: impl Fn(&Bucket) -> u32) -> f64 {
-        f64::from(
-            self.buckets
-                .iter()
-                .chain([&self.current])
-                .map(of)
-                .sum::<u32>(),
-        )
+    fn is_clean(&self) -> bool {
+        let packets = f64::from(BUCKET) * self.buckets.len() as f64;
+        let since = self.since_loss as f64;
+        // The distance of bursts before the latest one.
+        let is_far = |bursts: Bursts| {
+            let lost = bursts.plr * packets;
+            since * lost >= CLEAN_DISTANCES * bursts.mean * (packets - since)
+        };
+        self.since_loss >= CLEAN && self.bursts.is_none_or(is_far)
+    }
+
+    /// Of which the loss rate is the mean.
+    fn recent_packets(&self) -> f64 {
+        let full = self.buckets.len().min(RECENT);
+        f64::from(BUCKET) * full as f64 + f64::from(self.packets)
+    }
+
+    /// Over the latest buckets, so many, and the one that is not full.
+    fn sum(&self, buckets: usize, of: impl Fn(&Bucket) -> u8) -> f64 {
+        let latest = self.buckets.iter().rev().take(buckets);
+        let counts = latest.chain([&self.current]).map(of);
+        counts.map(f64::from).sum()
     }
 
     /// Mean number of packets lost in a row, among the last 4096 packets; 1, as if losses were
     /// independent, unless that many in a row would be a strange chance.
     pub(crate) fn burst(&self) -> f64 {
-        let lost = self.sum(|bucket| bucket.lost);
-        let bursts = self.sum(|bucket| bucket.bursts).max(1.0);
+        self.in_a_row(RECENT)
+    }
+
+    fn in_a_row(&self, buckets: usize) -> f64 {
+        let lost = self.sum(buckets, |bucket| bucket.lost);
+        let bursts = self.sum(buckets, |bucket| bucket.bursts).max(1.0);
+        let packets = f64::from(BUCKET) * self.buckets.len().min(buckets) as f64;
         // Losses right behind another: a share of the PLR if they are independent.
-        let chance = lost * self.plr();
+        let chance = lost * lost / (packets + f64::from(self.packets)).max(1.0);
         if lost - bursts > chance + 3.0 * chance.sqrt() + 3.0 {
             lost / bursts
         } else {
@@ -171,26 +276,34 @@ impl Monitor {
         }
     }
 
-    /// Standard deviation of the PLR over buckets of 128 packets (the paper's δ), 0–1.
+    /// PLR and mean burst from which a flight's repair is reckoned.
+    pub(crate) fn of_flights(&self) -> (f64, f64) {
+        match self.bursts {
+            _ if self.is_clean() => (0.0, 1.0),
+            Some(bursts) => (bursts.plr, bursts.mean),
+            None if self.buckets.len() < BUCKETS_MIN => (self.plr(), self.burst()),
+            None => (self.plr(), 1.0),
+        }
+    }
+
+    /// Standard deviation of the PLR over the latest buckets of 128 packets (the paper's δ), 0–1.
     pub(crate) fn deviation(&self) -> f64 {
         if self.buckets.len() < 2 {
             return 0.0;
         }
-        let rates = self
-            .buckets
-            .iter()
-            .map(|bucket| f64::from(bucket.lost) / f64::from(BUCKET));
-        let mean = rates.clone().sum::<f64>() / self.buckets.len() as f64;
+        let latest = self.buckets.iter().rev().take(RECENT);
+        let rates = latest.map(|bucket| f64::from(bucket.lost) / f64::from(BUCKET));
+        let count = rates.len() as f64;
+        let mean = rates.clone().sum::<f64>() / count;
         let squares = rates.map(|r| (r - mean).powi(2)).sum::<f64>();
-        (squares / (self.buckets.len() - 1) as f64).sqrt()
+        (squares / (count - 1.0)).sqrt()
     }
 
     /// What has been measured, without anything assumed; `None` before the first packet.
     pub(crate) fn losses(&self) -> Option<Losses> {
-        let recent = f64::from(BUCKET) * self.buckets.len() as f64 + f64::from(self.packets);
         let mean = self.lost_total as f64 / self.packets_total as f64;
         (self.packets_total > 0).then(|| Losses {
-            recent: self.sum(|bucket| bucket.lost) / recent.max(1.0),
+            recent: self.sum(RECENT, |bucket| bucket.lost) / self.recent_packets().max(1.0),
             mean,
             burst: self.burst(),
         })
@@ -203,7 +316,7 @@ impl Monitor {
 
     /// Whether packets are known to be lost: in this session, lately, or in the one before. What is assumed does not count.
     pub(crate) fn knows_loss(&self) -> bool {
-        let measured = self.sum(|bucket| bucket.lost) > 0.0;
+        let measured = self.sum(RECENT, |bucket| bucket.lost) > 0.0;
         let remembered = self.remembered.is_some_and(|plr| plr > 0.0);
         (measured || remembered) && self.plr() > 0.0 && !self.is_cold()
     }
@@ -288,6 +401,53 @@ mod tests {
             }
             assert_eq!(monitor.burst(), 1.0, "seed {seed}");
         }
+    }
+
+    /// A Monitor after so many packets, of which those were lost that `is_lost`.
+    fn after(packets: u64, is_lost: impl Fn(u64) -> bool) -> Monitor {
+        let mut monitor = Monitor::default();
+        for i in 0..packets {
+            match is_lost(i) {
+                true => monitor.lost(pn(i)),
+                false => monitor.acknowledged(),
+            }
+        }
+        monitor
+    }
+
+    #[test]
+    fn flights_are_protected_by_all_that_is_alike() {
+        // Sixteen packets of 320, all of them: as many in a row.
+        let (plr, burst) = after(60_000, |i| i % 320 < 16).of_flights();
+        assert!((plr - 0.05).abs() < 0.002 && burst >= 15.9, "{plr} {burst}");
+        // Every other one of them: none in a row, but many together.
+        let monitor = after(60_000, |i| i % 320 < 32 && i % 2 == 0);
+        assert_eq!(monitor.burst(), 1.0);
+        let (plr, burst) = monitor.of_flights();
+        assert!((plr - 0.05).abs() < 0.002 && burst > 5.0, "{plr} {burst}");
+        // Few packets: in a row or not is all that is known.
+        let (_, burst) = after(900, |i| i % 160 < 8).of_flights();
+        assert!((burst - 8.0).abs() < 0.1, "{burst}");
+    }
+
+    #[test]
+    fn what_has_changed_is_forgotten() {
+        let monitor = after(60_000, |i| i % 80 < 8 && i < 50_000 || i % 800 < 8);
+        let (plr, burst) = monitor.of_flights();
+        assert!((plr - 0.01).abs() < 0.002 && burst > 7.0, "{plr} {burst}");
+    }
+
+    #[test]
+    fn between_bursts_a_path_is_not_clean() {
+        let mut monitor = after(60_000, |i| i % 2000 < 16);
+        for _ in 0..8000 {
+            monitor.acknowledged();
+        }
+        assert!(monitor.of_flights().0 > 0.0);
+        for _ in 0..10_000 {
+            monitor.acknowledged();
+        }
+        assert_eq!(monitor.of_flights(), (0.0, 1.0));
     }
 
     #[test]

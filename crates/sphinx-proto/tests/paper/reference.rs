@@ -112,7 +112,7 @@ impl Sender {
             queue: (0..n).map(|i| (0, u32::from(i))).collect(),
             originals_left: n,
             planned: false,
-            seeds: 0,
+            seeds: (97 * id % (1 << 15)) as u32,
             has: BTreeSet::new(),
             last: 0,
             compensated: None,
@@ -171,9 +171,8 @@ impl Sender {
                 let (degree, count) = self.plan(usize::from(n));
                 let block = self.blocks.get_mut(&id)?;
                 for _ in 0..count {
-                    block
-                        .queue
-                        .push((CODE_SRLT, (degree - 1) << 15 | block.seeds));
+                    let seed = block.seeds % (1 << 15);
+                    block.queue.push((CODE_SRLT, (degree - 1) << 15 | seed));
                     block.seeds += 1;
                 }
             }
@@ -264,11 +263,11 @@ impl Sender {
             .extend(missing[..part].iter().map(|i| (0, u32::from(*i))));
         for _ in 0..count {
             let row = match self.paper.resend {
-                Resend::Block => (degree - 1) << 15 | block.seeds,
+                Resend::Block => ((degree - 1) << 15) | (block.seeds % (1 << 15)),
                 Resend::Missing => {
                     let wide = (u32::from(block.n) * degree).div_ceil(missing.len() as u32);
                     let wide = wide.min(u32::from(block.n) / 2).max(degree);
-                    let row = |seed: u32| (wide - 1) << 15 | seed;
+                    let row = |seed: u32| ((wide - 1) << 15) | (seed % (1 << 15));
                     let fits = |seed: &u32| {
                         let members = members(block.n, row(*seed));
                         let hits = members.iter().filter(|i| missing.contains(i)).count();

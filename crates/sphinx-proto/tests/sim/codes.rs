@@ -97,6 +97,26 @@ fn bulk_with_every_code() {
     }
 }
 
+/// No other code that answers as few blocks a second time sends less ahead, and none less in bulk, where losses are answered.
+#[test]
+fn the_default_sends_hardly_more_than_the_best_code() {
+    for p in [0.01, 0.06, 0.1] {
+        let link = |mbit| Scenario::new(link(mbit, 10, bernoulli(p), 5));
+        let ahead =
+            CODES.map(|code| blocks(&with_code(code, link(200)), 100_000, 40 * MS, 400, 25));
+        let sure = ahead.iter().filter(|blocks| blocks.second_rounds < 0.02);
+        let least = sure.map(|blocks| blocks.overhead).fold(f64::MAX, f64::min);
+        let in_bulk = CODES.map(|code| bulk(&with_code(code, link(200)), 5_000_000, p).overhead);
+        let least_in_bulk = in_bulk.into_iter().fold(f64::MAX, f64::min);
+        println!(
+            "{p}: {:.3} of {least:.3}, bulk {:.3} of {least_in_bulk:.3}",
+            ahead[0].overhead, in_bulk[0]
+        );
+        assert!(ahead[0].overhead <= 1.02 * least, "{p}: {ahead:?}");
+        assert!(in_bulk[0] <= 1.02 * least_in_bulk, "{p}: {in_bulk:?}");
+    }
+}
+
 /// A long stream read in order: what a sliding window restores does not wait for a round trip, and so
 /// little has to be kept out of order.
 #[test]

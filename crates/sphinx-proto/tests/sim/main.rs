@@ -5,6 +5,7 @@
 
 mod bond;
 mod bulk;
+mod bursts;
 mod codes;
 mod departures;
 mod ending;

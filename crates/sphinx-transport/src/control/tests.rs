@@ -431,6 +431,35 @@ fn one_of_several_services() {
     }
 }
 
+/// Only who serves measurements, or wants the mode itself, announces it: an end that serves files is to the client what one of an older
+/// version is.
+#[test]
+fn a_peer_without_the_papers_mode_is_refused() {
+    let identity = Identity::generate();
+    let wants = |service| Settings {
+        paper: Some(sphinx_proto::Paper::default()),
+        ..settings(service)
+    };
+    for (service, knows) in [(Service::PERF, true), (Service::FILES, false)] {
+        let mut net = Net::pair(&identity);
+        net.server().control =
+            Control::server(&identity, guests(&identity), settings(service), ids());
+        let (now, ticket) = (net.now, ticket_of(&identity));
+        let client = &mut net.client().control;
+        client
+            .connect(now, SERVER, &ticket, &wants(service))
+            .expect("a valid address");
+        net.run(ms(2000));
+        assert_eq!(net.client().established_at().is_some(), knows);
+        if !knows {
+            let why = "the other end does not know the paper's mode: it is of an older version";
+            let expected = Failure::Protocol(why.into());
+            assert_eq!(net.client().failure(), Some(&expected));
+            assert_eq!(net.server().established_at(), None);
+        }
+    }
+}
+
 /// A pair of which the server speaks these versions.
 fn pair_of_versions(identity: &Identity, versions: &[&[u8]]) -> Net {
     let mut net = Net::pair(identity);
