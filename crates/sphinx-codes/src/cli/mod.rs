@@ -140,9 +140,12 @@ mod tests {
             assert!(text.contains(code.name()), "{text}");
         }
         let lines = output("plan --plr 0.06", true).unwrap();
-        assert_eq!(lines.lines().count(), 7);
-        let rlc = lines.lines().nth(1).unwrap();
-        let rlc: serde_json::Value = serde_json::from_str(rlc).unwrap();
+        let events: Vec<serde_json::Value> = (lines.lines())
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let count = |name| events.iter().filter(|event| event["event"] == name).count();
+        assert_eq!((count("plan"), count("code_plan")), (1, CodeId::ALL.len()));
+        let rlc = &events[1];
         assert_eq!((&rlc["code"], &rlc["r"]), (&json!("rlc"), &json!(13)));
         assert_eq!(rlc["degree"], 34.0);
     }
