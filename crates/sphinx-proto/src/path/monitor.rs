@@ -254,7 +254,7 @@ impl Monitor {
     fn sum(&self, buckets: usize, of: impl Fn(&Bucket) -> u8) -> f64 {
         let latest = self.buckets.iter().rev().take(buckets);
         let counts = latest.chain([&self.current]).map(of);
-        counts.map(f64::from).sum()
+        f64::from(counts.map(u32::from).sum::<u32>())
     }
 
     /// Mean number of packets lost in a row, among the last 4096 packets; 1, as if losses were
