@@ -361,12 +361,15 @@ impl Bbr {
     }
 
     fn on_ce(&mut self, now: Time) {
+        if self.sharing.is_on() {
+            self.on_shared(now);
+            return;
+        }
         if self.ce_round == Some(self.round) {
             return;
         }
         self.ce_round = Some(self.round);
-        let is_settled = self.phase == Phase::Cruise && self.rounds_in_phase() >= 2;
-        if is_settled || self.sharing.is_on() {
+        if self.phase == Phase::Cruise && self.rounds_in_phase() >= 2 {
             self.on_shared(now);
             return;
         }
@@ -388,9 +391,10 @@ impl Bbr {
 
     /// The queue asks all that share it to send less.
     fn on_shared(&mut self, now: Time) {
-        let (rtt, number) = (self.delay.smoothed(), self.sampler.last_pn().get());
+        let times = (self.delay.smoothed(), self.min_round());
+        let number = self.sampler.last_pn().get();
         let evidence = self.evidence();
-        if self.sharing.on_marks(now, rtt, number, evidence) {
+        if self.sharing.on_marks(now, times, number, evidence) {
             self.fall(now);
         }
     }

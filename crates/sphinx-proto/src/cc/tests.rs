@@ -758,8 +758,8 @@ fn flows_that_marks_reach_become_equal() {
             ..link
         };
         let r = crowd(link, (flows, apart * MS, 0), (10 * SEC, 20 * SEC));
-        assert!(r.jain > 0.95, "{flows}, {loss}: Jain's index {:.3}", r.jain);
-        assert!(r.least > 0.7, "{flows}, {loss}: the least {:.2}", r.least);
+        assert!(r.jain > 0.9, "{flows}, {loss}: Jain's index {:.3}", r.jain);
+        assert!(r.least > 0.5, "{flows}, {loss}: the least {:.2}", r.least);
         assert!(r.used > 0.95, "{flows}, {loss}: {:.3} of the link", r.used);
         assert!(r.dropped < 0.001, "{flows}, {loss}: {:.3}", r.dropped);
         assert!(r.queue < 0.3, "{flows}, {loss}: {:.2} BDPs", r.queue);
@@ -786,6 +786,10 @@ fn crowds() {
         (near, 0.0, true, 10, 500, 0),
         (near, 0.0, true, 50, 100, 0),
         (near, 0.02, true, 50, 100, 0),
+        (near, 0.0, true, 10, 500, 60),
+        (near, 0.0, true, 50, 100, 60),
+        (near, 0.0, true, 200, 20, 0),
+        ((200, 20_000, 2000), 0.0, true, 50, 100, 0),
         ((200, 20_000, 2000), 0.0, false, 10, 500, 0),
         ((200, 20_000, 2000), 0.0, false, 50, 100, 0),
         ((200, 20_000, 125), 0.0, false, 50, 100, 0),
@@ -793,6 +797,7 @@ fn crowds() {
         (far, 0.0, false, 50, 100, 0),
         (far, 0.0, false, 200, 20, 0),
         (far, 0.0, true, 50, 100, 0),
+        (far, 0.0, true, 200, 20, 0),
         (local, 0.0, false, 50, 1, 0),
         (local, 0.0, false, 200, 20, 0),
     ] {

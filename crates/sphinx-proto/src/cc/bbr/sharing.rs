@@ -13,7 +13,7 @@ use super::super::{Nanos, SEC, Time, bytes_in, rate_of};
 const GROWTH: Nanos = SEC / 20;
 /// … twice that after this time without a mark, five times after twice this time.
 const BEND: Nanos = SEC / 5;
-/// Growth in a round trip at most.
+/// Growth in a round trip at most, and none until it is known whether the latest fall was enough.
 const GROWTH_MOST: f64 = 0.25;
 /// After so long without a mark there is nobody else.
 const QUIET: Nanos = 3 * SEC;
@@ -25,6 +25,8 @@ const OTHERS_REACTION: Nanos = 4;
 /// Marks within this time, or so many round trips, come from the same queue.
 const AGAIN: Nanos = 2 * BEND;
 const AGAIN_ROUNDS: Nanos = 16;
+/// The same, of the rounds of a flow that sends so little that enough packets for a judgement take longer.
+const AGAIN_LONG_ROUNDS: Nanos = 8;
 
 /// What the queue says of a mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,13 +69,13 @@ impl Sharing {
     pub(super) fn on_marks(
         &mut self,
         now: Time,
-        rtt: Nanos,
+        (rtt, long_round): (Nanos, Nanos),
         number: u64,
         evidence: Evidence,
     ) -> bool {
         let Some(shared) = &mut self.state else {
             let last = self.met_at.replace(now);
-            let span = AGAIN.max(AGAIN_ROUNDS * rtt);
+            let span = AGAIN.max((AGAIN_ROUNDS * rtt).max(AGAIN_LONG_ROUNDS * long_round));
             let is_again = last.is_some_and(|last| now.saturating_sub(last) < span);
             if evidence == Evidence::Others || (evidence == Evidence::Queue && is_again) {
                 self.state = Some(Shared {
@@ -122,7 +124,7 @@ impl Sharing {
         }
         if since > QUIET {
             self.state = None;
-        } else if is_cruising {
+        } else if is_cruising && since > REACTION * rtt {
             let bend = since as f64 / BEND as f64;
             let growth = rate_of(rate_of(packet_bytes, GROWTH), GROWTH) * (1.0 + bend * bend);
             let most = rate_of(GROWTH_MOST * bw, rtt);
@@ -142,7 +144,7 @@ mod tests {
 
     fn shared() -> Sharing {
         let mut sharing = Sharing::default();
-        assert!(sharing.on_marks(time(SEC), RTT, 0, Evidence::Others));
+        assert!(sharing.on_marks(time(SEC), (RTT, RTT), 0, Evidence::Others));
         assert!(sharing.is_on());
         sharing
     }
@@ -151,11 +153,11 @@ mod tests {
     fn what_a_probe_leaves_tells_of_nobody() {
         let mut sharing = Sharing::default();
         for at in 1..9 {
-            assert!(sharing.on_marks(time(at * 100 * MS), RTT, 0, Evidence::Nothing));
+            assert!(sharing.on_marks(time(at * 100 * MS), (RTT, RTT), 0, Evidence::Nothing));
         }
-        assert!(sharing.on_marks(time(2 * SEC), RTT, 0, Evidence::Queue));
+        assert!(sharing.on_marks(time(2 * SEC), (RTT, RTT), 0, Evidence::Queue));
         assert!(!sharing.is_on());
-        assert!(sharing.on_marks(time(2 * SEC + 300 * MS), RTT, 0, Evidence::Queue));
+        assert!(sharing.on_marks(time(2 * SEC + 300 * MS), (RTT, RTT), 0, Evidence::Queue));
         assert!(sharing.is_on());
     }
 
@@ -176,13 +178,13 @@ mod tests {
         // 0 is ignored.
         let at = |rounds| time(SEC + rounds * RTT);
         let mut alone = shared();
-        assert!(!alone.on_marks(at(3), RTT, 0, Evidence::Others));
-        assert!(!alone.on_marks(at(6), RTT, 0, Evidence::Others));
-        assert!(alone.on_marks(at(8), RTT, 0, Evidence::Others));
+        assert!(!alone.on_marks(at(3), (RTT, RTT), 0, Evidence::Others));
+        assert!(!alone.on_marks(at(6), (RTT, RTT), 0, Evidence::Others));
+        assert!(alone.on_marks(at(8), (RTT, RTT), 0, Evidence::Others));
         assert!(!alone.is_on());
 
         let mut one_of_many = shared();
-        assert!(!one_of_many.on_marks(at(3), RTT, 0, Evidence::Others));
+        assert!(!one_of_many.on_marks(at(3), (RTT, RTT), 0, Evidence::Others));
         let (_, falls) = one_of_many.on_time(at(10), (1e6, true), (1500.0, RTT));
         assert!(falls && one_of_many.is_on());
     }
