@@ -42,24 +42,43 @@ pub(crate) fn body(packet: &[u8]) -> &[u8] {
 /// Sets CE in an IP header and repairs the IPv4 header checksum (RFC 1624); false if the packet is
 /// not ECN-capable or not IP.
 pub fn mark_ce(packet: &mut [u8]) -> bool {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) if packet.len() >= 20 && packet[1] & CE != NOT_ECT => {
-            let old = u16::from_be_bytes([packet[0], packet[1]]);
-            packet[1] |= CE;
-            let new = u16::from_be_bytes([packet[0], packet[1]]);
-            let checksum = u16::from_be_bytes([packet[10], packet[11]]);
-            let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
-            sum = (sum & 0xffff) + (sum >> 16);
-            sum = (sum & 0xffff) + (sum >> 16);
-            packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-            true
-        }
-        Some(6) if packet.len() >= 40 && (packet[1] >> 4) & CE != NOT_ECT => {
-            packet[1] |= CE << 4;
-            true
-        }
-        _ => false,
+    let is_capable = ecn(packet).is_some_and(|ecn| ecn != NOT_ECT);
+    if is_capable {
+        set_ecn(packet, CE);
     }
+    is_capable
+}
+
+/// Sets "not ECN-capable transport" in an IP header, likewise; nothing if the packet is not IP.
+pub(crate) fn clear_ecn(packet: &mut [u8]) {
+    if ecn(packet).is_some() {
+        set_ecn(packet, NOT_ECT);
+    }
+}
+
+/// The ECN field of an IP packet.
+fn ecn(packet: &[u8]) -> Option<u8> {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) if packet.len() >= 20 => Some(packet[1] & CE),
+        Some(6) if packet.len() >= 40 => Some((packet[1] >> 4) & CE),
+        _ => None,
+    }
+}
+
+/// Of a packet that has an ECN field.
+fn set_ecn(packet: &mut [u8], ecn: u8) {
+    if packet[0] >> 4 == 6 {
+        packet[1] = packet[1] & !(CE << 4) | ecn << 4;
+        return;
+    }
+    let old = u16::from_be_bytes([packet[0], packet[1]]);
+    packet[1] = packet[1] & !CE | ecn;
+    let new = u16::from_be_bytes([packet[0], packet[1]]);
+    let checksum = u16::from_be_bytes([packet[10], packet[11]]);
+    let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 /// The differentiated services codepoint; 0 for anything that is not IP.

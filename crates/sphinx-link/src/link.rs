@@ -209,6 +209,9 @@ impl<P: Packet> Link<P> {
             self.counters.dropped_policer += 1;
             return self.record(now, index, None, &packet, Event::DroppedPolicer);
         }
+        if self.config.clear_ecn {
+            packet.clear_ecn();
+        }
         let compressed = self.config.compressed_ack.filter(|_| packet.is_pure_ack());
         let bytes = compressed.unwrap_or(bytes);
         let waits = self.sending.is_some();

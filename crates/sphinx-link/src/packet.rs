@@ -20,6 +20,9 @@ pub trait Packet: Sized {
     /// packet is not ECN-capable.
     fn mark_ce(&mut self) -> bool;
 
+    /// Sets ECN "not ECN-capable", as routers do that clear what they do not know.
+    fn clear_ecn(&mut self);
+
     /// Number of bits that corruption may flip. A packet with none is never corrupted.
     fn corruptible_bits(&self) -> u64;
 
@@ -82,6 +85,10 @@ impl Packet for Datagram {
         capable
     }
 
+    fn clear_ecn(&mut self) {
+        self.ecn = ip::NOT_ECT;
+    }
+
     fn corruptible_bits(&self) -> u64 {
         self.payload.len() as u64 * 8
     }
@@ -117,6 +124,10 @@ impl Packet for IpPacket {
 
     fn mark_ce(&mut self) -> bool {
         ip::mark_ce(&mut self.0)
+    }
+
+    fn clear_ecn(&mut self) {
+        ip::clear_ecn(&mut self.0);
     }
 
     fn dscp(&self) -> u8 {
@@ -190,6 +201,22 @@ mod tests {
         let mut plain = IpPacket(ipv4_header(0));
         assert!(!plain.mark_ce());
         assert_eq!(plain.0, ipv4_header(0));
+    }
+
+    #[test]
+    fn cleared_packets_are_not_ecn_capable_any_more() {
+        let mut packet = IpPacket(ipv4_header(0xba));
+        packet.clear_ecn();
+        assert_eq!(packet.0, ipv4_header(0xb8));
+        let mut packet = IpPacket(vec![0; 40]);
+        (packet.0[0], packet.0[1]) = (0x6f, 0xff);
+        packet.clear_ecn();
+        assert_eq!((packet.0[0], packet.0[1]), (0x6f, 0xcf));
+        for short in [vec![], vec![0x45; 19], vec![0x60; 39]] {
+            let mut packet = IpPacket(short.clone());
+            packet.clear_ecn();
+            assert_eq!(packet.0, short);
+        }
     }
 
     #[test]

@@ -207,6 +207,23 @@ fn ecn_marks_exactly_above_the_step() {
 }
 
 #[test]
+fn a_link_that_clears_ecn_has_nothing_to_mark() {
+    let mut link = link(LinkConfig {
+        rate: Rate::Constant(12_000_000),
+        clear_ecn: true,
+        aqm: Aqm::Step {
+            threshold: Depth::Packets(0),
+            signal: Signal::MarkOnly,
+        },
+        ..LinkConfig::default()
+    });
+    (0..3).for_each(|i| link.enqueue(0, packet(i, 1500)));
+    let classes = drain(&mut link).into_iter().map(|one| one.packet.0[1]);
+    assert_eq!(classes.collect::<Vec<_>>(), [0; 3]);
+    assert_eq!(link.counters().marked, 0);
+}
+
+#[test]
 fn oversize_packets_are_dropped_and_recorded() {
     let mut link = link(LinkConfig {
         mtu: Some(1280),

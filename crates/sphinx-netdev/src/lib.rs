@@ -4,6 +4,7 @@
 //! the demonstration and the agent for unmodified TCP. Packets of an endpoint are the
 //! business of `sphinx-net`; back ends that bypass the kernel ask here what it knows of the network.
 //!
+//! - [`checksum`]: the sums in the headers of IP and TCP;
 //! - [`netns`]: namespaces of this process, with or without root;
 //! - [`confine`]: one program in namespaces of its own;
 //! - [`pidns`]: programs that end together;
@@ -21,9 +22,11 @@
 //! The crate is for Linux.
 
 pub mod cgroup;
+pub mod checksum;
 pub mod confine;
 pub mod ethernet;
 pub mod filter;
+mod join;
 pub mod lookup;
 mod netlink;
 pub mod netns;

@@ -3,14 +3,16 @@
 //! Between interfaces of one machine, and behind receive offload, frames are up to 64 KiB long and may
 //! have no checksum yet. A virtio header in front of each says what is missing.
 
+use crate::checksum::Sum;
+
 /// Length of a `virtio_net_hdr`.
 pub(crate) const HEADER: usize = 10;
 
 /// The checksum is still to be computed.
-const NEEDS_CHECKSUM: u8 = 1;
+pub(crate) const NEEDS_CHECKSUM: u8 = 1;
 /// The frame stands for several TCP segments, or several UDP datagrams.
-const GSO_TCP_V4: u8 = 1;
-const GSO_TCP_V6: u8 = 4;
+pub(crate) const GSO_TCP_V4: u8 = 1;
+pub(crate) const GSO_TCP_V6: u8 = 4;
 const GSO_UDP: u8 = 5;
 /// Set besides for TCP with ECN.
 const GSO_ECN: u8 = 0x80;
@@ -19,11 +21,11 @@ const GSO_ECN: u8 = 0x80;
 pub(crate) const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
-const TCP: u8 = 6;
+pub(crate) const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 const FIN: u8 = 1;
-const PSH: u8 = 8;
+pub(crate) const PSH: u8 = 8;
 const CWR: u8 = 0x80;
 
 /// Gives every frame that this one stands for to `emit`: itself with its checksum completed, or its
@@ -58,7 +60,7 @@ fn complete(frame: &mut [u8], start: usize, offset: usize) -> bool {
     let Some(part) = frame.get_mut(start..) else {
         return false;
     };
-    let checksum = !fold(sum(part));
+    let checksum = Sum::default().add(part).checksum();
     let Some(place) = part.get_mut(offset..offset + 2) else {
         return false;
     };
@@ -98,18 +100,18 @@ fn segment(
 }
 
 /// Where things are in a frame.
-struct Layout {
+pub(crate) struct Layout {
     link: usize,
-    is_ipv4: bool,
+    pub(crate) is_ipv4: bool,
     protocol: u8,
-    transport: usize,
-    payload: usize,
+    pub(crate) transport: usize,
+    pub(crate) payload: usize,
     /// Bytes of payload, which padding may follow.
-    length: usize,
+    pub(crate) length: usize,
 }
 
 impl Layout {
-    fn of(frame: &[u8], link: usize, protocol: u8) -> Option<Layout> {
+    pub(crate) fn of(frame: &[u8], link: usize, protocol: u8) -> Option<Layout> {
         let ip = frame.get(link..)?;
         let kind = match link {
             ETHERNET => *frame.get(12..14)?.first_chunk::<2>()?,
@@ -152,6 +154,16 @@ impl Layout {
         })
     }
 
+    /// The sum of what a checksum covers besides a segment of `length` bytes.
+    pub(crate) fn pseudo(&self, frame: &[u8], length: usize) -> Sum {
+        let addresses = match self.is_ipv4 {
+            true => &frame[self.link + 12..self.link + 20],
+            false => &frame[self.link + 8..self.link + 40],
+        };
+        let [a, b, c, d] = (length as u32).to_be_bytes();
+        Sum::few(&[a, b, c, d, 0, 0, 0, self.protocol]).and(Sum::few(addresses))
+    }
+
     fn write_ip(&self, frame: &mut [u8], index: u16) {
         let length = frame.len() - self.link;
         let ip = &mut frame[self.link..self.transport];
@@ -160,7 +172,7 @@ impl Layout {
             let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index);
             ip[4..6].copy_from_slice(&id.to_be_bytes());
             ip[10..12].fill(0);
-            let checksum = !fold(sum(ip));
+            let checksum = Sum::default().add(ip).checksum();
             ip[10..12].copy_from_slice(&checksum.to_be_bytes());
         } else {
             ip[4..6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
@@ -169,11 +181,7 @@ impl Layout {
 
     fn write_transport(&self, frame: &mut [u8], offset: usize, is_first: bool, is_last: bool) {
         let length = frame.len() - self.transport;
-        let addresses = match self.is_ipv4 {
-            true => &frame[self.link + 12..self.link + 20],
-            false => &frame[self.link + 8..self.link + 40],
-        };
-        let pseudo = sum(addresses) + u64::from(self.protocol) + length as u64;
+        let pseudo = self.pseudo(frame, length);
         let transport = &mut frame[self.transport..];
         let place = match self.protocol {
             TCP => {
@@ -194,26 +202,10 @@ impl Layout {
             }
         };
         transport[place..place + 2].fill(0);
-        let checksum = !fold(pseudo + sum(transport));
+        let checksum = pseudo.add(transport).checksum();
         let checksum = if checksum == 0 { 0xffff } else { checksum };
         transport[place..place + 2].copy_from_slice(&checksum.to_be_bytes());
     }
-}
-
-/// The sum of big-endian words; an odd last byte is the high one of a word.
-fn sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<2>();
-    let words = words
-        .iter()
-        .map(|word| u64::from(u16::from_be_bytes(*word)));
-    words.sum::<u64>() + rest.first().map_or(0, |&byte| u64::from(byte) << 8)
-}
-
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]
@@ -265,15 +257,12 @@ mod tests {
         let layout = Layout::of(frame, ETHERNET, protocol).unwrap();
         assert_eq!(layout.payload + layout.length, frame.len());
         if layout.is_ipv4 {
-            assert_eq!(fold(sum(&frame[ETHERNET..layout.transport])), 0xffff);
+            let ip = &frame[ETHERNET..layout.transport];
+            assert_eq!(Sum::default().add(ip).checksum(), 0);
         }
-        let addresses = match layout.is_ipv4 {
-            true => &frame[26..34],
-            false => &frame[22..54],
-        };
         let transport = &frame[layout.transport..];
-        let pseudo = sum(addresses) + u64::from(protocol) + transport.len() as u64;
-        assert_eq!(fold(pseudo + sum(transport)), 0xffff);
+        let pseudo = layout.pseudo(frame, transport.len());
+        assert_eq!(pseudo.add(transport).checksum(), 0);
         let sequence = u32::from_be_bytes(transport[4..8].try_into().unwrap());
         (
             sequence,
@@ -340,10 +329,11 @@ mod tests {
     #[test]
     fn a_partial_checksum_is_completed() {
         let mut frame = frame(true, TCP, b"hello");
-        let pseudo = fold(sum(&frame[26..34]) + u64::from(TCP) + 25);
+        let layout = Layout::of(&frame, ETHERNET, TCP).unwrap();
+        let pseudo = !layout.pseudo(&frame, 25).checksum();
         frame[50..52].copy_from_slice(&pseudo.to_be_bytes());
         frame[24..26].fill(0);
-        let ip = !fold(sum(&frame[14..34]));
+        let ip = Sum::default().add(&frame[14..34]).checksum();
         frame[24..26].copy_from_slice(&ip.to_be_bytes());
         let mut count = 0;
         let header = header(NEEDS_CHECKSUM, 0, 0, 34, 16);

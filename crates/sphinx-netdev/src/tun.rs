@@ -17,6 +17,7 @@ use std::{
 use rustix::io::Errno;
 
 use crate::{
+    join::Run,
     netlink::Message,
     netns::{context, write_sysctl},
     offload::{HEADER, finish},
@@ -234,6 +235,29 @@ impl JoiningTun {
     /// As [`Tun::send`].
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         self.send_unfinished(Unfinished([0; HEADER]), packet)
+    }
+
+    /// Delivers complete IP packets to the namespace, in this order. TCP segments that follow each other go as one packet, which the kernel cuts into
+    /// them again where it has to. How many were not taken is returned.
+    pub fn send_all<T: AsRef<[u8]>>(&self, packets: &[T]) -> u64 {
+        let mut refused = 0;
+        let mut rest = packets;
+        while let [first, ..] = rest {
+            let run = Run::first(rest);
+            let count = run.as_ref().map_or(1, |run| run.segments);
+            let sent = match &run {
+                None => self.send(first.as_ref()),
+                Some(run) => {
+                    let payloads = rest[..count].iter().map(|it| &it.as_ref()[run.payload..]);
+                    let parts = [&run.headers[..]].into_iter().chain(payloads);
+                    let parts: Vec<IoSlice<'_>> = parts.map(IoSlice::new).collect();
+                    retry(|| rustix::io::writev(&self.0.file, &parts)).map(drop)
+                }
+            };
+            refused += if sent.is_err() { count as u64 } else { 0 };
+            rest = &rest[count..];
+        }
+        refused
     }
 
     /// Gives a packet that has been received back to the namespace, as it came.

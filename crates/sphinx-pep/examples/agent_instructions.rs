@@ -6,17 +6,18 @@
 //! every second one) or `stages-thin` (the same, through every stage that goes together with `rdb`); how many segments there are, and how many of them pass. Between two runs that
 //! differ in the last number alone lies what these segments and their acknowledgements cost.
 
+mod common;
+
 use std::{env, net::SocketAddr};
 
 use bytes::Bytes;
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 use sphinx_pep::{
     Agent, Config, Radio, Side, Stage,
-    acks::{self, AckFilter, ReturnQueue},
     rdb::{Mode, Rdb},
-    returning::Returning,
-    rsfc::Rsfc,
 };
+
+use common::every_stage;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -28,6 +29,9 @@ const INTERVAL_NS: u64 = 230_000;
 const REPAIRED_AFTER: u32 = 10;
 const RTT_NS: u64 = REPAIRED_AFTER as u64 * INTERVAL_NS;
 const LOST_EVERY: u32 = 100;
+/// A little more than what comes.
+const RATE: u64 = 60_000_000;
+const QUEUE_BYTES: usize = 256 << 10;
 
 /// What comes to the agent.
 struct Arrival {
@@ -153,28 +157,6 @@ impl Connection {
     }
 }
 
-/// Beside `stage`, all that may be there at once.
-fn every_stage(stage: Stage) -> Config {
-    let queue = ReturnQueue {
-        bits_per_second: 60_000_000,
-        bytes: 256 << 10,
-        acks_first: true,
-        mode: acks::Mode::Conservative,
-    };
-    Config {
-        stage,
-        reports: matches!(stage, Stage::Snoop(_)),
-        ack_filter: Some(AckFilter {
-            queue: Some(queue),
-            every_ns: None,
-        }),
-        returning: Returning::Reconstruct,
-        pace: true,
-        rsfc: Some(Rsfc::default()),
-        ..Config::default()
-    }
-}
-
 fn main() -> Outcome<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     let [scene, segments, passing] = &args[..] else {
@@ -189,8 +171,8 @@ fn main() -> Outcome<()> {
         "clean" | "lossy" => (Config::default(), Side::Fixed),
         "queue" => {
             let radio = Some(Radio {
-                bits_per_second: 60_000_000,
-                queue_bytes: 256 << 10,
+                bits_per_second: RATE,
+                queue_bytes: QUEUE_BYTES,
             });
             let config = Config {
                 radio,
@@ -205,8 +187,14 @@ fn main() -> Outcome<()> {
             };
             (config, Side::Mobile)
         }
-        "stages" => (every_stage(Stage::default()), Side::Fixed),
-        "stages-upload" => (every_stage(Stage::default()), Side::Mobile),
+        "stages" => (
+            every_stage(Stage::default(), RATE, QUEUE_BYTES),
+            Side::Fixed,
+        ),
+        "stages-upload" => (
+            every_stage(Stage::default(), RATE, QUEUE_BYTES),
+            Side::Mobile,
+        ),
         "thin" | "copies" => {
             let config = Config {
                 stage: rdb,
@@ -214,7 +202,7 @@ fn main() -> Outcome<()> {
             };
             (config, Side::Fixed)
         }
-        "stages-thin" => (every_stage(rdb), Side::Fixed),
+        "stages-thin" => (every_stage(rdb, RATE, QUEUE_BYTES), Side::Fixed),
         _ => return Err(format!("there is no scene {scene}").into()),
     };
     let mut connection = Connection {

@@ -6,6 +6,8 @@
 //! of them is printed, with the share of segments that the server sent again. Runs of one line use the
 //! same seeds of the hop, one after the other.
 
+mod common;
+
 use std::{
     env,
     error::Error,
@@ -23,13 +25,10 @@ use sphinx_link::{
 };
 use sphinx_netdev::netns::Namespace;
 use sphinx_pep::{
-    Agent, Bypass, Config, Counts, Key, Place, Profile, Stage,
-    acks::{AckFilter, Mode, ReturnQueue},
-    attach::Attachment,
-    eln::Post,
-    returning::Returning,
-    rsfc::Rsfc,
+    Agent, Bypass, Config, Counts, Key, Place, Profile, Stage, attach::Attachment, eln::Post,
 };
+
+use common::every_stage;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -445,23 +444,10 @@ impl Load {
         if !self.all {
             return config;
         }
-        // Nothing is to wait long in it.
-        let queue = ReturnQueue {
-            bits_per_second: 20_000_000_000,
-            bytes: 16 << 20,
-            acks_first: true,
-            mode: Mode::Conservative,
-        };
+        // Nothing is to wait long in its queue.
         Config {
-            reports: true,
-            ack_filter: Some(AckFilter {
-                queue: Some(queue),
-                every_ns: None,
-            }),
-            returning: Returning::Reconstruct,
-            pace: true,
-            rsfc: Some(Rsfc::default()),
-            ..config
+            lag_ns_max: config.lag_ns_max,
+            ..every_stage(config.stage, 20_000_000_000, 16 << 20)
         }
     }
 }

@@ -39,7 +39,6 @@ pub mod acks;
 mod agent;
 pub mod attach;
 mod channel;
-mod checksum;
 mod config;
 mod delay;
 pub mod doctor;

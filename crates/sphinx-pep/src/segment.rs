@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 use etherparse::{IpDscp, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice};
 
-use crate::{Bypass, checksum::Sum};
+use sphinx_netdev::checksum::Sum;
+
+use crate::Bypass;
 
 const TCP: u8 = 6;
 /// Longest IP packet that counts as one segment on a wire; joined ones (GSO, GRO) are longer.

@@ -14,11 +14,13 @@ pub(crate) const BYTES_MAX: usize = 64 << 20;
 /// A flow that has been silent for so long is forgotten.
 const IDLE_NS: Time = 600_000_000_000;
 
+/// With random keys, as hosts choose their addresses and ports. (The standard library's hash takes several times as long, for each packet.)
+pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
+
 /// Flows by key, by last use and by deadline.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// With random keys, as hosts choose their ports. (The standard library's hash takes several times as long, for each packet.)
-    places: HashMap<FlowKey, usize, RandomState>,
+    places: Map<FlowKey, usize>,
     slots: Vec<Slot>,
     /// Slots that no flow has.
     free: Vec<usize>,

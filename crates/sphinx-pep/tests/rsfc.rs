@@ -32,6 +32,8 @@ struct Scene {
     delay: u64,
     /// From then on, the way up takes so much longer, or the link has another rate.
     step: Option<(u64, u64)>,
+    /// From then on, answers take so much longer.
+    answers: Option<(u64, u64)>,
     change: Option<(u64, u64)>,
     /// The agent leaves the second upload alone, which begins then.
     rival: Option<u64>,
@@ -51,6 +53,7 @@ const SCENE: Scene = Scene {
     bits_per_second: 2_000_000,
     delay: 35 * MS,
     step: None,
+    answers: None,
     change: None,
     rival: None,
     jitter: 0,
@@ -272,9 +275,11 @@ fn run(scene: Scene) -> Ended {
                     ..Segment::default()
                 };
                 let packet = watched.put(now, Side::Fixed, &answer.packet(server, client));
+                let more = scene.answers.filter(|(at, _)| now >= *at);
+                let more = more.map_or(0, |it| it.1);
                 order += 1;
                 events.push(Reverse((
-                    now + scene.delay,
+                    now + scene.delay + more,
                     order,
                     Event::Answer { of, packet },
                 )));
@@ -410,6 +415,20 @@ fn a_way_that_becomes_longer_is_no_queue() {
     }
 }
 
+/// Behind a download, say: what is in flight meanwhile does not wait in front of the link.
+#[test]
+fn answers_that_wait_make_no_upload_slower() {
+    let at = 20 * SECOND;
+    let ended = run(Scene {
+        answers: Some((at, 150 * MS)),
+        ..SCENE
+    });
+    let from = at + SECOND;
+    let rate = ended.rate(None, from, from + 2 * SECOND) / 1e6;
+    println!("{rate:.2} Mbit/s, {:?}", ended.counts.upload_states);
+    assert!(rate >= 0.9 * 1.9, "{rate}");
+}
+
 #[test]
 fn uploads_of_one_host_share_its_link() {
     let ended = run(Scene {
@@ -467,6 +486,9 @@ fn what_waits_long_has_a_small_window() {
     // 64 KiB are no bulk yet.
     assert!(told[..60].iter().all(|it| *it == 1024));
     assert!(told[400..].iter().all(|it| *it < 500), "{told:?}");
+    // Rounded up to a unit: less would be a segment less.
+    let beyond = |window: &u16| (u32::from(*window) << SCALE) % SEGMENT;
+    assert!(told[400..].iter().all(|it| beyond(it) < 1 << SCALE));
     assert!(told.iter().all(|it| u32::from(*it) << SCALE >= 2 * SEGMENT));
     assert!(counts.upload_states.contains_key(&State::Fast));
 }
@@ -555,6 +577,28 @@ fn an_upload_that_yields() {
     println!("alone {rate:.2} Mbit/s, waited {median:.0} ms, 95 % {late:.0} ms");
     assert!(rate >= 1.4, "{rate}");
     assert!(median <= 70.0 && late <= 120.0, "{median} {late}");
+    // What it has in flight follows a link that becomes slower.
+    let change = Some((20 * SECOND, 500_000));
+    let slower = run(Scene {
+        rsfc: rledbat,
+        change,
+        ..SCENE
+    });
+    let from = 25 * SECOND;
+    let rate = slower.rate(None, from, SCENE.end) / 1e6;
+    let (median, late) = (slower.waited(50, from), slower.waited(95, from));
+    println!("slower {rate:.2} Mbit/s, waited {median:.0} ms, 95 % {late:.0} ms");
+    assert!(rate >= 0.4 && median <= 70.0, "{rate} {median}");
+    // Its own queue does not become part of what the way takes, however long that stands.
+    let long = run(Scene {
+        rsfc: rledbat,
+        end: 300 * SECOND,
+        ..SCENE
+    });
+    let from = 240 * SECOND;
+    let (median, late) = (long.waited(50, from), long.waited(95, from));
+    println!("long: waited {median:.0} ms, 95 % {late:.0} ms");
+    assert!(median <= 70.0, "{median}");
     // Another one, which nobody slows down, fills the queue.
     let beside = run(Scene {
         rsfc: rledbat,

@@ -196,13 +196,30 @@ fn nothing_is_put_between_while_a_loss_is_repaired() {
         assert_eq!(path.put(Side::Mobile, &repeated).len(), 1);
     }
     for number in [22, 40] {
-        let out = path.put(Side::Mobile, &path.ack(1 + number * MSS));
+        let real = path.ack(1 + number * MSS);
+        let out = path.put(Side::Mobile, &real);
         assert_eq!(out.len(), 1, "{number}");
+        assert_eq!((out[0].cause, read(&out[0])), (Cause::Passed, real));
     }
     path.send(1 + 40 * MSS, 20);
     path.wait(RTT);
     let out = path.put(Side::Mobile, &path.ack(1 + 60 * MSS));
     assert_eq!(out[0].cause, Cause::Reconstructed, "all is repaired");
+}
+
+/// What passes a late agent is not seen: copies would say again what the sender knows.
+#[test]
+fn nothing_is_put_behind_what_passed_unseen() {
+    let mut path = reconstructing();
+    path.agent.handle_lag(path.now, 100 * MS);
+    assert_eq!(path.put(Side::Mobile, &path.ack(1 + 12 * MSS)).len(), 1);
+    path.wait(200 * MS);
+    let real = path.ack(1 + 22 * MSS);
+    let out = path.put(Side::Mobile, &real);
+    assert_eq!(out.len(), 1);
+    assert_eq!((out[0].cause, read(&out[0])), (Cause::Passed, real));
+    assert_eq!(path.wait(RTT), []);
+    assert_eq!(path.agent.counts().acks_synthesised, 0);
 }
 
 #[test]
@@ -251,7 +268,11 @@ fn no_more_than_four_go_back_to_back() {
     });
     let began = path.now;
     assert_eq!(path.send(1, 20).len(), 4);
-    let later = path.wait(500 * MS);
+    // What takes nothing of the stream does not overtake it.
+    assert_eq!(path.put(Side::Fixed, &path.ack(1)), []);
+    let mut later = path.wait(500 * MS);
+    let (_, last) = later.pop().expect("the acknowledgement");
+    assert!(read(&last).payload.is_empty());
     let numbers: Vec<u32> = later.iter().map(|it| read(&it.1).sequence).collect();
     let expected: Vec<u32> = (4..20).map(|n| 1 + n * MSS).collect();
     assert_eq!(numbers, expected, "in order");
@@ -259,7 +280,7 @@ fn no_more_than_four_go_back_to_back() {
     assert!(times.windows(2).all(|it| it[0] < it[1]), "{times:?}");
     // The handshake said two times 40 ms.
     assert!(times.iter().all(|at| *at <= 2 * RTT), "{times:?}");
-    assert_eq!(path.agent.counts().paced, 16);
+    assert_eq!(path.agent.counts().paced, 17);
     // A window of a few segments never waits.
     path.put(Side::Mobile, &path.ack(1 + 20 * MSS));
     assert_eq!(path.send(1 + 20 * MSS, 4).len(), 4);
@@ -389,13 +410,18 @@ fn fewer_go_once_another_machine_says_that_they_wait() {
     path.agent.handle_mark(path.now, &Mark { flow });
     path.wait(1000 * MS);
     assert_eq!(answered(&mut path, &mut number, 200), 200);
+    // One is heard once, however many round trips there are in the second for which it counts.
+    path.agent.handle_mark(path.now, &Mark { flow });
+    answered(&mut path, &mut number, 200);
+    let counts = path.agent.counts();
+    assert_eq!((counts.acks_marked, counts.ack_ratio_max), (1, 2));
     // However many are heard in a round trip, the ratio is doubled once.
     for _ in 0..10 {
         path.agent.handle_mark(path.now, &Mark { flow });
         answered(&mut path, &mut number, 1);
     }
     let counts = path.agent.counts();
-    assert_eq!((counts.acks_marked, counts.ack_ratio_max), (1, 2));
+    assert_eq!((counts.acks_marked, counts.ack_ratio_max), (2, 2));
     // Each round trip, which an echo tells, has one.
     for _ in 0..40 {
         path.agent.handle_mark(path.now, &Mark { flow });
@@ -405,6 +431,16 @@ fn fewer_go_once_another_machine_says_that_they_wait() {
     assert!(counts.acks_marked > 20, "{counts:?}");
     assert_eq!(counts.ack_ratio_max, 25);
     assert!(counts.acks_dropped[&Dropped::Thinned] > 800, "{counts:?}");
+    // Whoever hears of congestion hears all of it at once.
+    for _ in 0..10 {
+        number += 2 * MSS;
+        let ece = Segment {
+            ece: true,
+            ..path.ack(number)
+        };
+        let out = path.put(Side::Fixed, &ece);
+        assert_eq!(out.last().map(read), Some(ece));
+    }
 }
 
 #[test]
@@ -429,6 +465,14 @@ fn the_machine_with_the_queue_marks_and_lets_all_go() {
     // A mark is nothing to it.
     path.agent.handle_mark(path.now, &marks[0]);
     assert_eq!(path.agent.counts().ack_ratio_max, 0);
+    // Nor to one that hears from then on.
+    let config = Config {
+        stage: Stage::Pass,
+        ..cc(None, Marks::Hear)
+    };
+    path.agent.reconfigure(path.now, config);
+    answered(&mut path, &mut number, 100);
+    assert_eq!(path.agent.counts().ack_ratio_max, 1);
     // Nobody is told in a dry run.
     let config = Config {
         stage: Stage::Pass,

@@ -19,6 +19,10 @@ impl Packet for Of {
         self.1.mark_ce()
     }
 
+    fn clear_ecn(&mut self) {
+        self.1.clear_ecn();
+    }
+
     fn corruptible_bits(&self) -> u64 {
         self.1.corruptible_bits()
     }

@@ -6,8 +6,8 @@ use super::{
     Check, Sheet, Studio,
     claim::Sample,
     curves::{
-        Pick, caveat, csv, curves, goodput as goodput_of, loss_percent, mean_ms, p99_ms, sample,
-        table, wire_ratio,
+        Pick, back_ratio, caveat, csv, curves, goodput as goodput_of, loss_percent, mean_ms,
+        p99_ms, sample, table, wire_ratio,
     },
     goodput,
     sheet::Sentence,
@@ -63,6 +63,9 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     let column = |cell: &Cell| format!("{} %", loss_percent(cell));
     let (mut header, rows) = table(&results, &column, 3, wire_ratio);
     header[0] = "IP bytes sent for a byte delivered".to_owned();
+    sheet.summary(&header, &rows);
+    let (mut header, rows) = table(&results, &column, 3, back_ratio);
+    header[0] = "IP bytes sent back for a byte delivered".to_owned();
     sheet.summary(&header, &rows);
     sheet.data("", &csv(&results));
     let value = |name, pick| sample(&results, SIX, name, pick);

@@ -57,6 +57,11 @@ pub(super) fn wire_ratio(_: &Cell, run: &Run) -> Option<f64> {
     Some(run.wire_ratio())
 }
 
+/// IP bytes on the way back, feedback mostly, for a byte delivered.
+pub(super) fn back_ratio(_: &Cell, run: &Run) -> Option<f64> {
+    (run.done.bytes > 0).then(|| run.wire.back_bytes as f64 / run.done.bytes as f64)
+}
+
 pub(super) fn wait_p95_ms(_: &Cell, run: &Run) -> Option<f64> {
     run.wire.wait_p95_ms
 }

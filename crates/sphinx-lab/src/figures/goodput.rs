@@ -9,7 +9,7 @@ use super::{
     sheet::Sentence,
     virtual_time::{self, Shown},
 };
-use crate::{Cell, runner::ScenarioFailure};
+use crate::{Cell, Clock, runner::ScenarioFailure};
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[
     ("fig9", include_str!("../../scenarios/fig9.toml")),
@@ -17,8 +17,11 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
         "fig9-virtual",
         include_str!("../../scenarios/fig9-virtual.toml"),
     ),
+    scenario!("fig9-aimd"),
 ];
 
+/// The round trip of the drawing, as in figure 9.
+const DRAWN_RTT_MS: u128 = 10;
 /// Payload of a full TCP packet over its IP bytes.
 const TCP_PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 
@@ -132,6 +135,11 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     let (header, rows) = table(&results, &column, 3, curves::wire_ratio);
     sheet.paragraph("IP bytes sent for a byte delivered, headers and handshake included:");
     sheet.summary(&header, &rows);
+    let (header, rows) = table(&results, &column, 3, curves::back_ratio);
+    sheet.paragraph(
+        "IP bytes sent back for a byte delivered, which is feedback but for the handshake:",
+    );
+    sheet.summary(&header, &rows);
     let shown = Shown {
         scenario: SCENARIOS[1],
         title: "Figure 9 continued: goodput up to 10 Gbit/s",
@@ -144,6 +152,9 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     let Some(virtual_time) = virtual_time::draw(studio, sheet, &shown, &results)? else {
         return Ok(false);
     };
+    if !by_window(studio, sheet)? {
+        return Ok(false);
+    }
     let share = |cell: &str| sample(&virtual_time, cell, "sphinx", curves::share);
     sheet.check(Check::at_least(
         "in virtual time at 6 % loss, Sphinx has at 10 Gbit/s at least 0.6 of its share at 200 Mbit/s",
@@ -175,5 +186,72 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         0.9,
         &value("r10-l0", "sphinx"),
     ));
+    Ok(true)
+}
+
+/// The paper's two windows, by round trip, with marks and without ECN, in virtual time; false after an interruption.
+fn by_window(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
+    let Some(results) = studio.run(SCENARIOS[2])? else {
+        return Ok(false);
+    };
+    sheet.paragraph(&format!(
+        "## Figure 9 continued: windows that adapt\n\n**{}.** 20 MB (with `--quick` 10 MB) over 200 Mbit/s with \
+         a queue of 20 ms, by round trip. *window of 16* is the paper's mode as above. *AIMD* is its window that adapts: one block more in each round trip, half of \
+         it when a packet was marked (where more than 10 ms were waiting). Where packets keep no ECN codepoint, reports of the receiver, every 1000 packets, say \
+         which of the two. A window of one or two blocks never has the third that a Symbol-SACK needs to be on, so that what it misses waits for the timer.",
+        virtual_time::capitalised(Clock::Virtual.label())
+    ));
+    sheet.note(&results);
+    let mut losses: Vec<f64> = results
+        .cells
+        .iter()
+        .map(|(cell, _)| loss_percent(cell))
+        .collect();
+    losses.sort_by(f64::total_cmp);
+    losses.dedup();
+    let mut header = vec!["Mbit/s".to_owned()];
+    header.extend(losses.iter().map(|loss| format!("{loss} %")));
+    let mut rtts: Vec<u128> = (results.cells.iter())
+        .map(|(cell, _)| cell.link.rtt.as_millis())
+        .collect();
+    rtts.sort_unstable();
+    rtts.dedup();
+    let mut rows = Vec::new();
+    let mut series = Vec::new();
+    for rtt in rtts {
+        for (name, said) in [("marks", "marks"), ("no-ecn", "no ECN")] {
+            for contestant in results.contestants() {
+                let title = format!("{contestant}, {said}");
+                let mut curve = Series::new(&title, Style::Line, Vec::new());
+                let mut row = vec![format!("RTT {rtt} ms, {title}")];
+                for loss in &losses {
+                    let cell = format!("{name}-r{rtt}-l{loss}");
+                    let value = sample(&results, &cell, contestant, curves::goodput);
+                    row.push(curves::shown(&value, 1));
+                    curves::place(&mut curve, *loss, &value);
+                }
+                rows.push(row);
+                if rtt == DRAWN_RTT_MS {
+                    series.push(curve);
+                }
+            }
+        }
+    }
+    sheet.chart(
+        "aimd",
+        &Chart {
+            title: format!(
+                "Figure 9 continued: windows that adapt, RTT {DRAWN_RTT_MS} ms ({})",
+                Clock::Virtual.label()
+            ),
+            x_label: "packet loss rate (%)".to_owned(),
+            y_label: "goodput (Mbit/s)".to_owned(),
+            is_x_logarithmic: false,
+            is_y_logarithmic: false,
+            series,
+        },
+    );
+    sheet.summary(&header, &rows);
+    sheet.data("aimd", &csv(&results));
     Ok(true)
 }

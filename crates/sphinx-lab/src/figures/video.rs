@@ -5,7 +5,7 @@ use sphinx_codes::svg::{Chart, Series, Style};
 use super::{
     Check, Sheet, Studio,
     claim::Sample,
-    curves::{Pick, caveat, csv, quotable, sample},
+    curves::{Pick, back_ratio, caveat, csv, quotable, sample, shown},
     sheet::Sentence,
 };
 use crate::{
@@ -121,11 +121,11 @@ fn waiting_seconds(cell: &Cell, run: &Run) -> Option<f64> {
     Some(video.startup_seconds.unwrap_or(never) + video.stall_seconds)
 }
 
-fn videos(results: &Results) -> impl Iterator<Item = (&str, VideoNumbers)> {
+fn videos(results: &Results) -> impl Iterator<Item = (&Cell, &str, VideoNumbers)> {
     results.cells.iter().flat_map(|(cell, groups)| {
         groups.iter().filter_map(move |group| {
             let video = quotable(cell, group)?.video?;
-            Some((group.contestant.as_str(), video))
+            Some((cell, group.contestant.as_str(), video))
         })
     })
 }
@@ -169,8 +169,9 @@ fn rows(results: &Results) -> (Vec<String>, Vec<Vec<String>>) {
         "stalled s",
         "quality Mbit/s",
         "switches",
+        "IP bytes back per byte",
     ];
-    let rows = videos(results).map(|(contestant, video)| {
+    let rows = videos(results).map(|(cell, contestant, video)| {
         vec![
             contestant.to_owned(),
             video
@@ -180,6 +181,7 @@ fn rows(results: &Results) -> (Vec<String>, Vec<Vec<String>>) {
             format!("{:.1}", video.stall_seconds),
             format!("{:.2}", video.mean_mbit_s),
             video.switches.to_string(),
+            shown(&sample(results, &cell.name, contestant, back_ratio), 3),
         ]
     });
     (header.map(str::to_owned).to_vec(), rows.collect())

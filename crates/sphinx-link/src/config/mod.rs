@@ -50,6 +50,8 @@ pub struct LinkConfig {
     /// What a TCP segment that only acknowledges counts for in the queue and on the link, in bytes: headers are compressed there. `None`: what it
     /// has.
     pub compressed_ack: Option<usize>,
+    /// Whether packets lose their ECN codepoint before the queue.
+    pub clear_ecn: bool,
     /// Signals congestion before the queue is full.
     pub aqm: Aqm,
     /// Packets lost by the channel, after they have used the link.
@@ -92,6 +94,7 @@ impl Default for LinkConfig {
             queue: Depth::Packets(1000),
             priority: None,
             compressed_ack: None,
+            clear_ecn: false,
             aqm: Aqm::None,
             loss: Loss::None,
             blackouts: Vec::new(),

@@ -95,6 +95,10 @@ impl Packet for PooledPacket {
         ip::mark_ce(&mut self.buffer[self.pool.header.min(self.length)..self.length])
     }
 
+    fn clear_ecn(&mut self) {
+        ip::clear_ecn(&mut self.buffer[self.pool.header.min(self.length)..self.length]);
+    }
+
     fn corruptible_bits(&self) -> u64 {
         ip::body(self.bytes()).len() as u64 * 8
     }

@@ -31,7 +31,7 @@ pub struct Setting {
 }
 
 /// All settings, in the order in which a packet meets them.
-pub const SETTINGS: [Setting; 20] = [
+pub const SETTINGS: [Setting; 21] = [
     Setting {
         key: "mtu",
         value_name: "BYTES",
@@ -61,6 +61,12 @@ pub const SETTINGS: [Setting; 20] = [
         value_name: "acks:BYTES",
         default: "none",
         help: "TCP segments that only acknowledge count for so many bytes in the queue and on the link, as where headers are compressed: acks:6B",
+    },
+    Setting {
+        key: "ecn",
+        value_name: "keep|clear",
+        default: "keep",
+        help: "Whether packets keep their ECN codepoint, or lose it before the queue, as some routers have it",
     },
     Setting {
         key: "aqm",
@@ -375,6 +381,7 @@ fn apply(
             value::optional(text, value::compress).map(|bytes| config.compressed_ack = bytes)
         }
         "queue" => queue::depth(text).map(|depth| config.queue = depth),
+        "ecn" => value::clears_ecn(text).map(|clears| config.clear_ecn = clears),
         "aqm" => queue::aqm(text).map(|aqm| config.aqm = aqm),
         "rate" | "loss" => {
             if let Some(path) = text.strip_prefix("trace:") {
@@ -590,6 +597,8 @@ mod tests {
         assert_eq!(config("corrupt=0.1%,3").unwrap().corruption, corruption(3));
         assert_eq!(config("duplicate=1%").unwrap().duplication, 0.01);
         assert_eq!(config("flows=together").unwrap().flows, Flows::Together);
+        assert!(config("ecn=clear").unwrap().clear_ecn);
+        assert!(!config("ecn=keep").unwrap().clear_ecn);
     }
 
     #[test]
@@ -662,6 +671,7 @@ mod tests {
             ("jitter=1ms,shuffle", "jitter: 'shuffle' is not 'reorder'"),
             ("seed=x", "seed: 'x' is not a whole number"),
             ("flows=many", "flows: write apart or together"),
+            ("ecn=mark", "ecn: write keep or clear"),
             ("mtu=-1", "mtu: "),
         ] {
             let error = config(text).expect_err(text).to_string();

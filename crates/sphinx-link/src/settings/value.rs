@@ -350,6 +350,14 @@ pub(super) fn reorder(text: &str) -> Result<Reorder, String> {
     }
 }
 
+pub(super) fn clears_ecn(text: &str) -> Result<bool, String> {
+    match text {
+        "keep" => Ok(false),
+        "clear" => Ok(true),
+        _ => Err("write keep or clear".into()),
+    }
+}
+
 pub(super) fn flows(text: &str) -> Result<Flows, String> {
     match text {
         "apart" => Ok(Flows::Apart),

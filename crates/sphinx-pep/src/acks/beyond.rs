@@ -1,8 +1,6 @@
 //! Whether packets wait in front of the link after all, behind the agent's own queue: its rate is more than the link carries (§3).
 
-use std::collections::HashMap;
-
-use crate::{FlowKey, MS, Time, delay::Delay};
+use crate::{FlowKey, MS, Time, delay::Delay, table::Map};
 
 /// Flows by which that is measured; as many are enough.
 const FLOWS_MAX: usize = 64;
@@ -31,7 +29,7 @@ struct Echoes {
 /// What is known of the way behind the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Beyond {
-    flows: HashMap<FlowKey, Echoes>,
+    flows: Map<FlowKey, Echoes>,
     since: Time,
     echoes: u32,
     /// Some of the echoes of this window were in time.

@@ -1,10 +1,10 @@
 //! The queue in front of a thin link: fair to each flow (deficit round robin, as in RFC 8290), so that acknowledgements do not wait behind an
 //! upload, and without those of which a later one says everything.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::{Ack, Beyond, Dropped, Kept, Mode, ReturnQueue};
-use crate::{FlowKey, MS, Output, Time, radio::wire_time, stats::Counts};
+use crate::{FlowKey, MS, Output, Time, radio::wire_time, stats::Counts, table::Map};
 
 /// What a flow may send in a round more than before, in bytes: less than a full packet, as the link is thin.
 const QUANTUM: i64 = 300;
@@ -112,7 +112,7 @@ impl Waiting {
 #[derive(Debug)]
 pub(crate) struct Queue {
     settings: ReturnQueue,
-    flows: HashMap<Key, Waiting>,
+    flows: Map<Key, Waiting>,
     lists: [VecDeque<Key>; 2],
     bytes: usize,
     /// Until when the link is busy.
@@ -124,7 +124,7 @@ impl Queue {
     pub(crate) fn new(settings: ReturnQueue) -> Queue {
         Queue {
             settings,
-            flows: HashMap::new(),
+            flows: Map::default(),
             lists: [VecDeque::new(), VecDeque::new()],
             bytes: 0,
             busy: 0,
@@ -288,7 +288,14 @@ impl Queue {
                 continue;
             }
             if !is_empty {
-                flow.deficit += QUANTUM;
+                // Whoever is alone has all rounds until its turn.
+                let others = self.lists.iter().any(|list| !list.is_empty());
+                let rounds = if others {
+                    1
+                } else {
+                    1 - flow.deficit / QUANTUM
+                };
+                flow.deficit += rounds * QUANTUM;
             }
             flow.list = match acks_first && flow.others == 0 {
                 true => AHEAD,

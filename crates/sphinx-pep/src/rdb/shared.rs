@@ -1,9 +1,9 @@
 //! What flows have in common: where packets are lost, and how much more may be sent in all.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::net::IpAddr;
 
 use super::{ACTIVE_NS, runs::Runs};
-use crate::Time;
+use crate::{Time, table::Map};
 
 /// Destinations that are remembered.
 const DESTINATIONS_MAX: usize = 4096;
@@ -15,7 +15,7 @@ const BURST_BYTES_MIN: u64 = 1500;
 /// Of all flows of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    losses: HashMap<IpAddr, Losses>,
+    losses: Map<IpAddr, Losses>,
     budget: Budget,
 }
 

@@ -1,8 +1,8 @@
 //! What the uploads of one host share: its link.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::net::IpAddr;
 
-use crate::{FlowKey, MS, Time};
+use crate::{FlowKey, MS, Time, table::Map};
 
 /// Hosts that are remembered, and uploads of each.
 const CLIENTS_MAX: usize = 4096;
@@ -33,7 +33,7 @@ pub(super) struct Common {
 
 /// Of all flows of an agent.
 #[derive(Debug, Default)]
-pub(crate) struct Clients(HashMap<IpAddr, Vec<Share>>);
+pub(crate) struct Clients(Map<IpAddr, Vec<Share>>);
 
 impl Clients {
     /// An upload comes at this rate, and at another one while its packets wait, in bytes per second, and they wait so long.

@@ -13,7 +13,6 @@ const STAY_MAX: u32 = 64;
 const GROWN: f64 = 0.25;
 /// The window, in segments, with which a queue drains.
 const MONITOR_SEGMENTS: u64 = 4;
-const SEGMENTS_MIN: u64 = 2;
 /// No round trip is shorter for this purpose.
 const ROUND_NS_MIN: Time = 10 * MS;
 
@@ -73,11 +72,6 @@ impl Control {
 
     pub(super) fn state(&self) -> State {
         self.state
-    }
-
-    /// No window is smaller, in bytes.
-    pub(super) fn window_min(&self) -> u64 {
-        SEGMENTS_MIN * self.mss
     }
 
     /// The window, in bytes, if there is a bound.
@@ -223,7 +217,7 @@ impl Control {
     /// is that of a short packet, and one for which a receiver waits that acknowledges every other one.
     fn needed(&self, rate: u64, rtt_min: Time) -> u64 {
         let segments = flight(rate, rtt_min).div_ceil(self.mss) + 2;
-        (segments * self.mss).max(self.window_min())
+        segments * self.mss
     }
 }
 

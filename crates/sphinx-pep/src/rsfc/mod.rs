@@ -292,9 +292,8 @@ impl Upload {
         let window = window.map_or(room, |window| window.min(room));
         let unit = 1_u64 << self.scale;
         let told = self.edge.saturating_sub(position).div_ceil(unit);
-        let least = self.control.window_min().div_ceil(unit);
-        // Up, or whole segments would be less than that.
-        let wanted = window.div_ceil(unit).max(least);
+        // Up, or there would be a segment less.
+        let wanted = window.div_ceil(unit);
         u16::try_from(told.max(wanted))
             .unwrap_or(u16::MAX)
             .min(received)

@@ -254,6 +254,9 @@ impl Packet for Carried {
         }
     }
 
+    /// Nothing here clears it.
+    fn clear_ecn(&mut self) {}
+
     fn corruptible_bits(&self) -> u64 {
         0
     }

@@ -8,7 +8,7 @@ use super::selector::Selector;
 use super::settings::{Paper, Resend, share};
 use super::window::Window;
 use crate::types::Slot;
-use crate::wire::{BlockSack, NamedBlock, SymbolId, SymbolSack};
+use crate::wire::{BlockSack, LossReport, NamedBlock, SymbolId, SymbolSack};
 use crate::{BlockId, Nanos, Time};
 
 /// Seeds between the first ones of two blocks. With the same packets behind every block, as many blocks would fail as these
@@ -43,6 +43,10 @@ struct Block {
     next_row: u32,
     /// What a compensation has left to send.
     again: VecDeque<SymbolId>,
+    /// When its first packet left, until a Symbol-SACK names the block.
+    unanswered_since: Option<Time>,
+    /// When its original packets left first, as far as they have.
+    originals_sent: Vec<Time>,
     /// When a packet of it left last.
     last_sent: Time,
     compensated: Option<Time>,
@@ -55,6 +59,17 @@ impl Block {
 
     fn is_sent(&self) -> bool {
         self.first_flight_is_over() && self.again.is_empty()
+    }
+
+    /// Since when what a Symbol-SACK on this block answers had been on its way: the last of the original packets that nobody knew to be
+    /// recovered, counted from when it left first (after a loss that is too long, and has the next one wait), or the first packet of all.
+    fn answered_since(&mut self, named: &NamedBlock) -> Option<Time> {
+        let first = self.unanswered_since.take();
+        let is_new =
+            |index: u16| named.has(index) && !bits::contains(&self.recovered, usize::from(index));
+        let new = (0..self.n.min(named.n)).rev().find(|index| is_new(*index));
+        let sent = new.and_then(|index| self.originals_sent.get(usize::from(index)));
+        sent.copied().or(first)
     }
 
     fn learn(&mut self, named: &NamedBlock) {
@@ -81,6 +96,9 @@ pub(crate) struct PaperSender {
     again: BTreeSet<BlockId>,
     /// Blocks of which everything has been sent, by the time of their last packet.
     waiting: BTreeSet<(Time, BlockId)>,
+    /// How long a packet was without an answer, lately. What measures the path's round trip are few packets, which a
+    /// full queue drops: it may be far above what they have seen.
+    answered_within: Nanos,
     rows: RowMaker,
 }
 
@@ -95,6 +113,7 @@ impl PaperSender {
             fresh: VecDeque::new(),
             again: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            answered_within: 0,
             rows: RowMaker::new(),
         }
     }
@@ -129,6 +148,8 @@ impl PaperSender {
                 _ => 0,
             },
             again: VecDeque::new(),
+            unanswered_since: None,
+            originals_sent: Vec::new(),
             last_sent: Time::ZERO,
             compensated: None,
         };
@@ -216,7 +237,13 @@ impl PaperSender {
     ) -> Option<Choice> {
         let block = self.blocks.get_mut(&id)?;
         self.waiting.remove(&(block.last_sent, id));
+        if block.last_sent == Time::ZERO {
+            block.unanswered_since = Some(now);
+        }
         block.last_sent = now;
+        if !reactive && matches!(symbol, SymbolId::Source(_)) {
+            block.originals_sent.push(now);
+        }
         if block.is_sent() {
             self.waiting.insert((now, id));
         }
@@ -239,7 +266,6 @@ impl PaperSender {
         sack: &SymbolSack,
         decoded: &mut Vec<BlockId>,
     ) {
-        self.window.on_feedback(now, rtt, sack.counts, false);
         let mut named = sack.unrecovered.iter().map(|named| named.block).peekable();
         for (id, _) in self.blocks.range(..sack.upto) {
             while named.next_if(|block| block < id).is_some() {}
@@ -249,6 +275,9 @@ impl PaperSender {
         }
         for named in sack.unrecovered.iter().chain([&sack.latest]) {
             if let Some(block) = self.blocks.get_mut(&named.block) {
+                if let Some(since) = block.answered_since(named) {
+                    self.answered_within = now - since;
+                }
                 block.learn(named);
                 if block.missing().is_empty() {
                     decoded.push(named.block);
@@ -258,6 +287,8 @@ impl PaperSender {
         for id in decoded.iter() {
             self.forget(*id);
         }
+        let rtt = rtt.max(self.answered_within);
+        self.window.on_feedback(now, rtt, sack.counts, None);
         let settings = self.settings;
         let reported = sack.unrecovered.len() + 1;
         let applies = reported > usize::from(settings.blocks)
@@ -276,8 +307,10 @@ impl PaperSender {
         sack: &BlockSack,
         decoded: &mut Vec<BlockId>,
     ) {
-        let is_new = sack.loss.map(|loss| (loss, self.selector.on_report(loss)));
-        let lossy = is_new.is_some_and(|(loss, is_new)| is_new && loss.lost > 0);
+        let rtt = rtt.max(self.answered_within);
+        let selector = &mut self.selector;
+        let is_new = |loss: &LossReport| selector.on_report(*loss);
+        let lossy = sack.loss.filter(is_new).map(|loss| loss.lost > 0);
         self.window.on_feedback(now, rtt, sack.counts, lossy);
         decoded.extend(self.blocks.range(..sack.base).map(|(id, _)| *id));
         for (low, high) in &sack.decoded {

@@ -32,16 +32,23 @@ impl Window {
         self.blocks
     }
 
-    /// Feedback has come. `lossy`: a new report of losses, which are congestion where no packet was ever seen with an ECN
-    /// codepoint.
-    pub(super) fn on_feedback(&mut self, now: Time, rtt: Nanos, counts: PaperCounts, lossy: bool) {
-        if !self.adapts {
+    /// Feedback has come. `lossy`: with a new report, whether it tells of losses. These are congestion where no packet was ever seen with an
+    /// ECN codepoint; there the window does not grow either before the next report, which may be many round trips away.
+    pub(super) fn on_feedback(
+        &mut self,
+        now: Time,
+        rtt: Nanos,
+        counts: PaperCounts,
+        lossy: Option<bool>,
+    ) {
+        let knows_marks = counts.ect + counts.ce > 0;
+        if !self.adapts || !knows_marks && lossy.is_none() {
             return;
         }
         let marked = counts.ce > self.ce;
         self.ce = self.ce.max(counts.ce);
         let over = |since: Option<Time>| since.is_none_or(|since| now >= since + rtt);
-        if (marked || lossy && counts.ect + counts.ce == 0) && over(self.halved) {
+        if (marked || !knows_marks && lossy == Some(true)) && over(self.halved) {
             self.blocks = (self.blocks / 2).max(1);
             self.halved = Some(now);
             self.grown = Some(now);
@@ -68,17 +75,23 @@ mod tests {
         let seen = |ect, ce| PaperCounts { ect, ce, credit: 0 };
         let mut window = Window::new(8, true);
         for ms in 0..=30 {
-            window.on_feedback(at(ms), RTT, seen(ms + 1, 0), true);
+            window.on_feedback(at(ms), RTT, seen(ms + 1, 0), Some(true));
         }
         assert_eq!(window.blocks(), 11);
-        window.on_feedback(at(31), RTT, seen(31, 1), false);
-        window.on_feedback(at(32), RTT, seen(31, 2), false);
+        window.on_feedback(at(31), RTT, seen(31, 1), None);
+        window.on_feedback(at(32), RTT, seen(31, 2), None);
         assert_eq!(window.blocks(), 5);
-        // Nothing marks there: loss is all that there is.
-        window.on_feedback(at(42), RTT, seen(0, 0), true);
+        // Nothing marks there: reports of losses are all that there is.
+        for ms in 42..80 {
+            window.on_feedback(at(ms), RTT, seen(0, 0), None);
+        }
+        assert_eq!(window.blocks(), 5);
+        window.on_feedback(at(80), RTT, seen(0, 0), Some(true));
         assert_eq!(window.blocks(), 2);
+        window.on_feedback(at(90), RTT, seen(0, 0), Some(false));
+        assert_eq!(window.blocks(), 3);
         let mut fixed = Window::new(8, false);
-        fixed.on_feedback(at(50), RTT, seen(0, 9), true);
+        fixed.on_feedback(at(50), RTT, seen(0, 9), Some(true));
         assert_eq!(fixed.blocks(), 8);
     }
 }

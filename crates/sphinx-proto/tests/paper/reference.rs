@@ -85,6 +85,8 @@ struct Sending {
     planned: bool,
     seeds: u32,
     has: BTreeSet<u16>,
+    first: Option<u64>,
+    originals: BTreeMap<u16, u64>,
     last: u64,
     compensated: Option<u64>,
     again: bool,
@@ -95,6 +97,9 @@ pub(crate) struct Sender {
     paper: Paper,
     blocks: BTreeMap<u64, Sending>,
     reports: Vec<(u64, f64)>,
+    /// Blocks that a Symbol-SACK has named, and how long the last packet took that one answered.
+    answered: BTreeSet<u64>,
+    took: u64,
 }
 
 impl Sender {
@@ -103,6 +108,8 @@ impl Sender {
             paper,
             blocks: BTreeMap::new(),
             reports: Vec::new(),
+            answered: BTreeSet::new(),
+            took: 0,
         }
     }
 
@@ -114,6 +121,8 @@ impl Sender {
             planned: false,
             seeds: (97 * id % (1 << 15)) as u32,
             has: BTreeSet::new(),
+            first: None,
+            originals: BTreeMap::new(),
             last: 0,
             compensated: None,
             again: false,
@@ -161,6 +170,10 @@ impl Sender {
         let id = *compensated.or(fresh)?.0;
         let block = self.blocks.get_mut(&id)?;
         let (code, row) = block.queue.remove(0);
+        block.first.get_or_insert(now);
+        if code == 0 {
+            block.originals.entry(row as u16).or_insert(now);
+        }
         block.last = now;
         block.again &= !block.queue.is_empty();
         if !block.planned {
@@ -189,6 +202,14 @@ impl Sender {
         self.decode(|id| id < sack.upto.get() && !named.contains(&id));
         for named in sack.unrecovered.iter().chain([&sack.latest]) {
             if let Some(block) = self.blocks.get_mut(&named.block.get()) {
+                let is_first = self.answered.insert(named.block.get());
+                let new =
+                    (0..block.n.min(named.n)).filter(|i| named.has(*i) && !block.has.contains(i));
+                let sent = new.last().and_then(|i| block.originals.get(&i));
+                let first = block.first.filter(|_| is_first);
+                if let Some(since) = sent.copied().or(first) {
+                    self.took = now - since;
+                }
                 block.has.extend((0..named.n).filter(|i| named.has(*i)));
             }
         }
@@ -229,6 +250,7 @@ impl Sender {
     }
 
     fn compensate_now(&mut self, id: u64, now: u64, rtt: u64) {
+        let rtt = rtt.max(self.took);
         let Some(block) = self.blocks.get(&id) else {
             return;
         };

@@ -1,7 +1,9 @@
 //! Whole transfers in the paper's mode, over drivers and a link.
 
+use std::time::Duration;
+
 use sphinx_fec::CodeId;
-use sphinx_link::Loss;
+use sphinx_link::{Aqm, Depth, Loss};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{Paper, Resend, Triggers};
 use sphinx_sim::{MS, SEC, Scenario, link};
@@ -63,4 +65,39 @@ fn the_window_adapts() {
     scenario.client.ecn = true;
     scenario.server.ecn = true;
     scenario.build().must_transfer(60 * SEC);
+}
+
+/// A round trip of 1 ms and a queue of twenty: what is compensated once in each round trip of an empty path would go twenty times
+/// before the first answer.
+#[test]
+fn a_long_queue_is_not_flooded() {
+    for (code, clear_ecn, loss) in [
+        (CodeId::Srlt, false, 0.0),
+        (CodeId::Srlt, false, 0.06),
+        (CodeId::Srlt, true, 0.0),
+        (CodeId::Srlt, true, 0.06),
+        (CodeId::Rs, true, 0.06),
+        (CodeId::Lt, true, 0.06),
+    ] {
+        let (mut forward, mut backward) = link(200, 1, Loss::Bernoulli(loss), 1);
+        forward.queue = Depth::Time(Duration::from_millis(20));
+        forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(10)));
+        (forward.clear_ecn, backward.clear_ecn) = (clear_ecn, clear_ecn);
+        let mut scenario = Scenario::new((forward, backward)).bulk(4 * LEN);
+        scenario.paper = Some(Paper {
+            code,
+            ..Paper::default()
+        });
+        scenario.cc = CcKind::AimdEcn;
+        (scenario.client.ecn, scenario.server.ecn) = (true, true);
+        let mut pair = scenario.build();
+        pair.must_transfer(60 * SEC);
+        let sent = pair.links[0].counters().offered_bytes;
+        println!(
+            "{code:?}, cleared: {clear_ecn}, {loss}: {} ms, {:.2}",
+            pair.now / MS,
+            sent as f64 / (4.0 * LEN as f64)
+        );
+        assert!(sent < 3 * 4 * LEN, "{sent}");
+    }
 }

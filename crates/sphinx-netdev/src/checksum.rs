@@ -5,23 +5,26 @@ const WORDS: usize = 16;
 
 /// A sum of 16-bit words in ones' complement, in the byte order of the machine: what is added begins at an even place.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum(u64);
+pub struct Sum(u64);
 
 impl Sum {
     /// Of so few bytes that nothing is carried: a multiple of four.
-    pub(crate) fn few(bytes: &[u8]) -> Sum {
+    #[inline]
+    pub fn few(bytes: &[u8]) -> Sum {
         let words = bytes.as_chunks::<4>().0.iter();
         Sum(words.map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
     }
 
     /// Of what both are sums of; one of them is of few bytes.
-    pub(crate) fn and(self, few: Sum) -> Sum {
+    #[inline]
+    pub fn and(self, few: Sum) -> Sum {
         let (sum, carry) = self.0.overflowing_add(few.0);
         Sum(sum + u64::from(carry))
     }
 
+    /// With these bytes behind the others.
     #[inline]
-    pub(crate) fn add(self, bytes: &[u8]) -> Sum {
+    pub fn add(self, bytes: &[u8]) -> Sum {
         let (blocks, rest) = bytes.as_chunks::<{ 8 * WORDS }>();
         let (mut sum, mut carry) = (self.0, false);
         for block in blocks {
@@ -42,7 +45,8 @@ impl Sum {
     }
 
     /// The number that goes into the field; of data that have a right checksum in them, 0.
-    pub(crate) fn checksum(self) -> u16 {
+    #[inline]
+    pub fn checksum(self) -> u16 {
         let half = (self.0 >> 32) + (self.0 & 0xffff_ffff);
         let quarter = (half >> 16) + (half & 0xffff);
         let folded = (quarter >> 16) + (quarter & 0xffff);
