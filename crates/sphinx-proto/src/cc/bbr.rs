@@ -16,6 +16,7 @@
 //! | start-up | a train at 2, the rest of the round at 1 | grows | packets come out slower than they go in, or nothing new arrives for two rounds, or a policer shows |
 //! | drain | 0.75 | 1 | the queue is gone |
 //! | cruise | 1 (0.98 after probes that lost) | 2 | 4 to 64 rounds: the more, the more probes in a row lost packets |
+//! | sharing | 1; the estimate grows with time | 2 | a mark: then down, at 0.85 of the estimate ([`sharing`]) |
 //! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
 //! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
 //! | probe-rtt | 1 | 0.5 | two rounds; rare, since down empties the queue in every cycle |
@@ -26,6 +27,7 @@
 //! `docs/decisions/0007-rate-control.md`.
 
 mod cycle;
+mod sharing;
 mod span;
 
 use crate::PacketNumber;
@@ -36,6 +38,7 @@ use super::resume::{CarefulResume, Jump};
 use super::sampler::{RateSampler, Sample};
 use super::startup::{INITIAL_PACKETS, Startup, Verdict};
 use super::{AckSummary, CcParams, MS, Nanos, RateControl, Time, bytes_in, rate_of, time_for};
+use sharing::{Evidence, Sharing};
 
 /// Round trip assumed before the first sample.
 const INITIAL_RTT: Nanos = 100 * MS;
@@ -67,6 +70,12 @@ const ROUND_PACKETS: f64 = 16.0;
 /// Loss in start-up that is believed to lie behind the link at most. Beside others in a full queue, whose packets hide it, a flow that takes
 /// all its losses for the channel's sends more the more it loses.
 const LOSS_BELIEVED: f64 = 0.6;
+/// Channel loss at which marks may be those of a queue that has been full since before the flow began.
+const LOSS_OF_ONE: f64 = 0.1;
+/// Loss beyond the channel's that counts like marks among several flows.
+const LOSS_SHARED: f64 = 0.1;
+/// Queueing delay that a probe leaves behind at most, on a link that is not slow.
+const LEFT_BY_PROBES: Nanos = 2 * MS;
 /// Loss of a train that stretched, believed to lie behind the link while the channel is unknown: beyond that
 /// the train may have been more than the link's queue holds.
 const LOSS_UNPROVEN: f64 = 0.3;
@@ -143,6 +152,7 @@ pub struct Bbr {
     probe_rtt_min: Option<Nanos>,
     /// Cycles in a row in which no round trip came near the minimum.
     cycles_without_min: u32,
+    sharing: Sharing,
 }
 
 impl Bbr {
@@ -200,6 +210,7 @@ impl Bbr {
             trial_run: 0,
             probe_rtt_min: None,
             cycles_without_min: 0,
+            sharing: Sharing::default(),
         }
     }
 
@@ -240,6 +251,10 @@ impl Bbr {
         self.phase_run = self.sampler.start_run(phase);
         self.slow_samples = 0;
         self.lossy_samples = 0;
+        match phase {
+            Phase::Startup | Phase::Blackout => self.sharing.end(),
+            _ => {}
+        }
         match phase {
             Phase::Startup => {
                 self.startup = Startup::with_cwnd(self.startup_window(), self.loss.known());
@@ -305,6 +320,13 @@ impl Bbr {
 
     fn on_sample(&mut self, s: Sample, now: Time) {
         let channel = self.loss.channel();
+        if self.sharing.is_on() {
+            // A queue that is full although it marks, or another one.
+            if s.loss() > channel + self.tolerance(&s, channel).max(LOSS_SHARED) {
+                self.on_shared(now);
+            }
+            return;
+        }
         let lossy = s.loss() > channel + self.tolerance(&s, channel);
         let strict = (s.delivered_rate() / (1.0 - channel)).min(s.full_rate());
         if s.run.phase == Phase::Startup && self.phase == Phase::Startup {
@@ -339,20 +361,52 @@ impl Bbr {
     }
 
     fn on_ce(&mut self, now: Time) {
+        if self.sharing.is_on() {
+            self.on_shared(now);
+            return;
+        }
         if self.ce_round == Some(self.round) {
             return;
         }
         self.ce_round = Some(self.round);
+        if self.phase == Phase::Cruise && self.rounds_in_phase() >= 2 {
+            self.on_shared(now);
+            return;
+        }
         match self.phase {
             Phase::Up => self.enter(Phase::Down, now),
             Phase::Startup => self.judge_startup(Verdict::Found, now),
             // Marks of the first round belong to what was sent before.
             Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
-            Phase::Cruise | Phase::Down | Phase::Drain => {
-                self.bw *= CE_FACTOR;
-                self.enter(Phase::Down, now);
-            }
+            Phase::Cruise | Phase::Down | Phase::Drain => self.fall(now),
             Phase::ProbeRtt | Phase::Blackout => {}
+        }
+    }
+
+    /// Sends less for good, and still less until the queue is gone.
+    fn fall(&mut self, now: Time) {
+        self.bw *= CE_FACTOR;
+        self.enter(Phase::Down, now);
+    }
+
+    /// The queue asks all that share it to send less.
+    fn on_shared(&mut self, now: Time) {
+        let times = (self.delay.smoothed(), self.min_round());
+        let number = self.sampler.last_pn().get();
+        let evidence = self.evidence();
+        if self.sharing.on_marks(now, times, number, evidence) {
+            self.fall(now);
+        }
+    }
+
+    /// Whether a mark in a cruise is due to others.
+    fn evidence(&self) -> Evidence {
+        if self.has_queue() || self.loss.channel() > LOSS_OF_ONE {
+            Evidence::Others
+        } else if self.delay.above_smallest() > LEFT_BY_PROBES {
+            Evidence::Queue
+        } else {
+            Evidence::Nothing
         }
     }
 
@@ -459,6 +513,8 @@ impl RateControl for Bbr {
 
     fn on_app_limited(&mut self, _now: Time) {
         self.sampler.on_app_limited();
+        // What does not fill its rate learns nothing of it.
+        self.sharing.end();
         self.startup.on_app_limited();
     }
 
@@ -528,6 +584,7 @@ impl RateControl for Bbr {
         match self.phase {
             Phase::Startup => "startup",
             Phase::Drain => "drain",
+            Phase::Cruise if self.sharing.is_on() => "sharing",
             Phase::Cruise => "cruise",
             Phase::Up => "up",
             Phase::Down => "down",

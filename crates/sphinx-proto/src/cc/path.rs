@@ -94,6 +94,8 @@ pub(super) struct PathDelay {
     held: Nanos,
     /// Latest readings of the queueing delay.
     recent: [Nanos; RECENT],
+    /// The same, above the smallest delay whatever jitter explains.
+    above: [Nanos; RECENT],
     latest: Nanos,
     next: usize,
 }
@@ -124,6 +126,11 @@ impl PathDelay {
         self.usual_one_way.end(usual);
     }
 
+    /// Smoothed round trip, as in RFC 9002, section 5.3.
+    pub(super) fn smoothed(&self) -> Nanos {
+        self.smoothed_rtt as Nanos
+    }
+
     /// Mean deviation of the round trip, as in RFC 9002, section 5.3.
     pub(super) fn deviation(&self) -> Nanos {
         self.deviation as Nanos
@@ -132,6 +139,11 @@ impl PathDelay {
     /// Present queueing delay: the smallest of the last few readings.
     pub(super) fn queue(&self) -> Nanos {
         self.recent.iter().copied().min().unwrap_or(0)
+    }
+
+    /// How far the delay is above the smallest one, whether or not jitter explains it.
+    pub(super) fn above_smallest(&self) -> Nanos {
+        self.above.iter().copied().min().unwrap_or(0)
     }
 
     /// Queueing delay of the latest reading.
@@ -156,6 +168,7 @@ impl PathDelay {
         self.confirmed_at = now;
         self.base = RotatingMin::default();
         self.recent = [0; RECENT];
+        self.above = [0; RECENT];
     }
 
     /// Takes in one SACK; delays of two packets may differ by `jitter` without a queue.
@@ -182,17 +195,20 @@ impl PathDelay {
         self.held = self.usual_rtt.above(min_rtt as i64, most) as Nanos;
         self.usual_rtt.add(rtt as i64);
         let mut queue = rtt.saturating_sub(min_rtt.saturating_add(self.held));
+        let mut above = rtt.saturating_sub(min_rtt);
         if let Some(arrival) = ack.arrival
             && let Some(packet) = ack.acked.iter().find(|p| p.pn == arrival.pn)
         {
             let one_way = arrival.received_at.wrapping_sub(packet.sent_at) as i64;
             let base = self.base.update(ack.now.as_nanos(), WINDOW, one_way);
+            above = above.min(one_way.saturating_sub(base).max(0) as Nanos);
             let base = base.saturating_add(self.usual_one_way.above(base, most));
             self.usual_one_way.add(one_way);
             queue = queue.min(one_way.saturating_sub(base).max(0) as Nanos);
         }
         self.latest = queue;
         self.recent[self.next] = queue;
+        self.above[self.next] = above;
         self.next = (self.next + 1) % RECENT;
     }
 }

@@ -205,7 +205,7 @@ impl Sender {
                 let is_first = self.answered.insert(named.block.get());
                 let new =
                     (0..block.n.min(named.n)).filter(|i| named.has(*i) && !block.has.contains(i));
-                let sent = new.last().and_then(|i| block.originals.get(&i));
+                let sent = new.max().and_then(|i| block.originals.get(&i));
                 let first = block.first.filter(|_| is_first);
                 if let Some(since) = sent.copied().or(first) {
                     self.took = now - since;

@@ -39,6 +39,9 @@ const LOW_TIME: Nanos = 4 * MS;
 /// receiver that shares its processor, or of a radio that gathers packets.
 const SLOW_TIME: Nanos = 10 * MS;
 
+/// Round trips below the estimate at most after marks that others have met too: by then the queue is theirs.
+const SHARED_DOWN: Nanos = 4;
+
 impl Bbr {
     /// Loss beyond the channel's that is still taken for chance.
     pub(super) fn tolerance(&self, s: &Sample, channel: f64) -> f64 {
@@ -130,6 +133,10 @@ impl Bbr {
 
     /// Moves through the phases.
     pub(super) fn step(&mut self, now: Time, in_flight: f64, round_done: bool) {
+        if self.sharing.is_on() {
+            self.step_shared(now);
+            return;
+        }
         if !matches!(self.phase, Phase::Startup | Phase::Blackout) && self.is_start_up_refuted() {
             self.measured_over = Nanos::MAX;
             self.enter(Phase::Startup, now);
@@ -179,6 +186,23 @@ impl Bbr {
                     }
                     self.enter(Phase::Cruise, now);
                 }
+            }
+        }
+    }
+
+    /// Among others: down after marks, otherwise at a rate that grows with time.
+    fn step_shared(&mut self, now: Time) {
+        let rtt = self.delay.smoothed();
+        let present = (self.bw, self.phase == Phase::Cruise);
+        let (bw, falls) = self.sharing.on_time(now, present, (self.packet_bytes, rtt));
+        self.bw = bw;
+        if falls {
+            self.fall(now);
+        } else if self.phase == Phase::Down {
+            let in_phase = now.saturating_sub(self.phase_at);
+            let drained = self.delay.queue() < self.queue_threshold();
+            if in_phase > rtt && (drained || in_phase > SHARED_DOWN * rtt) {
+                self.enter(Phase::Cruise, now);
             }
         }
     }
