@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::event::{Direction, Event, Events};
 use crate::exchange;
-use crate::forward::{Carried, Forward, Listen};
+use crate::forward::{Carried, Forward, Giving, Listen};
 use crate::live::{Link, Live};
 use crate::proxy::{Credentials, Proxy};
 use crate::relay::{Broken, First, Local, relay};
@@ -337,7 +337,7 @@ async fn wait_for_network(time: Duration) -> bool {
 enum Listening {
     Tcp(TcpListener),
     Unix(UnixListener, RemovedPath),
-    Udp(UdpSocket, Duration),
+    Udp(UdpSocket, Giving),
 }
 
 /// A socket's file, which goes with it.
@@ -374,8 +374,8 @@ async fn listen(plan: &Plan) -> Result<(Vec<Listening>, Vec<TcpListener>), Clien
 async fn listen_on(at: &Listen, carried: Carried) -> io::Result<Listening> {
     Ok(match (at, carried) {
         (Listen::Address(address), Carried::Stream) => Listening::Tcp(bind(*address).await?),
-        (Listen::Address(address), Carried::Datagrams(deadline)) => {
-            Listening::Udp(UdpSocket::bind(address).await?, deadline)
+        (Listen::Address(address), Carried::Datagrams(giving)) => {
+            Listening::Udp(UdpSocket::bind(address).await?, giving)
         }
         (Listen::Path(path), _) => {
             let listener = bind_path(path)?;
@@ -486,15 +486,15 @@ async fn serve(listening: Listening, target: Target, link: Link, events: Events)
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             }
         },
-        Listening::Udp(socket, deadline) => {
+        Listening::Udp(socket, giving) => {
             let shown = target.to_string();
             let listener = Listener {
                 socket: Arc::new(socket),
-                deadline,
+                giving,
                 target: shown.clone(),
                 request: Box::new(move |flow| Request::Udp {
                     flow,
-                    deadline,
+                    giving,
                     target: target.clone(),
                 }),
                 events: events.clone(),

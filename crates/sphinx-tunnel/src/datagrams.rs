@@ -9,6 +9,9 @@ use sphinx_transport::DatagramOptions;
 use sphinx_transport::asynchronous::Session;
 use tokio::sync::mpsc;
 
+use crate::forward::Giving;
+use crate::tun::TOGETHER_RTT;
+
 /// Longest datagram.
 pub(crate) const DATAGRAM_MAX: usize = 65_507;
 /// Datagrams of a flow that wait to be written to its socket.
@@ -68,7 +71,7 @@ pub(crate) struct Taken;
 pub(crate) struct DatagramFlow {
     datagrams: Datagrams,
     flow: u64,
-    deadline: Duration,
+    giving: Giving,
     arrived: mpsc::Receiver<Vec<u8>>,
 }
 
@@ -77,7 +80,7 @@ pub(crate) struct DatagramFlow {
 pub(crate) struct DatagramSender {
     datagrams: Datagrams,
     flow: u64,
-    deadline: Duration,
+    giving: Giving,
 }
 
 impl Datagrams {
@@ -120,24 +123,24 @@ impl Datagrams {
     }
 
     /// Begins a flow with a number of its own.
-    pub(crate) fn open(&self, deadline: Duration) -> DatagramFlow {
+    pub(crate) fn open(&self, giving: Giving) -> DatagramFlow {
         let mut state = self.lock();
         let flow = state.next_flow;
         state.next_flow += 2;
-        self.begin(state, flow, deadline)
+        self.begin(state, flow, giving)
     }
 
     /// Begins a flow that the other end has opened.
     ///
     /// # Errors
     /// The other end may not use the number, or does already.
-    pub(crate) fn enter(&self, flow: u64, deadline: Duration) -> Result<DatagramFlow, Taken> {
+    pub(crate) fn enter(&self, flow: u64, giving: Giving) -> Result<DatagramFlow, Taken> {
         let state = self.lock();
         let is_own = flow % 2 == state.next_flow % 2;
         let is_packet = matches!(&state.packets, Some((first, _)) if is_packet(*first, flow));
         match is_own || is_packet || state.flows.contains_key(&flow) {
             true => Err(Taken),
-            false => Ok(self.begin(state, flow, deadline)),
+            false => Ok(self.begin(state, flow, giving)),
         }
     }
 
@@ -171,12 +174,7 @@ impl Datagrams {
         self.lock().packets = None;
     }
 
-    fn begin(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        flow: u64,
-        deadline: Duration,
-    ) -> DatagramFlow {
+    fn begin(&self, mut state: MutexGuard<'_, State>, flow: u64, giving: Giving) -> DatagramFlow {
         let (sender, arrived) = mpsc::channel(WAITING_MAX);
         for data in state.take_early(flow) {
             let _ = sender.try_send(data);
@@ -185,17 +183,16 @@ impl Datagrams {
         DatagramFlow {
             datagrams: self.clone(),
             flow,
-            deadline,
+            giving,
             arrived,
         }
     }
 
-    /// How long so many bytes take to the other end: half of the round trip, and what the pacer takes for them. Without the latter a large
-    /// datagram would never be begun on a session that has sent little yet and does not know its rate.
-    fn delay(&self, bytes: usize) -> Duration {
+    /// The one-way delay, half of the round trip, and the rate in bytes per second.
+    fn path(&self) -> (Duration, u64) {
         let now = Instant::now();
         let mut state = self.lock();
-        let (one_way, rate) = match state.path {
+        match state.path {
             Some((at, one_way, rate)) if now.duration_since(at) < PATH_TIME => (one_way, rate),
             _ => {
                 let stats = self.0.session.as_blocking().stats();
@@ -203,11 +200,16 @@ impl Datagrams {
                 state.path = Some((now, one_way, rate));
                 (one_way, rate)
             }
-        };
-        // Headers, and repair beside it.
-        let paced = PACED_SHARE * bytes as f64 / rate.max(1) as f64;
-        one_way + Duration::from_secs_f64(paced).min(PACED_MAX)
+        }
     }
+}
+
+/// How long so many bytes take to the other end: the one-way delay, and what the pacer takes for them. Without the latter a large datagram would never be
+/// begun on a session that has sent little yet and does not know its rate.
+fn delay(bytes: usize, (one_way, rate): (Duration, u64)) -> Duration {
+    // Headers, and repair beside it.
+    let paced = PACED_SHARE * bytes as f64 / rate.max(1) as f64;
+    one_way + Duration::from_secs_f64(paced).min(PACED_MAX)
 }
 
 impl State {
@@ -261,7 +263,7 @@ impl DatagramFlow {
         DatagramSender {
             datagrams: self.datagrams.clone(),
             flow: self.flow,
-            deadline: self.deadline,
+            giving: self.giving,
         }
     }
 }
@@ -276,17 +278,25 @@ impl DatagramSender {
     /// Sends one, which may be lost like any datagram.
     pub(crate) fn send(&self, data: &[u8]) {
         let options = DatagramOptions::default().flow(self.flow);
-        let delay = self.datagrams.delay(data.len());
-        let options = match self.deadline.is_zero() {
+        let path = self.datagrams.path();
+        let delay = delay(data.len(), path);
+        let Giving { deadline, in_order } = self.giving;
+        let options = match deadline.is_zero() {
             true => options.expiry(delay + UNREPAIRED_TIME),
-            false => options.repaired_within(delay + self.deadline),
+            // What waits for others should not wait for the answer to a loss.
+            false if in_order && 2 * path.0 >= TOGETHER_RTT => {
+                options.repaired_together_within(delay + deadline)
+            }
+            false => options.repaired_within(delay + deadline),
         };
+        let session = self.datagrams.0.session.as_blocking();
         // A session that has ended is noticed elsewhere, and what is too long is lost.
-        let _ = self
-            .datagrams
-            .0
-            .session
-            .as_blocking()
-            .send_datagram(data, &options);
+        let _ = match in_order {
+            // Where as many flows have an order as a session keeps, others go without.
+            true => session
+                .send_datagram(data, &options.ordered())
+                .or_else(|_| session.send_datagram(data, &options)),
+            false => session.send_datagram(data, &options),
+        };
     }
 }

@@ -8,18 +8,35 @@ use std::time::Duration;
 
 use crate::wire::Target;
 
-/// How long after the one-way delay a lost datagram is of use, unless it is said otherwise.
-pub(crate) const DEADLINE: Duration = Duration::from_millis(60);
 /// Longest deadline.
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
+
+/// How datagrams of a flow are given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Giving {
+    /// How long after the one-way delay a lost one is of use; zero: it is not repaired.
+    pub deadline: Duration,
+    /// Later ones wait for it so long, as connections inside take what comes late for lost.
+    pub in_order: bool,
+}
+
+impl Default for Giving {
+    /// As they come, repaired within 60 ms.
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_millis(60),
+            in_order: false,
+        }
+    }
+}
 
 /// What is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carried {
     /// Connections.
     Stream,
-    /// Datagrams, and how long after the one-way delay a lost one is of use; zero: it is not repaired.
-    Datagrams(Duration),
+    /// Datagrams.
+    Datagrams(Giving),
 }
 
 /// Where to listen.
@@ -80,7 +97,7 @@ pub struct Forward {
 impl FromStr for Forward {
     type Err = ForwardError;
 
-    /// `[BIND:]PORT:HOST:PORT`, with Unix sockets in the place of either side, and `/udp[,deadline=TIME]` behind it.
+    /// `[BIND:]PORT:HOST:PORT`, with Unix sockets in the place of either side, and `/udp[,deadline=TIME][,in-order]` behind it.
     fn from_str(text: &str) -> Result<Self, ForwardError> {
         let error = |why: String| ForwardError {
             text: text.to_owned(),
@@ -161,17 +178,27 @@ fn split_transport(text: &str) -> Result<(&str, Carried), String> {
         Some("udp") => {}
         _ => return Err(format!("/{transport} is neither /tcp nor /udp")),
     }
-    let mut deadline = DEADLINE;
+    let mut giving = Giving::default();
     for word in words {
         match word.split_once('=') {
-            Some(("deadline", time)) => deadline = sphinx_units::duration(time)?,
-            _ => return Err(format!("'{word}' is no option: expected deadline=60ms")),
+            Some(("deadline", time)) => giving.deadline = sphinx_units::duration(time)?,
+            None if word == "in-order" => giving.in_order = true,
+            _ => {
+                return Err(format!(
+                    "'{word}' is no option: expected deadline=60ms or in-order"
+                ));
+            }
         }
     }
-    match deadline <= DEADLINE_MAX {
-        true => Ok((places, Carried::Datagrams(deadline))),
-        false => Err("a deadline is at most 60s".to_owned()),
+    if giving.deadline > DEADLINE_MAX {
+        return Err("a deadline is at most 60s".to_owned());
     }
+    if giving.in_order && giving.deadline.is_zero() {
+        return Err(
+            "in-order waits for repairs until the deadline: not with deadline=0".to_owned(),
+        );
+    }
+    Ok((places, Carried::Datagrams(giving)))
 }
 
 /// The parts between colons; what is in brackets is one part, without them.
@@ -280,19 +307,34 @@ mod tests {
                 "51820:wg:51820/udp",
                 "127.0.0.1:51820",
                 "wg:51820",
-                Carried::Datagrams(DEADLINE),
+                Carried::Datagrams(Giving::default()),
             ),
             (
                 "1:wg:2/udp,deadline=0",
                 "127.0.0.1:1",
                 "wg:2",
-                Carried::Datagrams(Duration::ZERO),
+                Carried::Datagrams(Giving {
+                    deadline: Duration::ZERO,
+                    in_order: false,
+                }),
             ),
             (
                 "1:wg:2/udp,deadline=5ms",
                 "127.0.0.1:1",
                 "wg:2",
-                Carried::Datagrams(Duration::from_millis(5)),
+                Carried::Datagrams(Giving {
+                    deadline: Duration::from_millis(5),
+                    in_order: false,
+                }),
+            ),
+            (
+                "1:wg:2/udp,in-order,deadline=200ms",
+                "127.0.0.1:1",
+                "wg:2",
+                Carried::Datagrams(Giving {
+                    deadline: Duration::from_millis(200),
+                    in_order: true,
+                }),
             ),
         ] {
             let forward: Forward = text.parse().unwrap_or_else(|error| panic!("{error}"));
@@ -321,6 +363,8 @@ mod tests {
             ("1:a:1/udp,x=1", "no option"),
             ("1:a:1/udp,deadline=5", "unit"),
             ("1:a:1/udp,deadline=2m", "at most"),
+            ("1:a:1/udp,in-order=1", "no option"),
+            ("1:a:1/udp,in-order,deadline=0", "not with deadline=0"),
             ("1:a:1/tcp,deadline=5ms", "no options"),
             ("./s:a:1/udp", "Unix"),
             ("host:1:a:1", "no address"),

@@ -60,8 +60,8 @@ pub fn tunnel(data: &[u8]) {
         4 => {
             if let Ok(forward) = text.parse::<Forward>() {
                 assert_eq!(forward.text, text);
-                if let Carried::Datagrams(deadline) = forward.carried {
-                    assert!(deadline.as_secs() <= 60);
+                if let Carried::Datagrams(giving) = forward.carried {
+                    assert!(giving.deadline.as_secs() <= 60);
                 }
             }
             let _ = (forward::listen_address(&text), forward::target(&text));

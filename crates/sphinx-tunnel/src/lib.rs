@@ -39,7 +39,7 @@ mod wire;
 
 pub use client::{ClientError, Plan, forward, is_known, join, stdio};
 pub use event::{Event, Events};
-pub use forward::{Carried, Forward, ForwardError, Listen, listen_address, target};
+pub use forward::{Carried, Forward, ForwardError, Giving, Listen, listen_address, target};
 pub use grant::{Grant, Granted, Limits};
 pub use permit::{Permit, PermitError, Transport};
 pub use proxy::Credentials;

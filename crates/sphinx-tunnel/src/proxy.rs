@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::event::{Direction, Events};
 use crate::exchange;
-use crate::forward::DEADLINE;
+use crate::forward::Giving;
 use crate::live::{Link, Live};
 use crate::relay::{First, Local, relay};
 use crate::udp::{self, Activity, Receiver};
@@ -164,10 +164,10 @@ impl Proxy {
         (own, program): (IpAddr, IpAddr),
         live: Live,
     ) -> Result<(), SocksServerError> {
-        let flow = live.datagrams.open(DEADLINE);
+        let flow = live.datagrams.open(Giving::default());
         let request = Request::Associate {
             flow: flow.number(),
-            deadline: DEADLINE,
+            giving: Giving::default(),
         };
         let bound = UdpSocket::bind(SocketAddr::new(own, 0)).await;
         let (mut stream, socket) = match bound.and_then(|socket| Ok((socket.local_addr()?, socket)))

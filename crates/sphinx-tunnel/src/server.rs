@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use crate::dial;
 use crate::event::{Direction, Event, Events};
 use crate::exchange::{self, Asked};
+use crate::forward::Giving;
 use crate::grant::{Grant, Granted, Limits};
 use crate::limits::{Count, Counted, Throttle};
 use crate::live::Live;
@@ -163,10 +164,10 @@ impl Client {
             }
             Request::Udp {
                 flow,
-                deadline,
+                giving,
                 target,
             } => {
-                let entered = live.datagrams.enter(flow, deadline);
+                let entered = live.datagrams.enter(flow, giving);
                 match (
                     entered,
                     dial::connect_udp(&target, Some(grant.permit())).await,
@@ -186,8 +187,8 @@ impl Client {
                     (_, Err(refusal)) => Err((target.to_string(), refusal)),
                 }
             }
-            Request::Associate { flow, deadline } => {
-                let entered = live.datagrams.enter(flow, deadline);
+            Request::Associate { flow, giving } => {
+                let entered = live.datagrams.enter(flow, giving);
                 match (
                     entered,
                     Association::new(Some(Arc::clone(grant.permit()))).await,
@@ -219,12 +220,12 @@ impl Client {
             }
             Request::ListenUdp {
                 listener,
-                deadline,
+                giving,
                 at,
             } => {
                 let recv = &mut { recv };
                 tokio::select! {
-                    served = self.listen_udp(&grant, &live, &mut send, (listener, deadline), &at) => served,
+                    served = self.listen_udp(&grant, &live, &mut send, (listener, giving), &at) => served,
                     () = udp::closed(recv) => return,
                 }
                 .map_err(|refusal| (at.to_string(), refusal))
@@ -383,7 +384,7 @@ impl Client {
         grant: &Grant,
         live: &Live,
         send: &mut SendStream,
-        (listener, deadline): (u32, Duration),
+        (listener, giving): (u32, Giving),
         at: &Target,
     ) -> Result<(), Refusal> {
         let bound = UdpSocket::bind(Self::place(grant, at)?).await;
@@ -391,7 +392,7 @@ impl Client {
         exchange::accept(send, socket.local_addr().ok()).await?;
         let listening = Listener {
             socket: Arc::new(socket),
-            deadline,
+            giving,
             request: Box::new(move |flow| Request::AcceptedUdp { listener, flow }),
             target: at.to_string(),
             events: self.server.events.clone(),

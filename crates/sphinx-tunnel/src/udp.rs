@@ -17,6 +17,7 @@ use crate::datagrams::{DATAGRAM_MAX, DatagramFlow, DatagramSender};
 use crate::dial;
 use crate::event::{Direction, Events, Flow};
 use crate::exchange;
+use crate::forward::Giving;
 use crate::limits::Throttle;
 use crate::live::Live;
 use crate::permit::{Permit, Transport, canonical};
@@ -154,7 +155,7 @@ pub(crate) async fn carry(
 /// What a listener for datagrams does for a source that it has not heard of.
 pub(crate) struct Listener {
     pub(crate) socket: Arc<UdpSocket>,
-    pub(crate) deadline: Duration,
+    pub(crate) giving: Giving,
     /// What is asked for, with the number of its flow.
     pub(crate) request: Box<dyn Fn(u64) -> Request + Send + Sync>,
     /// Of flows, for people.
@@ -200,7 +201,7 @@ impl Listener {
     }
 
     fn begin(&self, live: Live, from: SocketAddr, tasks: &mut JoinSet<()>) -> Source {
-        let flow = live.datagrams.open(self.deadline);
+        let flow = live.datagrams.open(self.giving);
         let mut told = self.events.flow("udp", self.target.clone(), Direction::Out);
         let source = Source {
             sender: flow.sender(),

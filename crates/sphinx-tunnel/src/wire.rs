@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut};
 
+use crate::forward::Giving;
+
 /// Longest header or reply, bytes behind its length.
 pub(crate) const HEADER_MAX: usize = 1024;
 /// Longest name in bytes: a DNS name fits.
@@ -23,6 +25,8 @@ const LISTEN_UDP: u8 = 5;
 const ACCEPTED: u8 = 6;
 const ACCEPTED_UDP: u8 = 7;
 const TUN: u8 = 8;
+const UDP_IN_ORDER: u8 = 9;
+const LISTEN_UDP_IN_ORDER: u8 = 10;
 const JOIN: u8 = 20;
 
 const FORM_IPV4: u8 = 1;
@@ -174,8 +178,8 @@ pub(crate) enum Request {
     Udp {
         /// The number that its datagrams have.
         flow: u64,
-        /// How long after the one-way delay a lost one is of use.
-        deadline: Duration,
+        /// How they are given out.
+        giving: Giving,
         /// Where they go.
         target: Target,
     },
@@ -183,8 +187,8 @@ pub(crate) enum Request {
     Associate {
         /// The number that its datagrams have.
         flow: u64,
-        /// How long after the one-way delay a lost one is of use.
-        deadline: Duration,
+        /// How they are given out.
+        giving: Giving,
     },
     /// Listen for connections, for as long as the stream is open.
     Listen {
@@ -197,8 +201,8 @@ pub(crate) enum Request {
     ListenUdp {
         /// What this end calls the listener.
         listener: u32,
-        /// How long after the one-way delay a lost one is of use.
-        deadline: Duration,
+        /// How they are given out.
+        giving: Giving,
         /// Where.
         at: Target,
     },
@@ -236,18 +240,18 @@ impl Request {
             }
             Self::Udp {
                 flow,
-                deadline,
+                giving,
                 target,
             } => {
-                out.put_u8(UDP);
+                out.put_u8(if giving.in_order { UDP_IN_ORDER } else { UDP });
                 out.put_u64(*flow);
-                out.put_u16(millis(*deadline));
+                out.put_u16(millis(giving.deadline));
                 target.put(&mut out);
             }
-            Self::Associate { flow, deadline } => {
+            Self::Associate { flow, giving } => {
                 out.put_u8(ASSOCIATE);
                 out.put_u64(*flow);
-                out.put_u16(millis(*deadline));
+                out.put_u16(millis(giving.deadline));
             }
             Self::Listen { listener, at } => {
                 out.put_u8(LISTEN);
@@ -256,12 +260,15 @@ impl Request {
             }
             Self::ListenUdp {
                 listener,
-                deadline,
+                giving,
                 at,
             } => {
-                out.put_u8(LISTEN_UDP);
+                out.put_u8(match giving.in_order {
+                    true => LISTEN_UDP_IN_ORDER,
+                    false => LISTEN_UDP,
+                });
                 out.put_u32(*listener);
-                out.put_u16(millis(*deadline));
+                out.put_u16(millis(giving.deadline));
                 at.put(&mut out);
             }
             Self::Accepted { listener } => {
@@ -290,24 +297,31 @@ impl Request {
     pub(crate) fn parse(mut data: &[u8]) -> Result<Self, WireError> {
         let short = |_| WireError::Length;
         let data = &mut data;
-        let request = match data.try_get_u8().map_err(short)? {
-            CONNECT => Self::Connect(Target::take(data)?),
-            UDP => Self::Udp {
-                flow: data.try_get_u64().map_err(short)?,
+        let kind = data.try_get_u8().map_err(short)?;
+        let giving = |data: &mut &[u8]| -> Result<Giving, WireError> {
+            Ok(Giving {
                 deadline: deadline(data)?,
+                in_order: matches!(kind, UDP_IN_ORDER | LISTEN_UDP_IN_ORDER),
+            })
+        };
+        let request = match kind {
+            CONNECT => Self::Connect(Target::take(data)?),
+            UDP | UDP_IN_ORDER => Self::Udp {
+                flow: data.try_get_u64().map_err(short)?,
+                giving: giving(data)?,
                 target: Target::take(data)?,
             },
             ASSOCIATE => Self::Associate {
                 flow: data.try_get_u64().map_err(short)?,
-                deadline: deadline(data)?,
+                giving: giving(data)?,
             },
             LISTEN => Self::Listen {
                 listener: data.try_get_u32().map_err(short)?,
                 at: Target::take(data)?,
             },
-            LISTEN_UDP => Self::ListenUdp {
+            LISTEN_UDP | LISTEN_UDP_IN_ORDER => Self::ListenUdp {
                 listener: data.try_get_u32().map_err(short)?,
-                deadline: deadline(data)?,
+                giving: giving(data)?,
                 at: Target::take(data)?,
             },
             ACCEPTED => Self::Accepted {
@@ -512,24 +526,38 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_they_were_written() {
-        let deadline = Duration::from_millis(60);
+        let giving = Giving::default();
+        let in_order = Giving {
+            in_order: true,
+            ..giving
+        };
         let target = Target::new("db.corp", 5432).unwrap();
         for request in [
             Request::Connect(Target::new("::1", 80).unwrap()),
             Request::Connect(Target::path("/run/db.sock").unwrap()),
             Request::Udp {
                 flow: 1 << 40,
-                deadline,
+                giving,
                 target: target.clone(),
             },
-            Request::Associate { flow: 3, deadline },
+            Request::Udp {
+                flow: 2,
+                giving: in_order,
+                target: target.clone(),
+            },
+            Request::Associate { flow: 3, giving },
             Request::Listen {
                 listener: 7,
                 at: Target::new("127.0.0.1", 0).unwrap(),
             },
             Request::ListenUdp {
                 listener: 7,
-                deadline,
+                giving,
+                at: target.clone(),
+            },
+            Request::ListenUdp {
+                listener: 7,
+                giving: in_order,
                 at: target,
             },
             Request::Accepted { listener: 7 },

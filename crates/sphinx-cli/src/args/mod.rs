@@ -194,7 +194,8 @@ Examples:
   sphx tunnel office -L 8080:db:5432                 office is a server that was joined (sphx join)
   sphx tunnel --ticket-file t -D 1080                a proxy: SOCKS5 and HTTP CONNECT
   sphx tunnel --ticket-file t -R 2222:localhost:22   port 2222 of the server is port 22 here
-  sphx tunnel --ticket-file t -L 51820:wg:51820/udp,deadline=60ms
+  sphx tunnel --ticket-file t -L 5000:phone:5000/udp,deadline=60ms   datagrams, repaired if that is in time
+  sphx tunnel --ticket-file t -L 51820:wg:51820/udp,in-order         and kept in order, as a VPN needs it
   ssh -o ProxyCommand='sphx tunnel --ticket-file t -W %h:%p' build1
   sphx tunnel --ticket-file t --tun --route 10.0.0.0/8        a network interface (needs CAP_NET_ADMIN)
   sphx tunnel --ticket-file t --tun -- firefox                all packets of one program

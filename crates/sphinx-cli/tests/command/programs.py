@@ -4,6 +4,8 @@ usage: programs.py dns PORT            answers every question with 192.0.2.7
        programs.py ask HOST PORT       asks such a server
        programs.py socks PORT PROXY TO datagrams at PORT go through the SOCKS5 proxy at port PROXY to port TO of the other end's loopback
        programs.py paced BYTES COUNT   so many pieces, one every 4 ms
+       programs.py count PORT COUNT    numbers from 0 on, each in a datagram to PORT, one every millisecond; then -1 every 10 ms
+       programs.py rising PORT COUNT   takes them: each has to be above the one before, and hardly any may be missing
 """
 
 import socket
@@ -64,6 +66,29 @@ def socks(port, proxy, to):
             pass
 
 
+def count(port, count):
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for number in range(count):
+        sender.sendto(struct.pack("!i", number), (LOCAL, port))
+        time.sleep(0.001)
+    while True:
+        sender.sendto(struct.pack("!i", -1), (LOCAL, port))
+        time.sleep(0.01)
+
+
+def rising(port, count):
+    taker = bound(port)
+    taken = []
+    while True:
+        number = struct.unpack("!i", taker.recv(100))[0]
+        if number < 0:
+            break
+        taken.append(number)
+    falls = [pair for pair in zip(taken, taken[1:]) if pair[0] >= pair[1]]
+    print(f"{len(taken)} of {count}, {len(falls)} out of order", flush=True)
+    return 0 if not falls and len(taken) >= 0.99 * count else 1
+
+
 def paced(size, count):
     time.sleep(0.5)
     for number in range(count):
@@ -74,6 +99,6 @@ def paced(size, count):
 
 
 if __name__ == "__main__":
-    known = {"dns": dns, "ask": ask, "socks": socks, "paced": paced}
+    known = {"dns": dns, "ask": ask, "socks": socks, "paced": paced, "count": count, "rising": rising}
     words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
     sys.exit(known[sys.argv[1]](*words))

@@ -447,9 +447,15 @@ fn datagrams_of_every_size_come_whole() {
         format!("0:localhost:{}/udp", target.port()),
         format!("0:{target}/udp,deadline=0"),
         format!("0:{target}/udp,deadline=100ms"),
+        format!("0:{target}/udp,in-order"),
     ];
-    let [usual, plain, remote] = forwards.each_ref().map(String::as_str);
-    let (_tunnel, bound) = tunnel(&scratch, &["-R", remote, "-L", usual, "-L", plain]);
+    let [usual, plain, remote, ordered] = forwards.each_ref().map(String::as_str);
+    let (_tunnel, bound) = tunnel(
+        &scratch,
+        &[
+            "-R", remote, "-L", usual, "-L", plain, "-R", ordered, "-L", ordered,
+        ],
+    );
     let data = content(65_507);
     for at in &bound {
         // Each source has a flow of its own.

@@ -120,3 +120,18 @@ fn programs_that_know_nothing_of_it() {
     let link = ["--rate", "50mbit", "--rtt", "20ms", "--loss", "3%"];
     between(&scratch, &link, (left, right));
 }
+
+/// A millisecond apart and repaired after twenty, they would come in another one.
+#[test]
+fn datagrams_keep_the_order_that_was_asked_for() {
+    if !may_run() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let right = "$TOOLS rising 9001 2000 > there & ";
+    let left = "\
+        $SPHX tunnel --ticket-file t --json -L 9000:127.0.0.1:9001/udp,in-order,deadline=2s > events & one=$!; \
+        up events forward; $TOOLS count 9000 2000 & here=$!; up there order; cat there; grep ' 0 out' there; kill $here; kill -INT $one; wait $one || true";
+    let link = ["--rate", "50mbit", "--rtt", "20ms", "--loss", "5%"];
+    between(&scratch, &link, (left, right));
+}

@@ -81,9 +81,9 @@ impl Remote {
         };
         let request = match forward.carried {
             Carried::Stream => Request::Listen { listener, at },
-            Carried::Datagrams(deadline) => Request::ListenUdp {
+            Carried::Datagrams(giving) => Request::ListenUdp {
                 listener,
-                deadline,
+                giving,
                 at,
             },
         };
@@ -129,10 +129,10 @@ impl Remote {
             Request::AcceptedUdp { listener, flow } => match forward(listener) {
                 Some(Forward {
                     target,
-                    carried: Carried::Datagrams(deadline),
+                    carried: Carried::Datagrams(giving),
                     ..
                 }) => {
-                    let entered = live.datagrams.enter(flow, *deadline);
+                    let entered = live.datagrams.enter(flow, *giving);
                     match (entered, dial::connect_udp(target, None).await) {
                         (Ok(flow), Ok(socket)) => {
                             let mut told =
