@@ -9,7 +9,7 @@ use super::{
     sheet::Sentence,
     virtual_time::{self, Shown},
 };
-use crate::{Cell, runner::ScenarioFailure};
+use crate::{Cell, Clock, runner::ScenarioFailure};
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[
     ("fig9", include_str!("../../scenarios/fig9.toml")),
@@ -194,12 +194,13 @@ fn by_window(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scenari
     let Some(results) = studio.run(SCENARIOS[2])? else {
         return Ok(false);
     };
-    sheet.paragraph(
-        "## Figure 9 continued: windows that adapt\n\n**Virtual time: no CPU limit; the protocol only.** 20 MB (with `--quick` 10 MB) over 200 Mbit/s with \
+    sheet.paragraph(&format!(
+        "## Figure 9 continued: windows that adapt\n\n**{}.** 20 MB (with `--quick` 10 MB) over 200 Mbit/s with \
          a queue of 20 ms, by round trip. *window of 16* is the paper's mode as above. *AIMD* is its window that adapts: one block more in each round trip, half of \
          it when a packet was marked (where more than 10 ms were waiting). Where packets keep no ECN codepoint, reports of the receiver, every 1000 packets, say \
          which of the two. A window of one or two blocks never has the third that a Symbol-SACK needs to be on, so that what it misses waits for the timer.",
-    );
+        virtual_time::capitalised(Clock::Virtual.label())
+    ));
     sheet.note(&results);
     let mut losses: Vec<f64> = results
         .cells
@@ -240,7 +241,8 @@ fn by_window(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scenari
         "aimd",
         &Chart {
             title: format!(
-                "Figure 9 continued: windows that adapt, RTT {DRAWN_RTT_MS} ms (virtual time)"
+                "Figure 9 continued: windows that adapt, RTT {DRAWN_RTT_MS} ms ({})",
+                Clock::Virtual.label()
             ),
             x_label: "packet loss rate (%)".to_owned(),
             y_label: "goodput (Mbit/s)".to_owned(),

@@ -160,7 +160,7 @@ fn megabits(cell: &Cell) -> f64 {
     cell.link.rate as f64 / 1e6
 }
 
-fn capitalised(text: &str) -> String {
+pub(super) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters
         .next()
