@@ -21,13 +21,21 @@ pub struct Giving {
 }
 
 impl Default for Giving {
-    /// As they come, repaired within 60 ms.
+    /// As they come, repaired within 60 ms, as calls want it.
     fn default() -> Self {
         Self {
             deadline: Duration::from_millis(60),
             in_order: false,
         }
     }
+}
+
+impl Giving {
+    /// As connections inside want it: what is lost for good halves their rate, and costs more than waiting for a few answers to losses.
+    const IN_ORDER: Self = Self {
+        deadline: Duration::from_millis(300),
+        in_order: true,
+    };
 }
 
 /// What is carried.
@@ -178,11 +186,11 @@ fn split_transport(text: &str) -> Result<(&str, Carried), String> {
         Some("udp") => {}
         _ => return Err(format!("/{transport} is neither /tcp nor /udp")),
     }
-    let mut giving = Giving::default();
+    let (mut in_order, mut deadline) = (false, None);
     for word in words {
         match word.split_once('=') {
-            Some(("deadline", time)) => giving.deadline = sphinx_units::duration(time)?,
-            None if word == "in-order" => giving.in_order = true,
+            Some(("deadline", time)) => deadline = Some(sphinx_units::duration(time)?),
+            None if word == "in-order" => in_order = true,
             _ => {
                 return Err(format!(
                     "'{word}' is no option: expected deadline=60ms or in-order"
@@ -190,6 +198,14 @@ fn split_transport(text: &str) -> Result<(&str, Carried), String> {
             }
         }
     }
+    let usual = match in_order {
+        true => Giving::IN_ORDER,
+        false => Giving::default(),
+    };
+    let giving = Giving {
+        deadline: deadline.unwrap_or(usual.deadline),
+        in_order,
+    };
     if giving.deadline > DEADLINE_MAX {
         return Err("a deadline is at most 60s".to_owned());
     }
@@ -326,6 +342,12 @@ mod tests {
                     deadline: Duration::from_millis(5),
                     in_order: false,
                 }),
+            ),
+            (
+                "1:wg:2/udp,in-order",
+                "127.0.0.1:1",
+                "wg:2",
+                Carried::Datagrams(Giving::IN_ORDER),
             ),
             (
                 "1:wg:2/udp,in-order,deadline=200ms",

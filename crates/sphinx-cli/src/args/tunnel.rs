@@ -25,7 +25,7 @@ pub(crate) struct TunnelArgs {
     #[arg(value_name = "NAME | TICKET")]
     pub(crate) ticket: Option<OsString>,
     /// Listen here, connect there; HOST is resolved at the server. Either side may be the path of a Unix socket; /udp behind it carries
-    /// datagrams, repaired if that helps within 60ms, or within /udp,deadline=TIME (0: not repaired); /udp,in-order keeps their order, for a VPN inside
+    /// datagrams, repaired if that helps within 60ms, or within /udp,deadline=TIME (0: not repaired); /udp,in-order keeps their order and waits up to 300ms, for a VPN inside
     #[arg(short = 'L', value_name = "[BIND:]PORT:HOST:PORT", value_parser = str::parse::<Forward>)]
     pub(crate) local: Vec<Forward>,
     /// Listen there, connect here
