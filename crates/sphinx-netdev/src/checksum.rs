@@ -24,7 +24,7 @@ impl Sum {
 
     /// With these bytes behind the others.
     #[inline]
-    pub fn add(self, bytes: &[u8]) -> Sum {
+    pub fn with(self, bytes: &[u8]) -> Sum {
         let (blocks, rest) = bytes.as_chunks::<{ 8 * WORDS }>();
         let (mut sum, mut carry) = (self.0, false);
         for block in blocks {
@@ -83,7 +83,7 @@ mod tests {
         for bytes in [noise, vec![0xff; 1500], vec![0; 1500]] {
             for length in (0..200).chain([1460, 1499, 1500]) {
                 let (head, tail) = bytes[..length].split_at(length / 4 * 2);
-                let sum = Sum::default().add(head).add(tail);
+                let sum = Sum::default().with(head).with(tail);
                 let few = Sum::few(&bytes[..40]).and(Sum::few(&bytes[40..44]));
                 assert_eq!(few.checksum(), plainly(&bytes[..44]));
                 assert_eq!(sum.checksum(), plainly(&bytes[..length]), "{length} bytes");

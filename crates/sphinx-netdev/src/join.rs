@@ -147,8 +147,8 @@ impl Part<'_> {
     fn is_right(&self) -> bool {
         let (ip, segment) = self.packet.split_at(self.layout.transport);
         let pseudo = self.layout.pseudo(self.packet, segment.len());
-        (!self.layout.is_ipv4 || Sum::default().add(ip).checksum() == 0)
-            && pseudo.add(segment).checksum() == 0
+        (!self.layout.is_ipv4 || Sum::default().with(ip).checksum() == 0)
+            && pseudo.with(segment).checksum() == 0
     }
 
     /// The packet of `length` bytes that has so many segments, this one first, the last one with these flags.
@@ -168,7 +168,7 @@ impl Part<'_> {
         if self.layout.is_ipv4 {
             ip[IPV4_LENGTH..IPV4_LENGTH + 2].copy_from_slice(&(length as u16).to_be_bytes());
             ip[IPV4_CHECKSUM..IPV4_CHECKSUM + 2].fill(0);
-            let checksum = Sum::default().add(&ip).checksum();
+            let checksum = Sum::default().with(&ip).checksum();
             ip[IPV4_CHECKSUM..IPV4_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
         } else {
             let length = (length - IPV6_HEADER) as u16;
@@ -289,13 +289,13 @@ mod tests {
         let transport = layout.transport;
         if layout.is_ipv4 {
             packet[IPV4_CHECKSUM..IPV4_CHECKSUM + 2].fill(0);
-            let checksum = Sum::default().add(&packet[..transport]).checksum();
+            let checksum = Sum::default().with(&packet[..transport]).checksum();
             packet[IPV4_CHECKSUM..IPV4_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
         }
         let pseudo = layout.pseudo(&packet, packet.len() - transport);
         let at = transport + CHECKSUM;
         packet[at..at + 2].fill(0);
-        let checksum = pseudo.add(&packet[transport..]).checksum();
+        let checksum = pseudo.with(&packet[transport..]).checksum();
         packet[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
         packet
     }

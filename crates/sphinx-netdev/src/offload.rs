@@ -60,7 +60,7 @@ fn complete(frame: &mut [u8], start: usize, offset: usize) -> bool {
     let Some(part) = frame.get_mut(start..) else {
         return false;
     };
-    let checksum = Sum::default().add(part).checksum();
+    let checksum = Sum::default().with(part).checksum();
     let Some(place) = part.get_mut(offset..offset + 2) else {
         return false;
     };
@@ -172,7 +172,7 @@ impl Layout {
             let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index);
             ip[4..6].copy_from_slice(&id.to_be_bytes());
             ip[10..12].fill(0);
-            let checksum = Sum::default().add(ip).checksum();
+            let checksum = Sum::default().with(ip).checksum();
             ip[10..12].copy_from_slice(&checksum.to_be_bytes());
         } else {
             ip[4..6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
@@ -202,7 +202,7 @@ impl Layout {
             }
         };
         transport[place..place + 2].fill(0);
-        let checksum = pseudo.add(transport).checksum();
+        let checksum = pseudo.with(transport).checksum();
         let checksum = if checksum == 0 { 0xffff } else { checksum };
         transport[place..place + 2].copy_from_slice(&checksum.to_be_bytes());
     }
@@ -258,11 +258,11 @@ mod tests {
         assert_eq!(layout.payload + layout.length, frame.len());
         if layout.is_ipv4 {
             let ip = &frame[ETHERNET..layout.transport];
-            assert_eq!(Sum::default().add(ip).checksum(), 0);
+            assert_eq!(Sum::default().with(ip).checksum(), 0);
         }
         let transport = &frame[layout.transport..];
         let pseudo = layout.pseudo(frame, transport.len());
-        assert_eq!(pseudo.add(transport).checksum(), 0);
+        assert_eq!(pseudo.with(transport).checksum(), 0);
         let sequence = u32::from_be_bytes(transport[4..8].try_into().unwrap());
         (
             sequence,
@@ -333,7 +333,7 @@ mod tests {
         let pseudo = !layout.pseudo(&frame, 25).checksum();
         frame[50..52].copy_from_slice(&pseudo.to_be_bytes());
         frame[24..26].fill(0);
-        let ip = Sum::default().add(&frame[14..34]).checksum();
+        let ip = Sum::default().with(&frame[14..34]).checksum();
         frame[24..26].copy_from_slice(&ip.to_be_bytes());
         let mut count = 0;
         let header = header(NEEDS_CHECKSUM, 0, 0, 34, 16);

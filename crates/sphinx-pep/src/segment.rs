@@ -540,6 +540,6 @@ fn sum(segment: &[u8], place: &Place) -> u16 {
     Sum::few(&[a, b, c, d, 0, 0, 0, TCP])
         .and(of(place.source))
         .and(of(place.destination))
-        .add(segment)
+        .with(segment)
         .checksum()
 }
