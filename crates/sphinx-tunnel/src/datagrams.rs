@@ -10,7 +10,6 @@ use sphinx_transport::asynchronous::Session;
 use tokio::sync::mpsc;
 
 use crate::forward::Giving;
-use crate::tun::TOGETHER_RTT;
 
 /// Longest datagram.
 pub(crate) const DATAGRAM_MAX: usize = 65_507;
@@ -284,9 +283,7 @@ impl DatagramSender {
         let options = match deadline.is_zero() {
             true => options.expiry(delay + UNREPAIRED_TIME),
             // What waits for others should not wait for the answer to a loss.
-            false if in_order && 2 * path.0 >= TOGETHER_RTT => {
-                options.repaired_together_within(delay + deadline)
-            }
+            false if in_order => options.repaired_together_within(delay + deadline),
             false => options.repaired_within(delay + deadline),
         };
         let session = self.datagrams.0.session.as_blocking();

@@ -25,7 +25,6 @@ use std::net::IpAddr;
 
 pub(crate) use client::Client;
 pub use client::{ProgramDevice, TunPlan};
-pub(crate) use path::TOGETHER_RTT;
 pub(crate) use server::serve;
 pub use server::{Hub, Pool, Reserved};
 pub use settings::Settings;

@@ -30,7 +30,7 @@ const ANSWERS: (f64, f64) = (1.0, 6.0);
 /// However slow the path is.
 const LIFE_MAX: Duration = Duration::from_secs(3);
 /// From here on waiting for answers to losses costs a connection more than repairs ahead of them.
-pub(crate) const TOGETHER_RTT: Duration = Duration::from_millis(25);
+const TOGETHER_RTT: Duration = Duration::from_millis(25);
 /// Flows that send little go before others, inside the session too.
 const SPARSE: u8 = 2;
 
