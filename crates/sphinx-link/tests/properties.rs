@@ -167,6 +167,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         0.0..0.3,
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
     );
     let delays = (
         micros(0..50_000),
@@ -188,6 +189,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         priority: channel.5.then_some(0),
         // No datagram is an acknowledgement.
         compressed_ack: channel.5.then_some(6),
+        clear_ecn: channel.6,
         aqm: front.3,
         loss: channel.0,
         blackouts: channel.1,
