@@ -28,7 +28,7 @@ const PUBLISHED: u32 = 60_000;
 const THRESHOLDS: [u32; 3] = [300_000, 500_000, 900_000];
 const SYMBOLS: u16 = 100;
 const BLOCKS: u64 = 500;
-const BLOCKS_QUICK: u64 = 100;
+const BLOCKS_QUICK: u64 = 300;
 /// Blocks that are drawn, and not sent.
 const DRAWN: usize = 20_000;
 const DRAWN_QUICK: usize = 2000;
@@ -320,7 +320,7 @@ pub(super) fn draw(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
         .collect();
     sheet.sentences(&sentences);
     sheet.check(Check::at_least(
-        "at 6 % loss, twice as many blocks at least need another round where T = 0.5 as where T = 0.9",
+        "in virtual time at 6 % loss, twice as many blocks at least need another round where T = 0.5 as where T = 0.9",
         &of((PUBLISHED, 500_000, false), Came::again_percent),
         2.0,
         &of((PUBLISHED, 900_000, false), Came::again_percent),
