@@ -202,13 +202,7 @@ fn by_window(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scenari
         virtual_time::capitalised(Clock::Virtual.label())
     ));
     sheet.note(&results);
-    let mut losses: Vec<f64> = results
-        .cells
-        .iter()
-        .map(|(cell, _)| loss_percent(cell))
-        .collect();
-    losses.sort_by(f64::total_cmp);
-    losses.dedup();
+    let losses = virtual_time::losses(&results);
     let mut header = vec!["Mbit/s".to_owned()];
     header.extend(losses.iter().map(|loss| format!("{loss} %")));
     let mut rtts: Vec<u128> = (results.cells.iter())

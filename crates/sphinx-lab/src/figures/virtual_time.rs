@@ -140,7 +140,7 @@ fn value(results: &Results, cell: &Cell, contestant: &str, pick: Pick) -> Sample
     }
 }
 
-fn losses(results: &Results) -> Vec<f64> {
+pub(super) fn losses(results: &Results) -> Vec<f64> {
     let mut all: Vec<f64> = results
         .cells
         .iter()

@@ -251,9 +251,8 @@ impl Bbr {
         self.phase_run = self.sampler.start_run(phase);
         self.slow_samples = 0;
         self.lossy_samples = 0;
-        match phase {
-            Phase::Startup | Phase::Blackout => self.sharing.end(),
-            _ => {}
+        if matches!(phase, Phase::Startup | Phase::Blackout) {
+            self.sharing.end();
         }
         match phase {
             Phase::Startup => {
@@ -369,16 +368,13 @@ impl Bbr {
             return;
         }
         self.ce_round = Some(self.round);
-        if self.phase == Phase::Cruise && self.rounds_in_phase() >= 2 {
-            self.on_shared(now);
-            return;
-        }
         match self.phase {
             Phase::Up => self.enter(Phase::Down, now),
             Phase::Startup => self.judge_startup(Verdict::Found, now),
             // Marks of the first round belong to what was sent before.
             Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
-            Phase::Cruise | Phase::Down | Phase::Drain => self.fall(now),
+            Phase::Cruise => self.on_shared(now),
+            Phase::Down | Phase::Drain => self.fall(now),
             Phase::ProbeRtt | Phase::Blackout => {}
         }
     }

@@ -61,22 +61,19 @@ impl Block {
         self.first_flight_is_over() && self.again.is_empty()
     }
 
-    /// Since when what a Symbol-SACK on this block answers had been on its way: the last of the original packets that nobody knew to be
-    /// recovered, counted from when it left first (after a loss that is too long, and has the next one wait), or the first packet of all.
-    fn answered_since(&mut self, named: &NamedBlock) -> Option<Time> {
+    /// Takes in what a Symbol-SACK says of this block; since when what it answers had been on its way: the last of the original packets that
+    /// nobody knew to be recovered, counted from when it left first (after a loss that is too long, and has the next one wait), or the first packet of all.
+    fn learn(&mut self, named: &NamedBlock) -> Option<Time> {
         let first = self.unanswered_since.take();
-        let is_new =
-            |index: u16| named.has(index) && !bits::contains(&self.recovered, usize::from(index));
-        let new = (0..self.n.min(named.n)).rev().find(|index| is_new(*index));
-        let sent = new.and_then(|index| self.originals_sent.get(usize::from(index)));
-        sent.copied().or(first)
-    }
-
-    fn learn(&mut self, named: &NamedBlock) {
-        let known = (0..self.n.min(named.n)).filter(|index| named.has(*index));
-        for index in known {
-            bits::insert(&mut self.recovered, usize::from(index));
+        let mut sent = None;
+        for index in (0..self.n.min(named.n)).filter(|index| named.has(*index)) {
+            let index = usize::from(index);
+            if !bits::contains(&self.recovered, index) {
+                bits::insert(&mut self.recovered, index);
+                sent = self.originals_sent.get(index).copied();
+            }
         }
+        sent.or(first)
     }
 
     fn missing(&self) -> Vec<u16> {
@@ -275,10 +272,9 @@ impl PaperSender {
         }
         for named in sack.unrecovered.iter().chain([&sack.latest]) {
             if let Some(block) = self.blocks.get_mut(&named.block) {
-                if let Some(since) = block.answered_since(named) {
+                if let Some(since) = block.learn(named) {
                     self.answered_within = now - since;
                 }
-                block.learn(named);
                 if block.missing().is_empty() {
                     decoded.push(named.block);
                 }
