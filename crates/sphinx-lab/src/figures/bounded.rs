@@ -25,7 +25,7 @@ const LOSSES: [(&str, &str); 2] = [("low", "0.1 and 5 %"), ("high", "1 and 10 %"
 /// What all is compared with.
 const UNCODED: &str = "min-rtt";
 /// What two pages are about, and who is on all.
-const PATHS: &str = "Two paths of 10 Mbit/s, round trips of 20 and 200 ms, in virtual time; one stream, read in order; 20 s, the start included.";
+const PATHS: &str = "Two paths of 10 Mbit/s, round trips of 20 and 200 ms, in virtual time; one stream, read in order; 10 s, the start included.";
 const WHO: &str = "`sphinx` is the default (`aggregate`), `best-path` Sphinx over the fast path alone, `sc` SC-MPTCP's scheme, `sc:rlnc` the \
                    same without originals, `min-rtt` and `ecf` schedulers without coding.";
 
