@@ -128,6 +128,11 @@ impl Shares {
         self.datagrams == 0 || cost <= self.common_left()
     }
 
+    /// Whether there is one stream at most, to which is lent what it leaves to others.
+    pub(crate) fn is_one(&self) -> bool {
+        self.is_one && self.holders <= 1
+    }
+
     /// Streams that hold something.
     pub(crate) fn holders(&self) -> u64 {
         self.holders
