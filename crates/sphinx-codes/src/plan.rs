@@ -391,42 +391,4 @@ mod tests {
         let xor = choose(&request(100, 0.06)).candidates.pop().expect("four");
         assert!(xor.repairs > Some(14), "{xor:?}");
     }
-
-    /// For the table of decision 135: `cargo test --release -p sphinx-codes --features fft-rs --lib -- --ignored --nocapture beside_the_best`.
-    #[test]
-    #[ignore = "measures"]
-    fn what_sessions_use_beside_the_best() {
-        println!(
-            "| engine | n | loss, burst | R | sessions use | µs a block | the best | µs | ratio |"
-        );
-        println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
-        for engine in Engine::available() {
-            for n in [4, 16, 64, 100, 256] {
-                for (loss_rate, mean_burst) in [(0.01, 1.0), (0.06, 1.0), (0.06, 8.0), (0.2, 1.0)] {
-                    let request = Request {
-                        mean_burst,
-                        engine,
-                        epsilon: 0.002,
-                        ..request(n, loss_rate)
-                    };
-                    let choice = choose(&request);
-                    let of = |name: &str| {
-                        let one = choice.candidates.iter().find(|one| one.name == name);
-                        let one = one.expect("one of them");
-                        let us = one.time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e6);
-                        (one.repairs.unwrap_or(0), us)
-                    };
-                    let best = choice.best.unwrap_or(choice.auto);
-                    let ((repairs, auto_us), (more, best_us)) = (of(choice.auto), of(best));
-                    println!(
-                        "| {} | {n} | {} %, {mean_burst} | {repairs} | {} | {auto_us:.1} | {best} ({more}) | {best_us:.1} | {:.2} |",
-                        engine.name(),
-                        100.0 * loss_rate,
-                        choice.auto,
-                        choice.auto_over_best().unwrap_or(f64::NAN),
-                    );
-                }
-            }
-        }
-    }
 }
