@@ -630,7 +630,7 @@ pub(super) fn draw_model(
         &format!(
             "**A model, not a measurement.** {ABOUT_LINKS} Here all this is virtual time, in which each end has one processor that takes for each packet what \
              `sphx perf cost` measured on this machine, sockets over loopback included, one packet after the other; with workers two, of which the slower decides. What five \
-             pairs do to each other's caches and to the memory of a machine is not in it. Each pair carries {} MB instead of the paper's 500, as nothing changes after the first blocks. \
+             pairs do to each other's caches and to the memory of a machine is not in it. Each pair carries {} MB instead of the paper's 500, so that beginning and end weigh more. \
              Medians over the seeds, in Gbit/s of all five. `sphx lab figure 9 --scale paper` measures the same, given {CORES_MIN} processors.",
             bytes / 1_000_000
         ),
