@@ -25,6 +25,8 @@ const TIMERS_MAX: u32 = 100;
 /// What a driver knows of it.
 struct Mirror {
     session: Session,
+    /// The peer says nothing that ends a session: it is false in what it says of blocks.
+    is_tame: bool,
     /// Bytes of the blocks that have begun to arrive.
     received: BTreeMap<Slot, u64>,
     recv_window: u64,
@@ -70,6 +72,7 @@ pub fn hostile_peer(data: &[u8]) {
         local: cid(8),
         peer: cid(9),
     };
+    let is_tame = input.clone().byte() & 0xc0 != 0;
     let role = input.pick(&[Role::Client, Role::Server]);
     let mut config = Config::new(role, place(0), ids);
     config.paper = Some(settings(input));
@@ -80,6 +83,7 @@ pub fn hostile_peer(data: &[u8]) {
     let mut mirror = Mirror {
         recv_window: config.recv_window,
         session: Session::new(config, Time::ZERO),
+        is_tame,
         received: BTreeMap::new(),
         now: Time::ZERO,
         packet_number: 0,
@@ -110,6 +114,7 @@ impl Mirror {
             3 => self.blocks(input),
             4 | 5 => self.symbols(input),
             6 => self.now += input.below(300) * MS + 1,
+            _ if self.is_tame => self.symbols(input),
             _ => {
                 let len = usize::from(input.byte());
                 let body = input.take(len).to_vec();
@@ -150,11 +155,19 @@ impl Mirror {
     }
 
     fn symbol(&mut self, input: &mut Input<'_>) {
-        let (own, _) = self.session.block_shape(1);
-        let n = input.pick(&[own, own, own, 1, 7, 1024]);
-        let len = usize::from(input.pick(&[self.session.block_shape(1).1, 100, 1]));
+        let (own, own_len) = self.session.block_shape(1);
+        let (n, len) = match self.is_tame {
+            true => (own, own_len),
+            false => (
+                input.pick(&[own, own, own, 1, 7, 1024]),
+                input.pick(&[own_len, 100, 1]),
+            ),
+        };
+        let len = usize::from(len);
         let (code, row) = match input.byte() {
-            0..0x90 => (CodeId::SOURCE, u32::from(input.byte()) % 110),
+            kind if kind < 0x90 || self.is_tame => {
+                (CodeId::SOURCE, u32::from(input.byte()) % u32::from(n))
+            }
             _ => (input.byte() & 7, input.number(3) as u32),
         };
         let meta = self.meta(len, input.byte());
