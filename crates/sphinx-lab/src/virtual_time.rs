@@ -8,7 +8,7 @@ use std::{
 
 use sphinx_fec::CodeId;
 use sphinx_proto::{EPSILON, Icm, Nanos, Paper, Profile, cc::CcKind, wire::BUNDLE_MAX};
-use sphinx_sim::{Pair, Scenario};
+use sphinx_sim::{Pair, Processor, Scenario};
 use sphinx_units as units;
 
 use crate::{
@@ -83,7 +83,25 @@ impl Simulated {
         seed: u64,
         stop: &AtomicBool,
     ) -> Option<(Done, Wire)> {
-        let mut pair = self.scenario(cell, seed).build();
+        let unlimited = [Processor::default(); 2];
+        let (done, wire, _) = self.run_charged(cell, limit, seed, stop, unlimited)?;
+        Some((done, wire))
+    }
+
+    /// The same with processors that have a limit, the sender's first; and the share of the time that each had something to do.
+    pub(crate) fn run_charged(
+        &self,
+        cell: &Cell,
+        limit: Duration,
+        seed: u64,
+        stop: &AtomicBool,
+        processors: [Processor; 2],
+    ) -> Option<(Done, Wire, [f64; 2])> {
+        let scenario = Scenario {
+            processors,
+            ..self.scenario(cell, seed)
+        };
+        let mut pair = scenario.build();
         let deadline = nanos(cell.workload.schedule() + limit);
         let bytes = cell.workload.bytes();
         let complete = pair.run_until(deadline, |pair| {
@@ -98,8 +116,9 @@ impl Simulated {
             done.complete = false;
             done.seconds = deadline as f64 / 1e9;
         }
+        let busy = [0, 1].map(|side| pair.worked(side).0 as f64 / 1e9 / done.seconds.max(1e-9));
         let wait_p95 = pair.links[0].waits().quantile(0.95);
-        Some((done, Wire::new(counters[0], counters[1], wait_p95)))
+        Some((done, Wire::new(counters[0], counters[1], wait_p95), busy))
     }
 
     fn scenario(&self, cell: &Cell, seed: u64) -> Scenario {
