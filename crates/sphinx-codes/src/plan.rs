@@ -25,6 +25,8 @@ pub struct Request {
     pub threshold: f64,
     /// Blocks that may be interleaved at most.
     pub depth_max: usize,
+    /// The instructions that are measured.
+    pub engine: Engine,
 }
 
 /// What one code would send.
@@ -79,8 +81,33 @@ pub struct Choice {
     /// The fastest of those that send at most 2 % more than the least; `None`
     /// if none could be measured.
     pub best: Option<&'static str>,
-    /// What sessions use.
+    /// What sessions use: by n and R alone, so that what they send does not depend on where they run.
     pub auto: &'static str,
+}
+
+impl Choice {
+    /// The time that what sessions use takes over that of the best; `None` if
+    /// one of them could not be measured.
+    #[must_use]
+    pub fn auto_over_best(&self) -> Option<f64> {
+        let time = |name| {
+            let one = self.candidates.iter().find(|one| one.name == name)?;
+            Some(one.time?.as_secs_f64())
+        };
+        Some(time(self.auto)? / time(self.best?)?)
+    }
+
+    /// Why sessions use what they do, in a few words.
+    #[must_use]
+    pub fn why(&self) -> &'static str {
+        match self.auto {
+            CAUCHY => "few repairs: dense rows, of which any suffice",
+            SPARSE => {
+                "many repairs: each may have a part of the symbols only, and they still suffice"
+            }
+            _ => "few repairs, for more symbols than Cauchy rows are for",
+        }
+    }
 }
 
 const CAUCHY: &str = "cauchy";
@@ -91,9 +118,12 @@ const XOR: &str = "xor only";
 const TRANSFORM: &str = "transform";
 /// What may be sent beyond the least for the sake of speed.
 const MORE: f64 = 1.02;
-/// Bytes of the symbols that are measured, and for how long.
+/// Bytes of the symbols that are measured.
 const SYMBOL_BYTES: usize = 1200;
-const TIME: Duration = Duration::from_millis(10);
+/// Candidates are measured in turn, so often and each for so long: a machine
+/// that does something else meanwhile does not do so every time.
+const ROUNDS: usize = 5;
+const TIME: Duration = Duration::from_millis(2);
 
 /// Compares the rows that a session could use for blocks of `n` symbols, by
 /// what they send and by how long they take on this machine.
@@ -108,41 +138,54 @@ pub fn choose(request: &Request) -> Choice {
     } = *request;
     let repairs = params::burst_repair_for(n, loss_rate, mean_burst, 1, epsilon, 100 * n);
     let setting = |repairs| Setting {
-        engine: Engine::detect(),
+        engine: request.engine,
         n,
         repairs,
         lost: ((n as f64 * loss_rate).round() as usize).clamp(1, n),
         symbol_len: SYMBOL_BYTES,
         time: TIME,
     };
-    let measured = |code, repairs| {
-        let speed = bench::measure(code, &setting(repairs)).ok()?;
-        Some(speed.encode + speed.decode)
-    };
-    let of_code = |name, code, repairs: Option<usize>| Candidate {
-        name,
-        repairs,
-        time: repairs.and_then(|repairs| measured(code, repairs)),
-    };
     let spread = rlc::spread_for(n, repairs);
     let is_cauchy = repairs <= rs::repairs_max(n);
     let in_blocks = n <= sphinx_fec::SYMBOLS_MAX;
-    let mut candidates = vec![of_code(CAUCHY, CodeId::Rs, is_cauchy.then_some(repairs))];
     let auto = match (spread > 1, is_cauchy) {
         (true, _) => SPARSE,
         (false, true) => CAUCHY,
         (false, false) => DENSE,
     };
-    if auto != CAUCHY {
-        candidates.push(of_code(auto, CodeId::Rlc, in_blocks.then_some(repairs)));
-    }
     let is_transform = in_blocks && fft_rs::size_for(repairs).is_some();
-    candidates.push(of_code(
-        TRANSFORM,
-        CodeId::FftRs,
-        is_transform.then_some(repairs),
-    ));
-    candidates.push(xor_only(request, repairs, setting));
+    let degree = xor_degree(n);
+    let cauchy = is_cauchy.then_some(repairs);
+    let transform = is_transform.then_some(repairs);
+    let random = in_blocks.then_some(repairs);
+    let mut all = vec![(CAUCHY, Rows::Code(CodeId::Rs), cauchy)];
+    if auto != CAUCHY {
+        all.push((auto, Rows::Code(CodeId::Rlc), random));
+    }
+    all.push((TRANSFORM, Rows::Code(CodeId::FftRs), transform));
+    all.push((XOR, Rows::Xor, xor_repairs(request, repairs, degree)));
+    let mut candidates: Vec<Candidate> = { all.iter() }
+        .map(|&(name, _, repairs)| Candidate {
+            name,
+            repairs,
+            time: None,
+        })
+        .collect();
+    for _ in 0..ROUNDS {
+        for (one, (_, rows, repairs)) in candidates.iter_mut().zip(&all) {
+            let Some(repairs) = *repairs else {
+                continue;
+            };
+            let speed = match rows {
+                Rows::Code(code) => bench::measure(*code, &setting(repairs)),
+                Rows::Xor => bench::measure_xor(&setting(repairs), degree),
+            };
+            if let Ok(speed) = speed {
+                let time = speed.encode + speed.decode;
+                one.time = Some(one.time.map_or(time, |best| best.min(time)));
+            }
+        }
+    }
     let sends = |one: &Candidate| one.repairs.map(|repairs| (n + repairs) as f64);
     let least = candidates.iter().filter_map(sends).fold(f64::MAX, f64::min);
     let few = candidates
@@ -156,14 +199,25 @@ pub fn choose(request: &Request) -> Choice {
     }
 }
 
-/// Rows of nearly half of the symbols, which are only added up, and all of
-/// which are solved together. (With exactly half, some rows add up to nothing.)
-fn xor_only(request: &Request, least: usize, setting: impl Fn(usize) -> Setting) -> Candidate {
-    let n = request.n;
-    let degree = (n / 2)
+/// What is measured.
+enum Rows {
+    Code(CodeId),
+    Xor,
+}
+
+/// Rows of nearly half of the symbols. (With exactly half, some rows add up to
+/// nothing.)
+fn xor_degree(n: usize) -> u32 {
+    (n / 2)
         .saturating_sub(1)
-        .clamp(1, srlt::DEGREE_MAX as usize) as u32;
-    let repairs = (n <= 256).then(|| {
+        .clamp(1, srlt::DEGREE_MAX as usize) as u32
+}
+
+/// How many rows that are only added up, and all of which are solved together,
+/// do what `least` others do.
+fn xor_repairs(request: &Request, least: usize, degree: u32) -> Option<usize> {
+    let n = request.n;
+    (n <= 256).then(|| {
         let scenario = simulate::Scenario {
             n,
             repairs: least,
@@ -173,16 +227,7 @@ fn xor_only(request: &Request, least: usize, setting: impl Fn(usize) -> Setting)
         let blocks = 1000;
         let rows = simulate::Rows::Srlt { degree };
         simulate::repairs_for(rows, &scenario, 1.25 * request.epsilon, least, blocks, 1)
-    });
-    let time = repairs.and_then(|repairs| {
-        let speed = bench::measure_xor(&setting(repairs), degree).ok()?;
-        Some(speed.encode + speed.decode)
-    });
-    Candidate {
-        name: XOR,
-        repairs,
-        time,
-    }
+    })
 }
 
 /// Plans what each code would send. Failure probabilities are computed for
@@ -316,6 +361,7 @@ mod tests {
             epsilon: 0.01,
             threshold: 0.5,
             depth_max: 1,
+            engine: Engine::detect(),
         }
     }
 

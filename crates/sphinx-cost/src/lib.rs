@@ -19,7 +19,7 @@ use sphinx_driver::keys::{Direction, SessionSecret};
 use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{MemoryIo, PacketIo};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{Config, ConnectionIds, PathId, Role, Tuple};
+use sphinx_proto::{Config, ConnectionIds, Paper, PathId, Role, Tuple};
 
 use end::{End, Loss};
 use meter::{Gauge, Meter};
@@ -59,6 +59,8 @@ pub struct Load {
     pub io: Io,
     /// Code as with workers, whose part is a stage of its own then; otherwise the engine codes in place.
     pub workers: bool,
+    /// The mode of the paper at both ends, instead of the default one.
+    pub paper: Option<Paper>,
 }
 
 /// What each stage takes for every packet that the sender sent.
@@ -139,6 +141,7 @@ fn measure_between<Io: PacketIo>(
         };
         let mut config = Config::new(role, tuple, ids);
         config.cc = CcKind::Fixed(RATE);
+        config.paper = load.paper;
         config.initial_rtt = 1_000_000;
         config.mtu_candidates = vec![load.mtu - HEADERS];
         config.peer_datagram_max = load.mtu - HEADERS;
@@ -274,6 +277,7 @@ mod tests {
         loss: 0.02,
         io: Io::Udp,
         workers: false,
+        paper: None,
     };
 
     fn takes(of: &PerStage, stages: &[Stage]) -> bool {
@@ -303,6 +307,29 @@ mod tests {
                 assert_eq!(receiver[Slice as usize], 0.0);
                 assert_eq!((sender[Work as usize], receiver[Work as usize]), (0.0, 0.0));
             }
+        }
+    }
+
+    /// A symbol of 1000 bytes in each packet, with ProFEC packets beside them; each is answered.
+    #[test]
+    fn the_papers_mode_takes_its_time() {
+        for workers in [false, true] {
+            let load = Load {
+                loss: 0.06,
+                paper: Some(Paper::default()),
+                workers,
+                ..LOAD
+            };
+            let costs = measure(&load).expect("loopback");
+            assert!((1000.0..=1100.0).contains(&costs.packet_bytes), "{costs:?}");
+            // 15 ProFEC packets for 100 originals, and what answers losses.
+            let share = costs.payload_bytes / 1000.0;
+            assert!((0.8..0.9).contains(&share), "{costs:?}");
+            // Where it is sealed and opened is the workers' affair.
+            let engine = [HandOver, Encode, Send, Receive, Unprotect];
+            assert!(takes(&costs.sender, &engine), "{costs:?}");
+            assert!(takes(&costs.receiver, &[Receive, Place, Send]), "{costs:?}");
+            assert_eq!(costs.sender[Work as usize] > 0.0, workers, "{costs:?}");
         }
     }
 

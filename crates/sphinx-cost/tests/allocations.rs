@@ -16,6 +16,7 @@ fn count(bytes: u64, workers: bool) -> (f64, f64) {
         loss: 0.0,
         io: Io::Udp,
         workers,
+        paper: None,
     };
     let region = Region::new(ALLOCATOR);
     let costs = measure(&load).expect("loopback");

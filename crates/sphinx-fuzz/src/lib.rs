@@ -12,6 +12,7 @@ pub mod driver;
 pub mod fec;
 pub mod generations;
 pub mod link;
+pub mod paper;
 pub mod pep;
 pub mod session;
 pub mod wire;

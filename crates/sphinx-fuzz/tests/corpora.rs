@@ -35,6 +35,7 @@ targets! {
     sessions: session::hostile_peer, 700;
     drivers: driver::hostile_peer, 700;
     generations: sphinx_fuzz::generations::hostile_peer, 700;
+    papers: sphinx_fuzz::paper::hostile_peer, 700;
     packets: link::packet, 100;
     links: link::settings, 300;
     agent: pep::agent, 600;

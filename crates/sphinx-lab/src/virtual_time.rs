@@ -11,7 +11,7 @@ use sphinx_link::{Counters, Datagram, Link, LinkConfig};
 use sphinx_proto::{
     Bond, EPSILON, Icm, Nanos, Paper, PathPolicy, Profile, Sc, cc::CcKind, wire::BUNDLE_MAX,
 };
-use sphinx_sim::{Held, Pair, Reader, Scenario};
+use sphinx_sim::{Held, Pair, Processor, Reader, Scenario};
 use sphinx_units as units;
 
 use crate::{
@@ -115,7 +115,25 @@ impl Simulated {
         seed: u64,
         stop: &AtomicBool,
     ) -> Option<(Done, Vec<Wire>)> {
-        let mut pair = self.scenario(cell, seed).build();
+        let unlimited = [Processor::default(); 2];
+        let (done, wires, _) = self.run_charged(cell, limit, seed, stop, unlimited)?;
+        Some((done, wires))
+    }
+
+    /// The same with processors that have a limit, the sender's first; and the share of the time that each had something to do.
+    pub(crate) fn run_charged(
+        &self,
+        cell: &Cell,
+        limit: Duration,
+        seed: u64,
+        stop: &AtomicBool,
+        processors: [Processor; 2],
+    ) -> Option<(Done, Vec<Wire>, [f64; 2])> {
+        let scenario = Scenario {
+            processors,
+            ..self.scenario(cell, seed)
+        };
+        let mut pair = scenario.build();
         let is_bounded = cell.receive_buffer.is_some();
         let mut held = Held::default();
         let deadline = nanos(cell.workload.schedule() + limit);
@@ -137,9 +155,10 @@ impl Simulated {
         if is_bounded {
             done.buffer = Some(buffer(&pair, &held));
         }
+        let busy = [0, 1].map(|side| pair.worked(side).0 as f64 / 1e9 / done.seconds.max(1e-9));
         let further = pair.further.iter();
         let wires = [&pair.links].into_iter().chain(further).map(wire);
-        Some((done, wires.collect()))
+        Some((done, wires.collect(), busy))
     }
 
     fn scenario(&self, cell: &Cell, seed: u64) -> Scenario {

@@ -138,7 +138,7 @@ impl Agent {
         }
         self.see_calm();
         if self.overloaded.is_some() && !Segment::opens_or_resets(&packet) {
-            self.pass(from, packet, Bypass::Overload);
+            self.pass_late(from, packet);
             return self.drain_queue();
         }
         match Segment::parse(packet) {
@@ -167,7 +167,7 @@ impl Agent {
         }
         let why = match Segment::ends(packet) {
             Err(why) => why,
-            Ok(_) if self.overloaded.is_some() => Bypass::Overload,
+            Ok(_) if self.overloaded.is_some() && self.config.rsfc.is_none() => Bypass::Overload,
             // Thin streams have no such packets.
             Ok(_) if matches!(self.config.stage, Stage::Rdb(_)) => Bypass::Joined,
             Ok((source, destination)) => {
@@ -250,7 +250,7 @@ impl Agent {
     /// Whoever drives the agent is late: what it hands over next has waited for so many nanoseconds, at
     /// most. Beyond [`Config::lag_ns_max`] the agent costs more than it helps, and only passes packets: what
     /// it holds goes, its caches are dropped. SYNs and resets are still read, so that no flow is taken for
-    /// another one afterwards. It helps again once the lag has been small for 100 ms.
+    /// another one afterwards, and windows of uploads are still written ([`Config::rsfc`]). It helps again once the lag has been small for 100 ms.
     pub fn handle_lag(&mut self, now: Time, lag_ns: Time) {
         self.now = self.now.max(now);
         self.lag_ns_max = self.lag_ns_max.max(lag_ns);
@@ -258,14 +258,18 @@ impl Agent {
             return self.see_calm();
         }
         let until = self.now + CALM_NS;
-        // What passes until then is not looked at.
-        self.blind_until = until.saturating_add(rsfc::BLIND_NS);
         if self.overloaded.replace(until).is_some() {
             return;
         }
         self.overloads += 1;
         self.forget_all(Release::Overload);
         self.drain_queue();
+    }
+
+    /// Packets may have passed that were not handed over, as the queue to the agent was full: for a while, it does not know which windows have been told.
+    pub fn handle_unseen(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.blind_until = self.now.saturating_add(rsfc::BLIND_NS);
     }
 
     /// What is handed over from now on has waited for the agent since then, at most: a time that is not
@@ -300,7 +304,7 @@ impl Agent {
             }
         }
         // Those that have passed in a dry run, or without this stage, have told other windows than is known.
-        self.blind_until = self.now.saturating_add(rsfc::BLIND_NS);
+        self.handle_unseen(now);
         let place = self.config.place;
         self.config = Config { place, ..config };
         self.set_queues();
@@ -409,6 +413,35 @@ impl Agent {
         self.past = counts;
     }
 
+    /// Lets a packet go on that comes while the agent is late. Windows of uploads are written all the same: it takes no packet that waits, and what a
+    /// sender has once been told that it may send, nobody can take back.
+    fn pass_late(&mut self, from: Side, packet: Bytes) {
+        let segment = match self.config.rsfc {
+            Some(_) => Segment::parse(packet.clone()).ok(),
+            None => None,
+        };
+        let flow = segment.and_then(|segment| {
+            let key = FlowKey::of(from, &segment);
+            Some((segment, key, self.table.take(&key)?))
+        });
+        let Some((segment, key, mut flow)) = flow else {
+            return self.pass(from, packet, Bypass::Overload);
+        };
+        let lowered = match flow.bypass() {
+            Some(_) => None,
+            None => self.see_upload(key, from, &segment, &mut flow),
+        };
+        flow.counts.count(from);
+        flow.counts.bypass(Bypass::Overload);
+        let (packet, cause) = match lowered {
+            Some(lowered) => (lowered, Cause::Slowed),
+            None => (packet, Cause::Passed),
+        };
+        let to = from.other();
+        self.leave(Output { to, packet, cause }, &mut flow.counts);
+        self.table.put(self.now, key, flow);
+    }
+
     /// Lets go of what is held for all flows, and of what is cached.
     fn forget_all(&mut self, why: Release) {
         for key in self.table.by_use() {
@@ -490,7 +523,7 @@ impl Agent {
             self.see_from_hop(segment, flow);
         }
         if plain && !self.goes_over_hop(from) {
-            self.with_upload(key, flow, |upload, context| upload.data(context, segment));
+            self.see_upload(key, from, segment, flow);
         }
         if let (Some(bundler), Stage::Rdb(settings)) = (&mut flow.bundler, &self.config.stage) {
             let to = self.config.place.sender().other();

@@ -48,6 +48,8 @@ pub(crate) struct Filtered {
     sender: RawSender,
     ports: Option<Ports>,
     inbox: Inbox,
+    /// Packets that have been read since the queue was last empty.
+    waiting: usize,
     refused: u64,
     /// Whose packets come in.
     beyond: Side,
@@ -95,6 +97,7 @@ impl Filtered {
             sender,
             ports: None,
             inbox: Inbox::new(),
+            waiting: 0,
             refused: 0,
             beyond: place.sender().other(),
         })
@@ -203,7 +206,9 @@ impl Port for Filtered {
                     emptied = true;
                 }
                 // There were too many; they have passed.
-                Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
+                Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {
+                    agent.handle_unseen(now());
+                }
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -212,6 +217,14 @@ impl Port for Filtered {
         }
         self.inbox = inbox;
         self.flush();
+        self.waiting += packets;
+        if self.waiting >= QUEUE_PACKETS as usize {
+            // The queue may have been full, and then others have passed.
+            agent.handle_unseen(now());
+        }
+        if emptied {
+            self.waiting = 0;
+        }
         result.map(|()| Served { packets, emptied })
     }
 

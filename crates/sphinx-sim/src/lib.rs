@@ -35,6 +35,7 @@ pub mod linux;
 mod pair;
 mod plain;
 mod plan;
+mod processor;
 mod scenario;
 mod shared;
 
@@ -46,6 +47,7 @@ pub use late::Late;
 pub use pair::{ADDRESSES, Pair, Tap, further_address};
 pub use plain::Plain;
 pub use plan::{Messages, Plan, ReadOrder, Reader, Ways, Write};
+pub use processor::Processor;
 pub use scenario::{Scenario, link};
 pub use shared::Shared;
 

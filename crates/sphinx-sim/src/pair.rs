@@ -11,6 +11,7 @@ use sphinx_proto::{Config, ConnectionIds, Nanos, Role, Tuple};
 use crate::MS;
 use crate::end::End;
 use crate::plain::Plain;
+use crate::processor::Busy;
 use crate::scenario::Scenario;
 
 /// Where client and server are at the beginning.
@@ -36,6 +37,8 @@ pub struct Pair<P = Plain> {
     pub links: [Link<Datagram>; 2],
     /// Those of further paths.
     pub further: Vec<[Link<Datagram>; 2]>,
+    /// Their processors.
+    busy: [Busy; 2],
     /// Ends that no longer exist.
     pub cut: [bool; 2],
     /// Sees every datagram of an end before the link does, and adds others that overtake it.
@@ -137,6 +140,7 @@ impl<P: PacketProtection> Pair<P> {
                         .map(|config| Link::new(config.clone()).expect("a valid link"))
                 })
                 .collect(),
+            busy: scenario.processors.map(Busy::new),
             cut: [false; 2],
             tap: None,
             astray: BTreeMap::new(),
@@ -168,18 +172,7 @@ impl<P: PacketProtection> Pair<P> {
                 if self.cut[side] {
                     continue;
                 }
-                self.ends[side].drive(self.now, &mut out);
-                for datagram in out.drain(..) {
-                    for extra in self
-                        .tap
-                        .iter_mut()
-                        .flat_map(|tap| tap(self.now, side, &datagram))
-                    {
-                        self.links[side].enqueue(self.now, extra);
-                    }
-                    let now = self.now;
-                    self.way(side, &datagram).enqueue(now, datagram);
-                }
+                self.drive(side, &mut out);
             }
             if done(self) {
                 return true;
@@ -187,7 +180,8 @@ impl<P: PacketProtection> Pair<P> {
             let mut next = Nanos::MAX;
             for side in 0..2 {
                 if !self.cut[side] {
-                    next = next.min(self.ends[side].next_event().unwrap_or(Nanos::MAX));
+                    let wanted = self.ends[side].next_event();
+                    next = next.min(self.busy[side].next_event(wanted).unwrap_or(Nanos::MAX));
                 }
                 let further = self.further.iter().map(|links| &links[side]);
                 for link in further.chain([&self.links[side]]) {
@@ -212,12 +206,48 @@ impl<P: PacketProtection> Pair<P> {
                     if !end.is_at(datagram.destination) {
                         let bytes = self.astray.entry(datagram.destination).or_default();
                         *bytes += datagram.payload.len() as u64;
+                    } else if self.busy[1 - side].is_limited() {
+                        self.busy[1 - side].arrive(datagram);
                     } else if !self.cut[1 - side] {
                         self.ends[1 - side].receive(self.now, datagram);
                     }
                 }
             }
         }
+    }
+
+    /// What an end has to do, as far as its processor has time for it.
+    fn drive(&mut self, side: usize, out: &mut Vec<Datagram>) {
+        while let Some(datagram) = self.busy[side].left(self.now) {
+            self.depart(side, datagram);
+        }
+        if !self.busy[side].is_free(self.now) {
+            return;
+        }
+        while let Some(datagram) = self.busy[side].take(self.now) {
+            self.ends[side].receive(self.now, datagram);
+        }
+        self.ends[side].drive(self.now, out);
+        for datagram in out.drain(..) {
+            match self.busy[side].is_limited() {
+                true => self.busy[side].send(self.now, datagram),
+                false => self.depart(side, datagram),
+            }
+        }
+    }
+
+    fn depart(&mut self, side: usize, datagram: Datagram) {
+        let taps = self.tap.iter_mut();
+        for extra in taps.flat_map(|tap| tap(self.now, side, &datagram)) {
+            self.links[side].enqueue(self.now, extra);
+        }
+        let now = self.now;
+        self.way(side, &datagram).enqueue(now, datagram);
+    }
+
+    /// How long an end's processor has worked, and datagrams that arrived while its socket was full.
+    pub fn worked(&self, side: usize) -> (Nanos, u64) {
+        (self.busy[side].worked, self.busy[side].dropped)
     }
 
     /// The link that a datagram of this end takes.

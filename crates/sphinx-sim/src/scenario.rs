@@ -14,6 +14,7 @@ use crate::SEC;
 use crate::pair::Pair;
 use crate::plain::Plain;
 use crate::plan::{Plan, Write};
+use crate::processor::Processor;
 
 /// Everything that makes a run.
 #[derive(Debug, Clone)]
@@ -74,6 +75,8 @@ pub struct Scenario {
     pub readers_may_pause: bool,
     /// What both ends remember about the path.
     pub memory: Option<PathMemory>,
+    /// What packets take of the client's processor, and of the server's.
+    pub processors: [Processor; 2],
 }
 
 /// Both directions of the link of the measurements: `mbit` at the IP layer, a queue of one
@@ -129,6 +132,7 @@ impl Scenario {
             quiet: [false; 2],
             readers_may_pause: false,
             memory: None,
+            processors: [Processor::default(); 2],
         }
     }
 

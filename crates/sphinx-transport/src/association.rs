@@ -577,6 +577,11 @@ impl Association {
         self.publish(inner);
     }
 
+    /// Lets the application know, before anything has come, what the handshake has shown.
+    pub(crate) fn introduce(&self) {
+        self.publish(&mut self.shared.lock());
+    }
+
     /// What the application may look at.
     fn publish(&self, inner: &mut Inner) {
         inner.stats = self.stats();

@@ -20,7 +20,7 @@ pub fn tunnel(data: &[u8]) {
         return;
     };
     let text = String::from_utf8_lossy(rest);
-    match choice % 6 {
+    match choice % 7 {
         0 => {
             if let Ok(request) = Request::parse(rest) {
                 let bytes = request.to_bytes();
@@ -45,12 +45,7 @@ pub fn tunnel(data: &[u8]) {
                 assert!(!shown.is_empty());
             }
             let _ = proxy::inward(rest);
-            // It waits for nothing: all of it is here.
-            let mut outward = pin!(proxy::outward(rest));
-            let polled = outward
-                .as_mut()
-                .poll(&mut Context::from_waker(Waker::noop()));
-            assert!(matches!(polled, Poll::Ready(_)));
+            at_once(proxy::outward(rest));
         }
         3 => {
             if let Some(Ok((_, behind))) = proxy::wish(rest, None) {
@@ -66,7 +61,7 @@ pub fn tunnel(data: &[u8]) {
             }
             let _ = (forward::listen_address(&text), forward::target(&text));
         }
-        _ => {
+        5 => {
             if let Ok(permit) = text.parse::<Permit>()
                 && !text.contains("169.254")
                 && !text.contains(['/', '[', '0'])
@@ -76,6 +71,25 @@ pub fn tunnel(data: &[u8]) {
                 assert!(!permit.lets_reach(Transport::Tcp, Some("a.example"), metadata));
             }
         }
+        _ => {
+            let program = || tokio::io::join(rest, tokio::io::sink());
+            let _ = at_once(proxy::socks_wish(program(), None));
+            let known = "a:b".parse().expect("credentials");
+            if at_once(proxy::socks_wish(program(), Some(&known))).is_ok() {
+                // User and password behind their lengths (RFC 1929).
+                assert!(rest.windows(4).any(|it| it == [1, b'a', 1, b'b']));
+            }
+        }
+    }
+}
+
+/// What comes of something that waits for nothing, as all of it is here.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("it waits"),
     }
 }
 

@@ -15,7 +15,7 @@ use fast_socks5::server::{Socks5ServerProtocol, SocksServerError, states};
 use fast_socks5::util::target_addr::TargetAddr;
 use fast_socks5::{ReplyError, Socks5Command, new_udp_header, parse_udp_request};
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
@@ -33,6 +33,13 @@ const REQUEST_TIME: Duration = Duration::from_secs(30);
 const HEAD_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 const SOCKS_VERSION: u8 = 5;
+
+/// The program, to be answered, and its command and target.
+type SocksWish<S> = (
+    Socks5ServerProtocol<S, states::CommandRead>,
+    Socks5Command,
+    TargetAddr,
+);
 
 /// A user and a password, which programs have to name.
 #[derive(Clone, PartialEq, Eq)]
@@ -110,17 +117,7 @@ impl Proxy {
         let (Ok(own), Ok(program)) = (stream.local_addr(), stream.peer_addr()) else {
             return Ok(());
         };
-        let wish = timeout(REQUEST_TIME, async {
-            let authenticated = match &self.credentials {
-                None => Socks5ServerProtocol::accept_no_auth(stream).await?,
-                Some(credentials) => {
-                    let check = |user: String, password: String| credentials.are(&user, &password);
-                    let accepted = Socks5ServerProtocol::accept_password_auth(stream, check);
-                    accepted.await?.0
-                }
-            };
-            authenticated.read_command().await
-        });
+        let wish = timeout(REQUEST_TIME, socks_wish(stream, self.credentials.as_ref()));
         let Ok(wish) = wish.await else {
             return Ok(());
         };
@@ -282,6 +279,22 @@ impl Program {
 
 /// What a reply names where there is no address.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// What a program wants that speaks SOCKS, after it has named the credentials if there are any.
+pub(crate) async fn socks_wish<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    credentials: Option<&Credentials>,
+) -> Result<SocksWish<S>, SocksServerError> {
+    let authenticated = match credentials {
+        None => Socks5ServerProtocol::accept_no_auth(stream).await?,
+        Some(credentials) => {
+            let check = |user: String, password: String| credentials.are(&user, &password);
+            let accepted = Socks5ServerProtocol::accept_password_auth(stream, check);
+            accepted.await?.0
+        }
+    };
+    authenticated.read_command().await
+}
 
 /// Waits until the other end has connected: the stream, and from where it has.
 async fn open(

@@ -30,7 +30,10 @@ pub(crate) struct FigureArgs {
     /// Fewer points and shorter runs: all the paper's figures in less than six minutes
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Seeds of each case of snoop…, eln, asymmetry, limited-transmit, rsfc… and rdb-… [default: 10, with --quick 3]
+    /// Figure 9 with five pairs at once, over 1 Gbit/s each: paper, with 500 MB for each pair and at least eight processors; or model, in virtual time with what sphx perf cost says
+    #[arg(long, value_enum)]
+    pub(crate) scale: Option<Scale>,
+    /// Seeds of each case of 7, --scale, snoop…, eln, asymmetry, limited-transmit, rsfc… and rdb-… [default: 10, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) seeds: Option<u64>,
     /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again
@@ -63,6 +66,15 @@ pub(crate) struct OutputArgs {
     /// No progress, only the result
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// How large an experiment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scale {
+    /// As large as the paper's
+    Paper,
+    /// The same as a model
+    Model,
 }
 
 /// A figure of the paper, or several.

@@ -402,6 +402,9 @@ pub(crate) struct PerfCostArgs {
     /// Code as with --workers of other commands, and show what the engine has to do and what its workers have
     #[arg(long)]
     pub(crate) workers: bool,
+    /// Measure the mode of the published paper: --paper or --paper=code=lt,n=64 (keys: docs/paper.md); its packets have a symbol each, whatever --mtu allows
+    #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, require_equals = true, default_missing_value = engine::PAPER_DEFAULT, value_parser = engine::paper)]
+    pub(crate) paper: Option<Box<sphinx_transport::Paper>>,
     /// Print a JSON object for each size of packets
     #[arg(long)]
     pub(crate) json: bool,

@@ -26,13 +26,20 @@ pub(crate) fn run(args: &PerfCostArgs, context: &Context) -> Outcome<()> {
             "--bytes: at least 10MB, or there is nothing to take a median of",
         ));
     }
-    for mtu in args.mtu.map_or(MTUS.to_vec(), |mtu| vec![mtu]) {
+    let paper = args.paper.as_deref().copied();
+    let mtus = match (args.mtu, paper) {
+        (Some(mtu), _) => vec![mtu],
+        (None, Some(_)) => vec![MTUS[0]],
+        (None, None) => MTUS.to_vec(),
+    };
+    for mtu in mtus {
         let load = Load {
             bytes: args.bytes,
             mtu,
             loss: args.loss,
             io: args.io,
             workers: args.workers,
+            paper,
         };
         let costs = sphinx_cost::measure(&load)
             .map_err(|error| local_io("measure over", "loopback", error))?;
@@ -54,9 +61,13 @@ fn io_name(io: Io) -> &'static str {
     }
 }
 
-/// Time between packets of this size on a link of this rate, nanoseconds.
-fn interval_ns(load: &Load, bits: f64) -> f64 {
-    f64::from(load.mtu) * 8e9 / bits
+/// Time between packets of this size on a link of this rate, nanoseconds. Those of the paper are as large as they are.
+fn interval_ns(load: &Load, costs: &Costs, bits: f64) -> f64 {
+    let bytes = match load.paper {
+        Some(_) => costs.packet_bytes,
+        None => f64::from(load.mtu),
+    };
+    bytes * 8e9 / bits
 }
 
 fn event(load: &Load, costs: &Costs) -> Event {
@@ -72,7 +83,7 @@ fn event(load: &Load, costs: &Costs) -> Event {
     };
     let ends = [&costs.sender, &costs.receiver].map(Threads::of);
     let model = LINKS.map(|bits| {
-        let interval = interval_ns(load, bits);
+        let interval = interval_ns(load, costs, bits);
         let cores = |threads: &Threads| {
             let cores = threads.for_interval(interval);
             json!({
@@ -91,6 +102,7 @@ fn event(load: &Load, costs: &Costs) -> Event {
     Event::new("cost")
         .with("io", io_name(load.io))
         .with("workers", load.workers)
+        .with("paper", load.paper.is_some())
         .with("mtu", load.mtu)
         .with("loss", load.loss)
         .with("packets", costs.packets)
@@ -113,7 +125,10 @@ fn hundredths(value: f64) -> Value {
 }
 
 fn table(load: &Load, costs: &Costs) -> Vec<String> {
-    let title = format!("MTU {}, ns", load.mtu);
+    let title = match load.paper {
+        Some(_) => "paper, ns".to_owned(),
+        None => format!("MTU {}, ns", load.mtu),
+    };
     let mut lines = columns(&title, &costs.sender, &costs.receiver);
     match &costs.instructions {
         Some([sender, receiver]) => lines.extend(columns("instructions", sender, receiver)),
@@ -143,7 +158,7 @@ fn table(load: &Load, costs: &Costs) -> Vec<String> {
         ));
     }
     for bits in LINKS {
-        let interval = interval_ns(load, bits);
+        let interval = interval_ns(load, costs, bits);
         let part = |threads: &Threads| {
             let cores = threads.for_interval(interval);
             let needed = match cores.needed() {

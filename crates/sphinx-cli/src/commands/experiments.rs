@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sphinx_lab::{
     Clock, TestbedError,
     contestants::Programs,
-    figures::{self, Figure, Studio, Verdict},
+    figures::{self, Figure, PAPER_SCALE_CORES, Studio, Verdict},
     machine::Environment,
     report::{examine, site, table},
     runner::{self, Progress, Results, ScenarioFailure, minutes},
@@ -17,7 +17,7 @@ use sphinx_lab::{
 use sphinx_transport::ErrorKind;
 
 use super::Context;
-use crate::args::experiments::{FigureArgs, ReportArgs, RunArgs, Which};
+use crate::args::experiments::{FigureArgs, ReportArgs, RunArgs, Scale, Which};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
 use crate::signals::Registration;
@@ -156,9 +156,17 @@ pub(super) fn figure(
     namespaces: Option<Result<(), TestbedError>>,
     context: &Context,
 ) -> Outcome<()> {
-    let figures = chosen(args.figure, args.quick);
-    // The figures of the codes need no link.
-    let needs_link = |figure: &&Figure| !matches!(figure, Figure::Redundancy | Figure::CodingTime);
+    let figures = match args.scale {
+        Some(scale) => vec![at_scale(args.figure, scale)?],
+        None => chosen(args.figure, args.quick),
+    };
+    // The figures of the codes need no link, nor does virtual time.
+    let needs_link = |figure: &&Figure| {
+        !matches!(
+            figure,
+            Figure::Redundancy | Figure::CodingTime | Figure::ModelScale
+        )
+    };
     if figures.iter().any(|figure| needs_link(&figure)) {
         allowed(namespaces)?;
     }
@@ -170,6 +178,9 @@ pub(super) fn figure(
     let (stop, _registration) = stop_flag(context);
     let programs = programs()?;
     let environment = Environment::detect();
+    if figures == [Figure::PaperScale] {
+        enough(environment.cores)?;
+    }
     let mut studio = Studio {
         programs: &programs,
         directory: &directory,
@@ -215,6 +226,28 @@ pub(super) fn figure(
     }
 }
 
+/// Whether five pairs can be measured with so many processors.
+fn enough(cores: usize) -> Outcome<()> {
+    if cores >= PAPER_SCALE_CORES {
+        return Ok(());
+    }
+    Err(fail_hint(
+        ErrorKind::Other,
+        format!(
+            "five pairs at once take at least {PAPER_SCALE_CORES} processors; this process may use {cores}"
+        ),
+        "sphx lab figure 9 --scale model computes a model of them",
+    ))
+}
+
+fn at_scale(which: Which, scale: Scale) -> Outcome<Figure> {
+    match (which, scale) {
+        (Which::Nine, Scale::Paper) => Ok(Figure::PaperScale),
+        (Which::Nine, Scale::Model) => Ok(Figure::ModelScale),
+        _ => Err(usage("--scale goes with figure 9")),
+    }
+}
+
 fn chosen(which: Which, quick: bool) -> Vec<Figure> {
     match which {
         Which::Seven => vec![Figure::Redundancy],
@@ -250,7 +283,11 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::MultipathComplexity => vec![Figure::MultipathComplexity],
         Which::MultipathChange => vec![Figure::MultipathChange],
         Which::All if quick => Figure::PAPER.to_vec(),
-        Which::All => Figure::ALL.to_vec(),
+        // What needs a larger machine has to be asked for.
+        Which::All => Figure::ALL
+            .into_iter()
+            .filter(|figure| *figure != Figure::PaperScale)
+            .collect(),
     }
 }
 
@@ -344,5 +381,20 @@ pub(super) fn report(args: &ReportArgs, context: &Context) -> Outcome<()> {
             format!("{count} faults in {shown}"),
             "sphx lab report --redraw writes pages from their runs; for the rest, run sphx lab figure again",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_machine_is_refused() {
+        assert!(enough(8).is_ok());
+        let refusal = enough(7).expect_err("too few");
+        assert_eq!(refusal.kind, ErrorKind::Other);
+        assert!(at_scale(Which::Nine, Scale::Model).is_ok());
+        let other = at_scale(Which::Ten, Scale::Paper).expect_err("figure 9 only");
+        assert_eq!(other.kind, ErrorKind::Usage);
     }
 }

@@ -272,6 +272,14 @@ fn what_a_packet_costs() {
         (&event["io"], &event["workers"]),
         (&"udp".into(), &false.into())
     );
+    assert_eq!(event["paper"], false);
+    let paper = ["--bytes", "20MB", "--loss", "6%", "--paper", "--json"];
+    // Once: its packets do not depend on the MTU.
+    let of_paper = cost(&paper).expect(0);
+    let of_paper = of_paper.event("cost");
+    assert_eq!(of_paper["paper"], true);
+    let bytes = of_paper["packet_bytes"].as_f64();
+    assert!(bytes < Some(1100.0), "{of_paper}");
     // Counted or absent, and never nothing.
     for (end, stage) in [("sender", "seal"), ("receiver", "open")] {
         let counted = &event[format!("{end}_instructions")];

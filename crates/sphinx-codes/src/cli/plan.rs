@@ -5,10 +5,10 @@ use std::io::Write;
 
 use clap::Args;
 use serde_json::json;
-use sphinx_fec::params;
+use sphinx_fec::{Engine, params};
 use sphinx_units as units;
 
-use super::{burst, count, failures, loss_rate, probability, symbols};
+use super::{burst, count, engine, failures, loss_rate, probability, symbols};
 
 use crate::plan::{Choice, Plan, Request, choose, plan};
 
@@ -35,6 +35,9 @@ pub(super) struct PlanArgs {
     /// Blocks that may be interleaved at most
     #[arg(long, value_name = "BLOCKS", default_value = "8", value_parser = count(1..=1024))]
     depth_max: usize,
+    /// Instructions that rows are measured with [default: the best that this processor has]
+    #[arg(long, value_name = "ENGINE", value_parser = engine)]
+    engine: Option<Engine>,
 }
 
 pub(super) fn run(
@@ -50,6 +53,7 @@ pub(super) fn run(
         epsilon: args.epsilon,
         threshold: args.threshold,
         depth_max: args.depth_max,
+        engine: args.engine.unwrap_or_else(Engine::detect),
     };
     let (plan, choice) = (plan(&request), choose(&request));
     if is_json {
@@ -136,7 +140,11 @@ fn print_choice_json(choice: &Choice, out: &mut dyn Write) -> std::io::Result<()
         });
         writeln!(out, "{line}")?;
     }
-    let line = json!({"v": 1, "event": "choice", "best": choice.best, "auto": choice.auto});
+    let ratio = { choice.auto_over_best() }.map(|ratio| (ratio * 1e3).round() / 1e3);
+    let line = json!({
+        "v": 1, "event": "choice", "best": choice.best, "auto": choice.auto,
+        "auto_over_best": ratio,
+    });
     writeln!(out, "{line}")
 }
 
@@ -162,9 +170,14 @@ fn print_choice(request: &Request, choice: &Choice, out: &mut dyn Write) -> std:
         )?;
     }
     let best = choice.best.unwrap_or("none could be measured");
+    let ratio = match choice.auto_over_best() {
+        Some(ratio) => format!(", which takes {ratio:.2} of its time"),
+        None => String::new(),
+    };
     writeln!(
         out,
-        "fastest here of those within 2 % of the least: {best}; sessions (--codec auto) use: {}",
+        "fastest here of those within 2 % of the least: {best}; sessions (--codec auto) use: {}{ratio}",
         choice.auto
-    )
+    )?;
+    writeln!(out, "({})", choice.why())
 }

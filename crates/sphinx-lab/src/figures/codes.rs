@@ -339,7 +339,7 @@ fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scen
         .collect();
     sheet.summary(&header.map(str::to_owned), &rows);
     sheet.paragraph(
-        "The paper's processor is of 2014, and how its arithmetic was done is not told. Ours multiplies up to 64 bytes in one instruction and \
+        "The paper's processor is of 2014, and how its arithmetic was done is not told. Ours multiplies 16 to 64 bytes at once, by what instructions there are, and \
          adds up in registers, and what it takes is another order of magnitude; what can be compared is what codes take of each other. \
          Published is 1 : 7.5 : 9 for semi-random LT, traditional LT and Reed–Solomon, encoding and decoding:",
     );

@@ -38,6 +38,7 @@ mod over_path;
 mod paths;
 mod profec;
 mod rdb;
+mod scale;
 mod sheet;
 mod short;
 mod snoop;
@@ -55,8 +56,11 @@ use std::{
     time::Duration,
 };
 
-pub use self::claim::{Check, Verdict};
 use self::sheet::{Files, Sheet};
+pub use self::{
+    claim::{Check, Verdict},
+    scale::CORES_MIN as PAPER_SCALE_CORES,
+};
 use crate::{
     contestants::Programs,
     machine::Environment,
@@ -79,6 +83,10 @@ pub enum Figure {
     Video,
     /// Table 1 as numbers.
     Table1,
+    /// Figure 9 at the scale of the paper.
+    PaperScale,
+    /// A model of that, for machines that are too small.
+    ModelScale,
     /// The paper's mode, one assumption at a time.
     Gap,
     /// What carries small messages.
@@ -145,13 +153,15 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 32] = [
+    pub const ALL: [Figure; 34] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
         Figure::Goodput,
         Figure::Blocks,
         Figure::Video,
+        Figure::PaperScale,
+        Figure::ModelScale,
         Figure::Gap,
         Figure::Modes,
         Figure::Links,
@@ -189,6 +199,8 @@ impl Figure {
             Figure::Blocks => "10",
             Figure::Video => "11",
             Figure::Table1 => "table1",
+            Figure::PaperScale => "9 --scale paper",
+            Figure::ModelScale => "9 --scale model",
             Figure::Gap => "gap",
             Figure::Modes => "modes",
             Figure::Links => "links",
@@ -221,9 +233,11 @@ impl Figure {
     /// The beginning of its files' names.
     pub fn name(self) -> String {
         let argument = self.argument();
-        match argument.parse::<u32>() {
-            Ok(_) => format!("fig{argument}"),
-            Err(_) => argument.to_owned(),
+        match self {
+            Figure::PaperScale => "fig9-paper".to_owned(),
+            Figure::ModelScale => "fig9-model".to_owned(),
+            _ if argument.parse::<u32>().is_ok() => format!("fig{argument}"),
+            _ => argument.to_owned(),
         }
     }
 
@@ -231,7 +245,11 @@ impl Figure {
     pub(crate) fn scenarios(self) -> &'static [(&'static str, &'static str)] {
         match self {
             // Table 1 has the runs of figures 9 and 10.
-            Figure::Redundancy | Figure::CodingTime | Figure::Table1 => &[],
+            Figure::Redundancy
+            | Figure::CodingTime
+            | Figure::Table1
+            | Figure::PaperScale
+            | Figure::ModelScale => &[],
             Figure::Goodput => goodput::SCENARIOS,
             Figure::Blocks => blocks::SCENARIOS,
             Figure::Video => video::SCENARIOS,
@@ -319,6 +337,7 @@ impl Studio<'_> {
                 most += longer;
             }
             let other = match figure {
+                Figure::PaperScale => scale::duration(self.quick),
                 Figure::Snoop => snoop::EXPERIMENT.duration(self),
                 Figure::SnoopBer => snoop_ber::EXPERIMENT.duration(self),
                 Figure::SnoopDelay => snoop_delay::EXPERIMENT.duration(self),
@@ -373,6 +392,8 @@ impl Studio<'_> {
             Figure::Blocks => blocks::draw(self, &mut sheet)?,
             Figure::Video => video::draw(self, &mut sheet)?,
             Figure::Table1 => table1::draw(self, &mut sheet)?,
+            Figure::PaperScale => scale::draw_real(self, &mut sheet)?,
+            Figure::ModelScale => scale::draw_model(self, &mut sheet)?,
             Figure::Gap => gap::draw(self, &mut sheet)?,
             Figure::Modes => modes::draw(self, &mut sheet)?,
             Figure::Links => links::draw(self, &mut sheet)?,

@@ -1,6 +1,8 @@
 //! How packets leave: what goes over the hop waits in the agent's own queue, if it has one. Every packet comes by here: what few of them need is in functions
 //! of its own that are not inlined.
 
+use bytes::Bytes;
+
 use super::Agent;
 use crate::{
     Cause, FlowKey, Output, Side, Time,
@@ -8,7 +10,7 @@ use crate::{
     flow::Flow,
     radio::Queue,
     returning::Returning,
-    rsfc::{self, Upload},
+    rsfc,
     segment::{self, Segment},
     stats::Counts,
 };
@@ -74,16 +76,14 @@ impl Agent {
         // What is more than what its host has said has its own window, as it is.
         let is_own = output.cause == Cause::Passed && segment.ack && !segment.syn && !segment.rst;
         let lowered = match is_own {
-            true => self.with_upload(key, flow, |upload, context| {
-                upload.acknowledgment(context, segment)
-            }),
+            true => self.see_upload(key, output.to.other(), segment, flow),
             false => {
                 let upload = flow.upload.as_mut().filter(|_| segment.ack && !segment.syn);
                 upload.into_iter().for_each(|upload| upload.passes(segment));
                 None
             }
         };
-        let lowered = lowered.flatten().and_then(|it| Segment::parse(it).ok());
+        let lowered = lowered.and_then(|it| Segment::parse(it).ok());
         let (segment, output) = match &lowered {
             Some(lowered) => {
                 let (packet, cause) = (lowered.packet.clone(), Cause::Slowed);
@@ -239,14 +239,16 @@ impl Agent {
         self.leave_all(out, flow);
     }
 
-    /// Calls what is there for a flow's upload.
-    pub(super) fn with_upload<T>(
+    /// Shows a segment to what is there for its flow's upload; returns the packet in its place, if that is to have a smaller window.
+    pub(super) fn see_upload(
         &mut self,
         key: FlowKey,
+        from: Side,
+        segment: &Segment,
         flow: &mut Flow,
-        call: impl FnOnce(&mut Upload, &mut rsfc::Context<'_>) -> T,
-    ) -> Option<T> {
+    ) -> Option<Bytes> {
         let (upload, settings) = (flow.upload.as_mut()?, self.config.rsfc.as_ref()?);
+        let goes_over_hop = from == self.config.place.sender();
         let mut context = rsfc::Context {
             now: self.now,
             key,
@@ -255,7 +257,15 @@ impl Agent {
             clients: &mut self.clients,
             counts: &mut flow.counts,
         };
-        Some(call(upload, &mut context))
+        if !goes_over_hop {
+            upload.data(&mut context, segment);
+            return None;
+        }
+        let has_window = segment.ack && !segment.syn && !segment.rst;
+        match has_window {
+            true => upload.acknowledgment(&mut context, segment),
+            false => None,
+        }
     }
 
     /// Packets of this flow that were held go now.

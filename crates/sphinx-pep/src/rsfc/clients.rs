@@ -17,6 +17,7 @@ struct Share {
     link: u64,
     /// What its packets waited when one came last.
     waited: Time,
+    rtt_min: Time,
     at: Time,
 }
 
@@ -29,6 +30,8 @@ pub(super) struct Common {
     pub(super) link: u64,
     /// What its packets wait at least, as those of others have: a queue drains no faster than time passes.
     pub(super) waited: Time,
+    /// The shortest round trip of any: that of one which began behind a queue has the queue in it.
+    pub(super) rtt_min: Time,
 }
 
 /// Of all flows of an agent.
@@ -36,21 +39,25 @@ pub(super) struct Common {
 pub(crate) struct Clients(Map<IpAddr, Vec<Share>>);
 
 impl Clients {
-    /// An upload comes at this rate, and at another one while its packets wait, in bytes per second, and they wait so long.
+    /// An upload comes at this rate, and at another one while its packets wait, in bytes per second; they wait so long, and its shortest round trip is this.
     pub(super) fn share(
         &mut self,
         now: Time,
         key: FlowKey,
         (rate, link): (u64, u64),
-        waited: Time,
+        (waited, rtt_min): (Time, Time),
     ) -> Common {
         let is_live = |it: &Share| now.saturating_sub(it.at) < SILENT_NS;
         let host = key.mobile.ip();
         if self.0.len() >= CLIENTS_MAX && !self.0.contains_key(&host) {
             self.0.retain(|_, shares| shares.iter().any(is_live));
             if self.0.len() >= CLIENTS_MAX {
-                let waited = 0;
-                return Common { rate, link, waited };
+                return Common {
+                    rate,
+                    link,
+                    waited: 0,
+                    rtt_min,
+                };
             }
         }
         let shares = self.0.entry(host).or_default();
@@ -58,12 +65,14 @@ impl Clients {
         let others = shares.iter();
         let others = others.map(|it| it.waited.saturating_sub(now.saturating_sub(it.at)));
         let longest = others.max().unwrap_or(0);
+        let shortest = shares.iter().map(|it| it.rtt_min).min();
         if shares.len() < UPLOADS_MAX {
             shares.push(Share {
                 key,
                 rate,
                 link,
                 waited,
+                rtt_min,
                 at: now,
             });
         }
@@ -75,6 +84,7 @@ impl Clients {
             rate: mean(|it| it.rate),
             link: mean(|it| it.link),
             waited: longest,
+            rtt_min: shortest.map_or(rtt_min, |it| it.min(rtt_min)),
         }
     }
 }

@@ -13,6 +13,12 @@ const STAY_MAX: u32 = 64;
 const GROWN: f64 = 0.25;
 /// The window, in segments, with which a queue drains.
 const MONITOR_SEGMENTS: u64 = 4;
+/// So often the link is idle for a moment, where its queue has been cut: with the window of FAST a segment always waits, and would count as part of the way.
+const LULL_NS: Time = 20_000 * MS;
+/// For that, the window is so many segments smaller: the two beyond what the rate needs, and one.
+const LULL_SEGMENTS: u64 = 3;
+/// A lull in which the way was shorter by so much has not shown all of it.
+const FALLEN_NS: Time = 5 * MS;
 /// No round trip is shorter for this purpose.
 const ROUND_NS_MIN: Time = 10 * MS;
 
@@ -27,6 +33,8 @@ pub enum State {
     Slow,
     /// Its packets wait: it has the window that its rate needs without that.
     Fast,
+    /// Their window is smaller than their rate needs, for a round trip: a queue that never quite ends does so, and shows what the way takes.
+    Lull,
     /// They seem to wait a little, whatever the window is: it grows, to see whether the rate does.
     Probe,
     /// They seem to wait long, whatever the window is: it is so small that nothing can wait, to see what the way takes.
@@ -43,8 +51,9 @@ pub(super) struct Control {
     window: u64,
     /// What more is in flight while answers wait on their way.
     more: u64,
-    /// The next look.
+    /// The next look, and the next lull.
     next: Time,
+    lull: Time,
     /// Looks since the state began, and after how many the minimum is doubted.
     rounds: u32,
     stay: u32,
@@ -62,6 +71,7 @@ impl Control {
             window: 0,
             more: 0,
             next: 0,
+            lull: 0,
             rounds: 0,
             stay: STAY,
             rate: 0,
@@ -120,6 +130,15 @@ impl Control {
                     self.enter(State::Slow, now, round, rate, waited);
                 }
             }
+            State::Lull => {
+                // Nothing is known of what the way takes for as long as each lull shows a shorter one.
+                self.lull = match measure.fallen() > FALLEN_NS {
+                    true => now,
+                    false => now + LULL_NS,
+                };
+                self.window = self.needed(link, rtt_min);
+                self.enter(State::Slow, now, round, rate, waited);
+            }
             State::Fast => self.stay(now, target, (rate, link), measure, (waited, rtt_min, round)),
             State::Probe => {
                 // By more than in SLOW: a large one takes long otherwise.
@@ -157,7 +176,13 @@ impl Control {
         self.next = now + round;
         if waited <= target {
             self.stay = STAY;
-            return self.enter(State::Slow, now, round, rate, waited);
+            if now < self.lull {
+                return self.enter(State::Slow, now, round, rate, waited);
+            }
+            self.enter(State::Lull, now, round, rate, waited);
+            let window = self.needed(link, rtt_min);
+            self.window = window.saturating_sub(LULL_SEGMENTS * self.mss);
+            return measure.watch();
         }
         if self.rounds <= self.stay {
             self.window = self.needed(link, rtt_min);

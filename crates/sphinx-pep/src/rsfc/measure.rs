@@ -50,7 +50,7 @@ pub(super) struct Measure {
     delay: Delay,
     /// Of the last packets: one that was late for itself was in no queue.
     lately: [Option<Time>; LATELY],
-    /// The shortest delay that was given up last.
+    /// The shortest delay that was given up last, or that is watched.
     given_up: Option<i64>,
     /// From an acknowledgement here to what answers it, where nothing waits, and the timestamp that is waited for.
     beyond: Shortest,
@@ -105,7 +105,7 @@ impl Measure {
     }
 
     /// By how much a round trip is longer at present than the shortest one, apart from what packets wait on their way here: answers wait too, behind a
-    /// download for example. A quarter of the shortest one is left out: a queue in front of the link of which nobody knows must not count as
+    /// download for example. A sixteenth of the shortest one is left out: a queue in front of the link of which nobody knows must not count as
     /// such, or it would never end.
     pub(super) fn longer(&self) -> Time {
         let [Some(first), Some(second)] = self.recent else {
@@ -115,7 +115,7 @@ impl Measure {
         first
             .min(second)
             .saturating_sub(shortest)
-            .saturating_sub(shortest / 4)
+            .saturating_sub(shortest / 16)
     }
 
     /// The last round trip, with what was waited.
@@ -129,6 +129,18 @@ impl Measure {
         self.beyond = Shortest::default();
         self.recent = [None; 2];
         self.lately = [None; LATELY];
+    }
+
+    /// See [`fallen`](Measure::fallen).
+    pub(super) fn watch(&mut self) {
+        self.given_up = self.delay.shortest();
+    }
+
+    /// By how much the way is shorter than it seemed when it was watched.
+    pub(super) fn fallen(&self) -> Time {
+        let fallen = self.delay.shortest().zip(self.given_up);
+        let fallen = fallen.map_or(0, |(now, then)| then.saturating_sub(now));
+        Time::try_from(fallen).unwrap_or(0)
     }
 
     /// By how much the way is longer than what was given up.
@@ -147,8 +159,8 @@ impl Measure {
     }
 
     /// Packets wait so long at least. Where they seem to wait less, by more than a quarter of the round trip, the first of them met a queue already.
-    pub(super) fn expect(&mut self, least: Time) {
-        let (Some(waited), Some(rtt_min)) = (self.waited(), self.rtt_min()) else {
+    pub(super) fn expect(&mut self, least: Time, rtt_min: Time) {
+        let Some(waited) = self.waited() else {
             return;
         };
         let more = least.saturating_sub(waited);

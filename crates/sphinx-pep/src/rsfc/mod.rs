@@ -221,9 +221,11 @@ impl Upload {
                 self.ledbat = None;
                 let rates = (self.measure.rate(), self.measure.link_rate());
                 let waited = self.measure.waited().unwrap_or(0);
-                let common = context.clients.share(now, context.key, rates, waited);
+                let rtt_min = self.measure.rtt_min().unwrap_or(Time::MAX);
+                let seen = (waited, rtt_min);
+                let common = context.clients.share(now, context.key, rates, seen);
                 if now.saturating_sub(self.bulk_since) < BEGINNING_NS {
-                    self.measure.expect(common.waited);
+                    self.measure.expect(common.waited, common.rtt_min);
                 }
                 let rates = (common.rate, common.link);
                 self.control.see(now, target, rates, &mut self.measure);

@@ -37,6 +37,8 @@ struct Case {
     step: Option<(Time, Time)>,
     /// A megabyte goes down every so often, over a link with a queue of its own, which makes the answers to the uploads wait.
     downloads: Option<Time>,
+    /// The agent is late every so often, by 20 ms.
+    late: Option<Time>,
     end: Time,
 }
 
@@ -51,6 +53,7 @@ impl Default for Case {
             aqm: Aqm::None,
             step: None,
             downloads: None,
+            late: None,
             end: 60 * SECOND,
         }
     }
@@ -269,7 +272,14 @@ fn run(case: &Case) -> Ended {
         counts: Counts::default(),
     };
     let mut now = 2 * WAY;
+    let mut late = case.late;
     while now < case.end {
+        if let (Some(at), Some(every)) = (&mut late, case.late)
+            && *at <= now
+        {
+            agent.agent.handle_lag(now, 20 * MS);
+            *at += every;
+        }
         while opened < case.uploads && opened as u64 * case.apart + 2 * WAY <= now {
             open(&mut agent, now - 2 * WAY, opened);
             hosts[opened].0.edge = u64::from(u16::MAX) / u64::from(PAYLOAD);
@@ -365,6 +375,7 @@ fn run(case: &Case) -> Ended {
             .chain(back.next_event())
             .chain(download.as_ref().and_then(|it| it.next_event(now)))
             .chain(longer.as_ref().map(|it| it.0))
+            .chain(late)
             .chain((opened < case.uploads).then(|| opened as u64 * case.apart + 2 * WAY))
             .min()
             .expect("an event")
@@ -474,6 +485,24 @@ fn an_upload_whose_way_becomes_longer() {
         let after = rate(more * MS);
         println!("{more} ms longer: {after:.3} of {before:.3} Mbit/s");
         assert!(after >= 0.9 * before, "{more} ms: {after} of {before}");
+    }
+}
+
+/// What it may send, a sender is told for good: an agent that let windows open when it is late would have a full queue for as long as that lasts.
+#[test]
+fn an_agent_that_is_late_now_and_then() {
+    for downloads in [None, Some(10 * SECOND)] {
+        let case = Case {
+            downloads,
+            late: Some(7 * SECOND),
+            ..Case::default()
+        };
+        let (kept, medians, most) = compared("late", &case);
+        assert!(kept >= 0.97, "{kept}");
+        assert!(
+            medians[1] <= 140.0 && most[1] <= 210.0,
+            "{medians:?} {most:?}"
+        );
     }
 }
 

@@ -214,6 +214,7 @@ impl<Io: PacketIo> Engine<Io> {
             Association::new(core, keyed, is_client, shared, &self.options, self.counts());
         let bound = self.io.local_addr().ip();
         association.will_open((!bound.is_unspecified()).then_some(bound), further);
+        association.introduce();
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
         }
