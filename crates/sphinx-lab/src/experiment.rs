@@ -101,9 +101,6 @@ impl Experiment {
                 }
                 contestant.check_workload(&cell.workload)
             }
-            Clock::Virtual if !cell.paths.is_empty() || cell.receive_buffer.is_some() => {
-                Err("several paths and bounded buffers run in real time only".to_owned())
-            }
             Clock::Virtual => virtual_time::check_workload(&cell.workload),
         }
     }
@@ -146,8 +143,15 @@ impl Experiment {
     ) -> Result<Run, RunError> {
         let simulated = contestant.in_virtual_time().map_err(RunError::Missing)?;
         let ran = simulated.run(cell, self.limit, seed, stop);
-        let (done, wire) = ran.ok_or(RunError::Interrupted)?;
-        Ok(self.undisturbed(cell, contestant, seed, done, wire))
+        let (done, mut wires) = ran.ok_or(RunError::Interrupted)?;
+        let wire = Wire::sum(&wires);
+        if cell.paths.is_empty() {
+            wires.clear();
+        }
+        Ok(Run {
+            paths: wires,
+            ..self.undisturbed(cell, contestant, seed, done, wire)
+        })
     }
 
     fn run_once(

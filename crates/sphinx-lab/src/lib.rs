@@ -50,7 +50,7 @@ pub use contestant::{Contestant, Side, Task};
 pub use experiment::{Experiment, RunError};
 pub use group::{Group, GroupNumbers};
 pub use link::LinkSpec;
-pub use numbers::{BlockNumbers, Done, NotDone, VideoNumbers, WebNumbers};
+pub use numbers::{BlockNumbers, BufferNumbers, Done, NotDone, VideoNumbers, WebNumbers};
 pub use run::{Cpu, Lateness, Memory, Run, Validity, Wire};
 pub use several::{Beginning, PATHS_MAX, PathSpec};
 pub use testbed::{Testbed, TestbedError};

@@ -19,6 +19,19 @@ pub struct BlockNumbers {
     pub max_ms: f64,
 }
 
+/// What a bounded buffer of the receiver was like, of one stream that is read in order, in virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BufferNumbers {
+    /// Mean time from the arrival of a byte, or of a row that stands for one, to its being in order, in milliseconds.
+    pub mean_ms: f64,
+    /// 99 of 100 bytes wait no longer, if those that come first are the first to be in order: the least that it can be.
+    pub p99_ms: f64,
+    /// Bytes multiplied and added over GF(2^8) at both ends, for each byte delivered.
+    pub field_operations: f64,
+    /// Warnings of the receiver.
+    pub warnings: u64,
+}
+
 /// What a viewer saw.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VideoNumbers {
@@ -72,6 +85,9 @@ pub struct Done {
     /// Those of them that did not come at all.
     #[serde(default)]
     pub dropped: Option<u64>,
+    /// How a bounded buffer was, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<BufferNumbers>,
     /// How a video was.
     #[serde(default)]
     pub video: Option<VideoNumbers>,
@@ -114,6 +130,7 @@ impl Done {
             blocks: blocks(event)?,
             late: late.map(|late| late + dropped.unwrap_or(0)),
             dropped,
+            buffer: None,
             video: Deserialize::deserialize(&event["video"]).ok(),
             web: Deserialize::deserialize(&event["web"]).ok(),
         })

@@ -76,6 +76,14 @@ pub(crate) fn together(paths: &[PathSpec]) -> LinkSpec {
     }
 }
 
+/// Sets the random decisions of several paths apart.
+const FURTHER_SEED: u64 = 0x5851_f42d_4c95_7f2d;
+
+/// The seed of the path with this index, of a run with this one.
+pub(crate) fn seed_of(index: usize, seed: u64) -> u64 {
+    seed.wrapping_add(FURTHER_SEED.wrapping_mul(index as u64))
+}
+
 /// The name of the interface of the path with this index.
 pub(crate) fn interface(end: &str, index: usize) -> String {
     match index {

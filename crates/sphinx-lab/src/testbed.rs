@@ -13,11 +13,9 @@ use thiserror::Error;
 
 use crate::{
     Cell, Contestant, LinkSpec, PathSpec, Side,
-    several::{addresses, interface},
+    several::{addresses, interface, seed_of},
 };
 
-/// Sets the random decisions of several paths apart.
-const FURTHER_SEED: u64 = 0x5851_f42d_4c95_7f2d;
 /// Routes of further paths are worse than the first one's; by how much does not matter.
 const FURTHER_METRIC: u32 = 100;
 /// Of what a kernel is allowed to hold, payload is about nine tenths: receivers that read nothing held 0.83 (64 KiB) to 0.90 (512 KiB) of
@@ -127,8 +125,7 @@ impl Testbed {
             mtu: defaults.mtu,
             queue_packets: defaults.kernel_queue_packets,
         };
-        let seed = seed.wrapping_add(FURTHER_SEED.wrapping_mul(index as u64));
-        let links = path.link.front(seed);
+        let links = path.link.front(seed_of(index, seed));
         let links = [links.left_to_right, links.right_to_left];
         let link = between([&new(0), &new(1)], links, None)?;
         let metric = FURTHER_METRIC + index as u32;

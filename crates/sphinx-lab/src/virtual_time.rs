@@ -7,19 +7,23 @@ use std::{
 };
 
 use sphinx_fec::CodeId;
-use sphinx_proto::{EPSILON, Icm, Nanos, Paper, Profile, cc::CcKind, wire::BUNDLE_MAX};
-use sphinx_sim::{Pair, Processor, Scenario};
+use sphinx_link::{Counters, Datagram, Link, LinkConfig};
+use sphinx_proto::{
+    Bond, EPSILON, Icm, Nanos, Paper, PathPolicy, Profile, Sc, cc::CcKind, wire::BUNDLE_MAX,
+};
+use sphinx_sim::{Held, Pair, Processor, Reader, Scenario};
 use sphinx_units as units;
 
 use crate::{
-    BlockNumbers, Cell, Done, Wire, Workload, experiment::WARMUP_ROUND_TRIPS, stats::Distribution,
+    BlockNumbers, BufferNumbers, Cell, Done, LinkSpec, Wire, Workload,
+    experiment::WARMUP_ROUND_TRIPS, several, stats::Distribution,
 };
 
 /// What a session of `sphinx-transport` receives ahead of its reader, and has under way.
 const WINDOW: u64 = 24 << 20;
 
 /// The settings of both sessions.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
     /// Without one, that of `sphx perf`: `latency` for whole blocks, otherwise `bulk`.
     profile: Option<Profile>,
@@ -29,6 +33,10 @@ pub struct Simulated {
     epsilon: f64,
     cc: CcKind,
     paper: Option<Paper>,
+    bond: Bond,
+    sc: Option<Sc>,
+    /// Of several paths the one that is used; all, if none is named.
+    only: Option<String>,
 }
 
 impl Simulated {
@@ -46,6 +54,9 @@ impl Simulated {
             epsilon: EPSILON,
             cc: CcKind::Bbr,
             paper: None,
+            bond: Bond::Aggregate,
+            sc: None,
+            only: None,
         };
         let (paper, others): (Vec<_>, Vec<_>) = options
             .iter()
@@ -66,12 +77,33 @@ impl Simulated {
                 "--bundle" => bundle(value).map(|bundle| settings.bundle = bundle),
                 "--epsilon" => epsilon(value).map(|epsilon| settings.epsilon = epsilon),
                 "--cc" => cc(value).map(|cc| settings.cc = cc),
+                "--bond" => settings.bond(value),
                 "--profile" => profile(value).map(|profile| settings.profile = profile),
                 _ => None,
             };
             is_known.ok_or_else(|| format!("{name} {value} has no virtual time"))?;
         }
         Ok(settings)
+    }
+
+    /// How several paths are used.
+    fn bond(&mut self, name: &str) -> Option<()> {
+        let modes = [
+            Bond::Aggregate,
+            Bond::Redundant { copies: 0 },
+            Bond::Backup,
+            Bond::Cheapest,
+        ];
+        match modes.into_iter().find(|mode| mode.name() == name) {
+            Some(mode) => self.bond = mode,
+            None => self.sc = Some(Sc::by_name(name)?),
+        }
+        Some(())
+    }
+
+    /// Of several paths, it uses only the one of this name.
+    pub(crate) fn over_path(self, only: Option<String>) -> Simulated {
+        Simulated { only, ..self }
     }
 
     /// Runs a cell once with the losses of `seed`; bytes that arrive after the limit do not count. None
@@ -82,10 +114,10 @@ impl Simulated {
         limit: Duration,
         seed: u64,
         stop: &AtomicBool,
-    ) -> Option<(Done, Wire)> {
+    ) -> Option<(Done, Vec<Wire>)> {
         let unlimited = [Processor::default(); 2];
-        let (done, wire, _) = self.run_charged(cell, limit, seed, stop, unlimited)?;
-        Some((done, wire))
+        let (done, wires, _) = self.run_charged(cell, limit, seed, stop, unlimited)?;
+        Some((done, wires))
     }
 
     /// The same with processors that have a limit, the sender's first; and the share of the time that each had something to do.
@@ -96,39 +128,60 @@ impl Simulated {
         seed: u64,
         stop: &AtomicBool,
         processors: [Processor; 2],
-    ) -> Option<(Done, Wire, [f64; 2])> {
+    ) -> Option<(Done, Vec<Wire>, [f64; 2])> {
         let scenario = Scenario {
             processors,
             ..self.scenario(cell, seed)
         };
         let mut pair = scenario.build();
+        let is_bounded = cell.receive_buffer.is_some();
+        let mut held = Held::default();
         let deadline = nanos(cell.workload.schedule() + limit);
         let bytes = cell.workload.bytes();
         let complete = pair.run_until(deadline, |pair| {
+            if is_bounded {
+                held.note(pair);
+            }
             pair.server().bytes_received >= bytes || stop.load(Ordering::Relaxed)
         });
         if stop.load(Ordering::Relaxed) {
             return None;
         }
-        let counters = pair.links.each_ref().map(|link| link.counters());
         let mut done = done(&pair, cell);
         if !complete {
             done.complete = false;
             done.seconds = deadline as f64 / 1e9;
         }
+        if is_bounded {
+            done.buffer = Some(buffer(&pair, &held));
+        }
         let busy = [0, 1].map(|side| pair.worked(side).0 as f64 / 1e9 / done.seconds.max(1e-9));
-        let wait_p95 = pair.links[0].waits().quantile(0.95);
-        Some((done, Wire::new(counters[0], counters[1], wait_p95), busy))
+        let further = pair.further.iter();
+        let wires = [&pair.links].into_iter().chain(further).map(wire);
+        Some((done, wires.collect(), busy))
     }
 
     fn scenario(&self, cell: &Cell, seed: u64) -> Scenario {
-        let front = cell.link.front(seed);
-        let links = [front.left_to_right, front.right_to_left].map(|mut link| {
-            link.mtu = link.mtu.or(Some(front.mtu));
-            link
-        });
-        let [forward, backward] = links;
-        let plain = Scenario::new((forward, backward));
+        let is_used = |name: &str| self.only.as_ref().is_none_or(|only| only == name);
+        let paths = cell.paths.iter().enumerate();
+        let used = paths.filter(|(_, path)| is_used(&path.name));
+        let mut policies = Vec::new();
+        let mut links: Vec<_> = used
+            .map(|(index, path)| {
+                policies.push(PathPolicy {
+                    cost: path.cost,
+                    ..PathPolicy::default()
+                });
+                directions(&path.link, several::seed_of(index, seed))
+            })
+            .collect();
+        if links.is_empty() {
+            links.push(directions(&cell.link, seed));
+        }
+        let mut links = links.into_iter();
+        // There is one.
+        let first = links.next().unwrap_or_default();
+        let plain = links.fold(Scenario::new(first), |scenario, way| scenario.path(0, way));
         let mut scenario = match cell.workload {
             Workload::Blocks {
                 count,
@@ -148,6 +201,9 @@ impl Simulated {
         for plan in [&mut scenario.client, &mut scenario.server] {
             plan.ecn = true;
         }
+        if cell.receive_buffer.is_some() {
+            scenario.server.reader = Reader::InOrder;
+        }
         Scenario {
             profile: self.profile.unwrap_or(scenario.profile),
             code: self.code,
@@ -156,10 +212,42 @@ impl Simulated {
             epsilon: self.epsilon,
             cc: self.cc,
             paper: self.paper,
-            recv_window: WINDOW,
+            bond: self.bond,
+            sc: self.sc,
+            policies,
+            recv_window: cell.receive_buffer.unwrap_or(WINDOW),
             send_window: WINDOW,
             ..scenario
         }
+    }
+}
+
+/// Both directions of a link.
+fn directions(link: &LinkSpec, seed: u64) -> (LinkConfig, LinkConfig) {
+    let front = link.front(seed);
+    let [forward, backward] = [front.left_to_right, front.right_to_left].map(|link| LinkConfig {
+        mtu: link.mtu.or(Some(front.mtu)),
+        ..link
+    });
+    (forward, backward)
+}
+
+/// What the links of a path counted.
+fn wire(links: &[Link<Datagram>; 2]) -> Wire {
+    let [forward, back]: [&Counters; 2] = links.each_ref().map(|link| link.counters());
+    Wire::new(forward, back, links[0].waits().quantile(0.95))
+}
+
+/// What the receiver's buffer was like.
+fn buffer(pair: &Pair, held: &Held) -> BufferNumbers {
+    let ends = [pair.client(), pair.server()];
+    let operations: u64 = ends.map(|end| end.counters().field_operations).iter().sum();
+    let waits = held.waits();
+    BufferNumbers {
+        mean_ms: waits.mean_ms,
+        p99_ms: waits.p99_ms,
+        field_operations: operations as f64 / pair.server().bytes_received.max(1) as f64,
+        warnings: pair.server().session().stats().warnings_sent,
     }
 }
 
@@ -286,7 +374,7 @@ mod tests {
     use sphinx_link::Loss;
 
     use super::*;
-    use crate::{Clock, LinkSpec};
+    use crate::{Clock, PathSpec};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -312,9 +400,44 @@ mod tests {
     }
 
     fn run(cell: &Cell, seed: u64) -> (Done, Wire) {
+        let (done, wires) = run_with("", cell, seed);
+        (done, wires[0])
+    }
+
+    fn run_with(options: &str, cell: &Cell, seed: u64) -> (Done, Vec<Wire>) {
         let stop = AtomicBool::new(false);
-        let ran = parse("").unwrap().run(cell, SECOND, seed, &stop);
+        let ran = parse(options).unwrap().run(cell, SECOND, seed, &stop);
         ran.expect("nobody stopped it")
+    }
+
+    /// Both paths carry a part, a bounded buffer shows in numbers, and one path alone is one path.
+    #[test]
+    fn several_paths_and_a_bounded_buffer() {
+        let mut cell = cell(20_000_000, Workload::Bulk { bytes: 2_000_000 });
+        let path = |name: &str, rtt| PathSpec {
+            name: name.to_owned(),
+            link: LinkSpec {
+                rate: 10_000_000,
+                ..LinkSpec::clean(Duration::from_millis(rtt))
+            },
+            cost: 0,
+        };
+        cell.paths = vec![path("fast", 20), path("slow", 50)];
+        cell.receive_buffer = Some(256 << 10);
+        for options in ["", "--bond sc", "--bond min-rtt"] {
+            let (done, wires) = run_with(options, &cell, 1);
+            assert!(done.complete, "{options}");
+            assert!(wires.iter().all(|wire| wire.forward_bytes > 200_000));
+            let buffer = done.buffer.expect("it is bounded");
+            assert!(buffer.mean_ms > 0.1 && buffer.mean_ms < buffer.p99_ms);
+            assert!(buffer.p99_ms < 500.0, "{options}: {buffer:?}");
+            assert_eq!(buffer.field_operations > 0.0, options == "--bond sc");
+        }
+        let alone = parse("").unwrap().over_path(Some("slow".to_owned()));
+        let stop = AtomicBool::new(false);
+        let (done, wires) = alone.run(&cell, 4 * SECOND, 1, &stop).unwrap();
+        assert!(done.complete && wires.len() == 1);
+        assert!(done.goodput_mbit_s() < 10.0);
     }
 
     #[test]
@@ -331,10 +454,15 @@ mod tests {
             epsilon: 0.01,
             cc: CcKind::Fixed(23_750_000),
             paper: None,
+            bond: Bond::Aggregate,
+            sc: None,
+            only: None,
         };
         assert_eq!(paper, expected);
         assert_eq!(parse("--codec none --cc auto").unwrap().code, None);
         assert_eq!(parse("--codec=auto --profile auto"), parse(""));
+        assert_eq!(parse("--bond backup").unwrap().bond, Bond::Backup);
+        assert_eq!(parse("--bond ecf").unwrap().sc, Some(Sc::Ecf));
     }
 
     #[test]

@@ -107,7 +107,8 @@ impl Admission {
             .min(most)
             .max(1) as u16;
         // What streams that nobody reads leave of the window is for the blocks of the others.
-        let is_alone = !sender.waiting().is_empty() && sender.streams().holders() <= 1;
+        let is_waited_for = !sender.waiting().is_empty() && sender.streams().holders() <= 1;
+        let is_alone = is_waited_for || sender.streams().is_one();
         while n > 1 && !is_alone && sender.streams().common_left() < 2 * block_cost(n, symbol_len) {
             n /= 2;
         }

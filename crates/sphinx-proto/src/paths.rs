@@ -74,7 +74,8 @@ impl Lane {
         self.path.id()
     }
 
-    fn works(&self) -> bool {
+    /// Whether the peer answers there.
+    pub(crate) fn works(&self) -> bool {
         self.path.is_validated() && !self.path.is_suspect()
     }
 
@@ -199,11 +200,6 @@ impl Paths {
         let lanes = self.lanes.iter().enumerate();
         let best = lanes.min_by_key(|(_, lane)| rank(lane));
         best.map_or(0, |(index, _)| index)
-    }
-
-    /// Where that is.
-    pub(crate) fn main_at(&self) -> usize {
-        self.main_index()
     }
 
     /// The working path with the shortest round trip.

@@ -143,6 +143,12 @@ pub(crate) enum Which {
     MultipathFailover,
     /// Several paths as people have them
     MultipathToday,
+    /// What bytes wait for in a bounded receive buffer, by the way of using two unequal paths
+    MultipathDelay,
+    /// What coding costs there
+    MultipathComplexity,
+    /// Two unequal paths whose losses change
+    MultipathChange,
     /// All of the paper's; without --quick all others as well
     All,
 }

@@ -279,6 +279,9 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::MultipathBuffer => vec![Figure::MultipathBuffer],
         Which::MultipathFailover => vec![Figure::MultipathFailover],
         Which::MultipathToday => vec![Figure::MultipathToday],
+        Which::MultipathDelay => vec![Figure::MultipathDelay],
+        Which::MultipathComplexity => vec![Figure::MultipathComplexity],
+        Which::MultipathChange => vec![Figure::MultipathChange],
         Which::All if quick => Figure::PAPER.to_vec(),
         // What needs a larger machine has to be asked for.
         Which::All => Figure::ALL

@@ -189,7 +189,8 @@ impl Contestant for Sphinx {
     }
 
     fn in_virtual_time(&self) -> Result<Simulated, String> {
-        Simulated::parse(&self.options)
+        let simulated = Simulated::parse(&self.options)?;
+        Ok(simulated.over_path(self.only.clone()))
     }
 
     fn receiver(&self, task: &Task) -> Command {

@@ -22,6 +22,7 @@ macro_rules! scenario {
 mod ablations;
 mod account;
 mod blocks;
+mod bounded;
 mod campaign;
 mod claim;
 mod codes;
@@ -132,6 +133,12 @@ pub enum Figure {
     MultipathFailover,
     /// Several paths as people have them.
     MultipathToday,
+    /// What bytes wait for in a bounded receive buffer.
+    MultipathDelay,
+    /// What coding costs there.
+    MultipathComplexity,
+    /// Paths whose losses change.
+    MultipathChange,
 }
 
 impl Figure {
@@ -146,7 +153,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 31] = [
+    pub const ALL: [Figure; 34] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -178,6 +185,9 @@ impl Figure {
         Figure::MultipathBuffer,
         Figure::MultipathFailover,
         Figure::MultipathToday,
+        Figure::MultipathDelay,
+        Figure::MultipathComplexity,
+        Figure::MultipathChange,
     ];
 
     /// The argument of `sphx lab figure`.
@@ -214,6 +224,9 @@ impl Figure {
             Figure::MultipathBuffer => "multipath-buffer",
             Figure::MultipathFailover => "multipath-failover",
             Figure::MultipathToday => "multipath-today",
+            Figure::MultipathDelay => "multipath-delay",
+            Figure::MultipathComplexity => "multipath-complexity",
+            Figure::MultipathChange => "multipath-change",
         }
     }
 
@@ -249,6 +262,8 @@ impl Figure {
             Figure::MultipathBuffer => multipath::BUFFER_SCENARIOS,
             Figure::MultipathFailover => multipath::FAILOVER_SCENARIOS,
             Figure::MultipathToday => multipath::TODAY_SCENARIOS,
+            Figure::MultipathDelay | Figure::MultipathComplexity => bounded::SCENARIOS,
+            Figure::MultipathChange => bounded::CHANGE_SCENARIOS,
             Figure::Snoop
             | Figure::SnoopBer
             | Figure::SnoopDelay
@@ -402,6 +417,9 @@ impl Studio<'_> {
             Figure::MultipathBuffer => multipath::buffer(self, &mut sheet)?,
             Figure::MultipathFailover => multipath::failover(self, &mut sheet)?,
             Figure::MultipathToday => multipath::today(self, &mut sheet)?,
+            Figure::MultipathDelay => bounded::delay(self, &mut sheet)?,
+            Figure::MultipathComplexity => bounded::complexity(self, &mut sheet)?,
+            Figure::MultipathChange => bounded::change(self, &mut sheet)?,
         };
         Ok(match finished {
             true => sheet.finish(),

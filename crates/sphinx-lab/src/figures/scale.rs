@@ -421,11 +421,11 @@ impl Modelled {
         for pair in 0..PAIRS {
             let seed = seed_of(self.seed, pair);
             let ran = settings.run_charged(&cell, LIMIT, seed, stop, processors);
-            let (done, wire, [sender, receiver]) = ran.ok_or("interrupted")?;
+            let (done, wires, [sender, receiver]) = ran.ok_or("interrupted")?;
             model.goodput_mbit_s.push(done.goodput_mbit_s());
             model.sender_busy = model.sender_busy.max(sender);
             model.receiver_busy = model.receiver_busy.max(receiver);
-            sent += wire.forward_bytes;
+            sent += wires.iter().map(|wire| wire.forward_bytes).sum::<u64>();
             delivered += done.bytes;
         }
         model.wire_ratio = sent as f64 / (delivered as f64).max(1.0);

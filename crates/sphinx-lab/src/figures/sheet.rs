@@ -134,7 +134,10 @@ impl Sheet {
                     | Figure::Ablations
                     | Figure::MultipathBuffer
                     | Figure::MultipathFailover
-                    | Figure::MultipathToday,
+                    | Figure::MultipathToday
+                    | Figure::MultipathChange
+                    | Figure::MultipathDelay
+                    | Figure::MultipathComplexity,
                 ) => Standard::Others,
                 (false, _) => Standard::Full,
             },

@@ -166,6 +166,23 @@ impl Path {
         (self.space.sent.packets_in_flight() > 0).then(|| self.address.timer.suspect_at(wait))
     }
 
+    /// When the peer is to be asked on another path what has arrived on this one, so that its answer is there by the time at which this one
+    /// becomes suspect.
+    pub(crate) fn ask_elsewhere_at(&self) -> Option<Time> {
+        let oldest = self.space.sent.oldest_in_flight()?;
+        let rtt = &self.address.rtt;
+        // One SACK that is lost is nothing special.
+        let late = 2 * acks::sack_delay(rtt.smoothed()) + rtt.variance();
+        self.address
+            .timer
+            .ask_elsewhere_at(oldest, rtt.smoothed(), late)
+    }
+
+    /// It has been asked.
+    pub(crate) fn on_asked_elsewhere(&mut self, now: Time) {
+        self.address.timer.on_asked_elsewhere(now);
+    }
+
     /// Nothing has come back for too long.
     pub(crate) fn suspect(&mut self, now: Time) {
         self.suspect_since.get_or_insert(now);

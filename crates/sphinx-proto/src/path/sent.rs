@@ -113,6 +113,17 @@ impl SentLog {
         self.packets_in_flight
     }
 
+    /// When the oldest of them left.
+    pub(crate) fn oldest_in_flight(&self) -> Option<Time> {
+        if self.packets_in_flight == 0 {
+            return None;
+        }
+        let settled = self.settled_below.max(self.first) - self.first;
+        let mut packets = self.packets.iter().skip(settled as usize);
+        let oldest = packets.find(|packet| packet.state == State::InFlight)?;
+        Some(oldest.sent_at)
+    }
+
     pub(crate) fn sources_in_flight(&self) -> u64 {
         self.sources_in_flight
     }

@@ -27,6 +27,8 @@ pub(crate) struct ProbeTimer {
     /// When something was last acknowledged, or first sent after that.
     last_news: Time,
     last_probe: Time,
+    /// When the peer was last asked elsewhere what has arrived.
+    asked_elsewhere: Option<Time>,
 }
 
 /// How many probes are to be sent.
@@ -43,6 +45,7 @@ impl ProbeTimer {
             unanswered: 0,
             last_news: now,
             last_probe: now,
+            asked_elsewhere: None,
         }
     }
 
@@ -84,6 +87,19 @@ impl ProbeTimer {
     /// When a path counts as suspect, if others can take over: nothing has come back for the whole wait.
     pub(crate) fn suspect_at(&self, wait: Nanos) -> Time {
         self.last_news.max(self.last_probe).saturating_add(wait)
+    }
+
+    /// When the peer is to be asked elsewhere what has arrived, once for each silence: news should have been there for `late`. `oldest`: when the
+    /// oldest packet left that is on its way, for `rtt` usually.
+    pub(crate) fn ask_elsewhere_at(&self, oldest: Time, rtt: Nanos, late: Nanos) -> Option<Time> {
+        let expected = self.last_news.max(oldest.saturating_add(rtt));
+        let is_asked = self.asked_elsewhere.is_some_and(|at| at >= self.last_news);
+        (!is_asked).then(|| expected.saturating_add(late))
+    }
+
+    /// It has been asked.
+    pub(crate) fn on_asked_elsewhere(&mut self, now: Time) {
+        self.asked_elsewhere = Some(now);
     }
 
     /// A probe is due. Whether the silence has become a blackout.

@@ -91,6 +91,8 @@ pub(crate) struct ScReceiver {
     /// When the peer was last warned of it. From then on it is given out when it is whole: rows that answer may cover what would be given
     /// out before.
     warned_at: Option<Time>,
+    /// How often.
+    repeats: usize,
     /// A WARNING that is to leave.
     due: Option<Warning>,
     in_order: Vec<InOrder>,
@@ -108,6 +110,7 @@ impl ScReceiver {
             head: BlockId::ZERO,
             head_since: now,
             warned_at: None,
+            repeats: 0,
             due: None,
             in_order: Vec::new(),
             seen: Vec::new(),
@@ -225,6 +228,7 @@ impl ScReceiver {
             self.head += 1;
             self.head_since = now;
             self.warned_at = None;
+            self.repeats = 0;
         }
     }
 
@@ -282,6 +286,7 @@ impl ScReceiver {
             usize::from(head.shape.0) - head.rank.rank()
         });
         self.warned_at = Some(now);
+        self.repeats += 1;
         self.warnings += 1;
         self.due = Some(Warning {
             block: self.head,
@@ -319,6 +324,11 @@ impl ScReceiver {
     pub(crate) fn is_heard(&self, now: Time, path: PathId, rtts: Rtts) -> bool {
         let mut seen = self.seen.iter().filter(|seen| seen.path == path);
         seen.any(|seen| now < seen.at.saturating_add(rtts.longest))
+    }
+
+    /// How often the peer has been warned of the oldest generation.
+    pub(crate) fn repeats(&self) -> usize {
+        self.repeats
     }
 
     /// A WARNING that is to leave now.

@@ -184,6 +184,23 @@ impl Session {
         }
     }
 
+    /// If all others that work are on standby: what they carry does not tell what has arrived on the path at this place, which matters as soon as
+    /// that one may have fallen silent. When one of them is to ask, and which.
+    fn ask_elsewhere(&self, at: usize) -> Option<(Time, usize)> {
+        let lane = self.paths.at(at);
+        if self.paths.len() == 1 || !lane.is_chosen() || self.sender.is_passive() {
+            return None;
+        }
+        let others = || (0..self.paths.len()).filter(|other| *other != at);
+        if others().any(|other| self.paths.at(other).is_chosen()) {
+            return None;
+        }
+        let (order, count) = self.paths.order();
+        let mut best = order.into_iter().take(count).filter(|other| *other != at);
+        let asks = best.find(|other| self.paths.at(*other).works())?;
+        Some((lane.path.ask_elsewhere_at()?, asks))
+    }
+
     /// The round trip of the path on which the news of the one at this place go back, if that is another one.
     pub(super) fn told_on(&self, at: usize) -> Option<Nanos> {
         if self.sender.is_passive() {
@@ -218,6 +235,7 @@ impl Session {
             lane.local_ids.timeout(),
             pacer,
             self.silence_max().map(|most| lane.last_sent + most),
+            self.ask_elsewhere(at).map(|(due, _)| due),
         ];
         timers.into_iter().flatten().min()
     }
@@ -225,6 +243,10 @@ impl Session {
     /// Loss by time, and probes of a silent path.
     pub(super) fn look_for_losses(&mut self, now: Time) {
         for at in 0..self.paths.len() {
+            if let Some((_, asks)) = self.ask_elsewhere(at).filter(|(due, _)| *due <= now) {
+                self.paths.at_mut(at).path.on_asked_elsewhere(now);
+                self.paths.at_mut(asks).scheduler.ping();
+            }
             let company = self.company(at);
             let lane = self.paths.at_mut(at);
             let was_suspect = lane.path.is_suspect();

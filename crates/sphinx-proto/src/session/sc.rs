@@ -176,13 +176,14 @@ impl Session {
     pub(super) fn sc_warning(&mut self, now: Time) -> Option<Transmit> {
         let warning = self.receiver.sc_mut()?.take_warning()?;
         let mut body = Vec::new();
-        // An end that only receives asks nothing, and so does not know that a path is dead: it would warn there, again and again.
+        // An end that only receives asks nothing, and so does not know that a path is dead: it would warn there, again and again. Where nothing
+        // comes on any path, as the peer may send no more, each is tried in turn.
         let rtts = self.sc_rtts();
         let (order, count) = self.paths.order();
         let receiver = self.receiver.sc()?;
         let mut best = order.into_iter().take(count);
         let heard = best.find(|at| receiver.is_heard(now, self.paths.at(*at).id(), rtts));
-        let at = heard.unwrap_or(self.paths.main_at());
+        let at = heard.unwrap_or(order[receiver.repeats() % count]);
         let room = usize::from(BASE_DATAGRAM) - OVERHEAD - 40;
         let path = &mut self.paths.at_mut(at).path;
         path.write_feedback(now, room, &mut self.receiver, &mut body);

@@ -157,6 +157,11 @@ impl SendStreams {
         self.shares.common_left()
     }
 
+    /// Whether there is one stream at most, and no datagrams: no block has to leave room for others.
+    pub(crate) fn is_one(&self) -> bool {
+        self.shares.is_one()
+    }
+
     /// Streams of which the peer's application has not taken everything, as far as is known.
     pub(crate) fn holders(&self) -> u64 {
         self.shares.holders()

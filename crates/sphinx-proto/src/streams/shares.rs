@@ -16,20 +16,21 @@ const HOLDERS_MAX: u64 = COMMON_SHARE * COMMON_SHARE;
 const READ_PART: u64 = 4;
 /// A stream that is read may hold so many times what is known to have been read of it: twice a round trip doubles it.
 const EARNED: u64 = 2;
-/// Streams that have parts of their own from the start, where these are an eighth of the window at most; of a smaller one fewer have, as not
-/// more than an eighth of it is to lie idle for streams that may never be opened.
+/// Streams that have parts of their own from the start, where these are this part of the window at most; of a smaller one fewer have, as not
+/// more of it is to lie idle for streams that may never be opened.
 const STREAMS_MIN: u64 = 320;
 const STREAMS_LEAST: u64 = 4;
+const LEAST_PART: u64 = 24;
 /// Streams that have parts of their own for each that is open, so that there is room for more when the others have filled the window.
 const STREAMS_AHEAD: u64 = 4;
-/// All parts that belong to streams alone: this part of the window …
+/// All parts that belong to streams alone, where there are so many: this part of the window …
 const OWN_PART: u64 = 8;
 /// … and each enough for the smallest block that is made ([`Room::Part`](crate::Room::Part)), if that leaves half of the window.
 const OWN_BYTES_MIN: u64 = 576;
 
 /// How many streams have a part of their own where so many are open: not more than can have a block each in half of the window.
 fn provided(open: u64, window: u64) -> u64 {
-    let least = window / (OWN_PART * OWN_BYTES_MIN);
+    let least = window / (LEAST_PART * OWN_BYTES_MIN);
     let least = least.clamp(STREAMS_LEAST, STREAMS_MIN);
     let wanted = (open * STREAMS_AHEAD).div_ceil(least);
     let most = STREAMS_MAX.min(window / (2 * OWN_BYTES_MIN)).max(least);
@@ -44,14 +45,17 @@ pub(crate) struct Shares {
     provided: u64,
     /// Streams that hold something.
     holders: u64,
+    /// One stream is open at most, and there have been no datagrams.
+    is_one: bool,
     /// What belongs to every stream alone.
     own: u64,
     common: u64,
     /// Taken of all, and of the common part.
     held: u64,
     used: u64,
-    /// What datagrams hold of the common part.
+    /// What datagrams hold of the common part, and whether there have been any.
     datagrams: u64,
+    has_had_datagrams: bool,
 }
 
 impl Shares {
@@ -61,11 +65,13 @@ impl Shares {
             window,
             provided: 0,
             holders: 0,
+            is_one: true,
             own: 0,
             common: 0,
             held: 0,
             used: 0,
             datagrams: 0,
+            has_had_datagrams: false,
         };
         shares.divide(provided(0, window), std::iter::empty());
         shares
@@ -73,6 +79,7 @@ impl Shares {
 
     /// So many streams are open, which hold this.
     pub(crate) fn set_open(&mut self, open: u64, held: impl Iterator<Item = u64>) {
+        self.is_one = open <= 1 && !self.has_had_datagrams;
         let wanted = provided(open, self.window);
         // Streams that come and go are not to divide the window again and again.
         if wanted > self.provided || wanted < self.provided / 2 {
@@ -89,7 +96,8 @@ impl Shares {
     fn divide(&mut self, provided: u64, held: impl Iterator<Item = u64>) {
         let half = self.window / (2 * provided);
         self.provided = provided;
-        self.own = (self.window / (OWN_PART * provided)).max(OWN_BYTES_MIN.min(half));
+        let part = self.window / (OWN_PART * provided.max(STREAMS_MIN));
+        self.own = part.max(OWN_BYTES_MIN.min(half));
         self.common = self.window - provided * self.own;
         (self.holders, self.held, self.used) = (0, self.datagrams, self.datagrams);
         for held in held {
@@ -108,6 +116,8 @@ impl Shares {
 
     /// What datagrams held is `before`, and is `after` from now on. They belong to no stream, and have only what is common.
     pub(crate) fn datagrams_changed(&mut self, before: u64, after: u64) {
+        self.has_had_datagrams = true;
+        self.is_one = false;
         for sum in [&mut self.datagrams, &mut self.held, &mut self.used] {
             *sum = *sum - before + after;
         }
@@ -116,6 +126,11 @@ impl Shares {
     /// Whether a block of datagrams of this cost may have a part of the window: the only one in any case.
     pub(crate) fn have_room_for_datagrams(&self, cost: u64) -> bool {
         self.datagrams == 0 || cost <= self.common_left()
+    }
+
+    /// Whether there is one stream at most, to which is lent what it leaves to others.
+    pub(crate) fn is_one(&self) -> bool {
+        self.is_one && self.holders <= 1
     }
 
     /// Streams that hold something.
@@ -141,8 +156,13 @@ impl Shares {
         };
         let unread = share(free.saturating_sub(for_read), COMMON_SHARE + holders);
         let idle = self.window.saturating_sub(self.held) / READ_PART;
+        // What one leaves to others is lent to it while there are none and it is read.
+        let parts = match self.is_one && holders == 1 {
+            true => COMMON_SHARE,
+            false => COMMON_SHARE + 1,
+        };
         let free = free.max(idle.saturating_add(beyond));
-        let read = share(free, COMMON_SHARE + 1).min(EARNED.saturating_mul(taken));
+        let read = share(free, parts).min(EARNED.saturating_mul(taken));
         let most = own_left + unread.max(read).saturating_sub(beyond);
         // More may be held than a window that has shrunk has room for.
         most.min(self.window.saturating_sub(self.held))
@@ -243,6 +263,31 @@ mod tests {
             let part = most as f64 / window as f64;
             let least = if window < 4 << 20 { 0.4 } else { 0.75 };
             assert!((least..0.9).contains(&part), "{part} of {window}");
+        }
+    }
+
+    /// While it is read; and the others have what is theirs.
+    #[test]
+    fn one_stream_that_is_read_has_all_but_what_belongs_to_others() {
+        for window in [1 << 18, 1 << 19, 4 << 20, 24 << 20] {
+            let mut all = Holding::of(window, 1);
+            let unread = all.most(0);
+            all.hold(0, unread);
+            all.take(0, unread);
+            let most = all.most(0);
+            let part = most as f64 / window as f64;
+            assert!(most > unread && part > 0.87, "{part} of {window}");
+            assert!(window > 1 << 19 || part > 0.95, "{part} of {window}");
+            all.hold(0, most);
+            assert!(all.shares.most(0, 0) >= OWN_BYTES_MIN);
+            // From the second stream on, it has to leave something again.
+            all.shares.set_open(2, [most, 0].into_iter());
+            all.take(0, most / 16);
+            assert_eq!(all.most(0), 0);
+            let mut all = Holding::of(window, 1);
+            all.shares.datagrams_changed(0, 0);
+            all.take(0, 0);
+            assert_eq!(all.shares.most(0, window), unread);
         }
     }
 

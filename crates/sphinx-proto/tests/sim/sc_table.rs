@@ -5,7 +5,7 @@
 //! ```
 
 use sphinx_proto::{Nanos, Sc};
-use sphinx_sim::{MS, Pair, Reader, SEC, Scenario, link};
+use sphinx_sim::{Held, MS, Pair, Reader, SEC, Scenario, link};
 
 use crate::random::number;
 use crate::sc::two;
@@ -89,13 +89,9 @@ fn measure(way: Way, losses: [f64; 2], buffer: u64, seed: u64) -> Run {
         ]
     };
     let before = counts(&pair);
-    // What is held is what has arrived and is of use, less what is in order.
-    let (mut at, mut held, mut sum) = (pair.now, 0_u64, 0_u128);
+    let mut held = Held::default();
     pair.run_until(WARM_UP + SPAN, |pair| {
-        sum += u128::from(held) * u128::from(pair.now - at);
-        let server = pair.server();
-        let arrived = server.session().stats().symbol_bytes_received;
-        (at, held) = (pair.now, arrived.saturating_sub(server.bytes_received));
+        held.note(pair);
         false
     });
     let after = counts(&pair);
@@ -103,7 +99,7 @@ fn measure(way: Way, losses: [f64; 2], buffer: u64, seed: u64) -> Run {
         [0, 1, 2, 3].map(|index: usize| after[index] - before[index]);
     Run {
         goodput: bytes / (SPAN as f64 / 1e9),
-        delay_ms: sum as f64 / bytes.max(1.0) / 1e6,
+        delay_ms: held.waits().mean_ms,
         operations: operations / bytes.max(1.0),
         warnings: warnings / (SPAN / SEC) as f64,
         wire: wire / bytes.max(1.0),
