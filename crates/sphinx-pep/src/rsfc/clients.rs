@@ -15,10 +15,12 @@ struct Share {
     key: FlowKey,
     rate: u64,
     link: u64,
-    /// What its packets waited when one came last.
+    /// What its last packet seemed to wait, and when it came.
     waited: Time,
-    rtt_min: Time,
     at: Time,
+    /// By how much it waited longer, as packets of others show that came behind it.
+    short: Time,
+    rtt_min: Time,
 }
 
 /// What an upload knows by the others of its host.
@@ -28,8 +30,9 @@ pub(super) struct Common {
     pub(super) rate: u64,
     /// The same of what all of them have while their packets wait.
     pub(super) link: u64,
-    /// What its packets wait at least, as those of others have: a queue drains no faster than time passes.
-    pub(super) waited: Time,
+    /// By how much its last packet waited longer than it seemed: one that came behind it from the same queue, so much later, has not waited longer than it by
+    /// more than that.
+    pub(super) short: Time,
     /// The shortest round trip of any: that of one which began behind a queue has the queue in it.
     pub(super) rtt_min: Time,
 }
@@ -39,52 +42,58 @@ pub(super) struct Common {
 pub(crate) struct Clients(Map<IpAddr, Vec<Share>>);
 
 impl Clients {
-    /// An upload comes at this rate, and at another one while its packets wait, in bytes per second; they wait so long, and its shortest round trip is this.
+    /// A packet of an upload comes. Rates: the upload's, and that while its packets wait, in bytes per second. What this packet has waited, and what the
+    /// last few have at least. The shortest round trip.
     pub(super) fn share(
         &mut self,
         now: Time,
         key: FlowKey,
         (rate, link): (u64, u64),
-        (waited, rtt_min): (Time, Time),
+        (waited, least): (Time, Time),
+        rtt_min: Time,
     ) -> Common {
         let is_live = |it: &Share| now.saturating_sub(it.at) < SILENT_NS;
         let host = key.mobile.ip();
+        let mut common = Common {
+            rate,
+            link,
+            short: 0,
+            rtt_min,
+        };
         if self.0.len() >= CLIENTS_MAX && !self.0.contains_key(&host) {
             self.0.retain(|_, shares| shares.iter().any(is_live));
             if self.0.len() >= CLIENTS_MAX {
-                return Common {
-                    rate,
-                    link,
-                    waited: 0,
-                    rtt_min,
-                };
+                return common;
             }
         }
         let shares = self.0.entry(host).or_default();
-        shares.retain(|it| is_live(it) && it.key != key);
-        let others = shares.iter();
-        let others = others.map(|it| it.waited.saturating_sub(now.saturating_sub(it.at)));
-        let longest = others.max().unwrap_or(0);
-        let shortest = shares.iter().map(|it| it.rtt_min).min();
+        shares.retain(|it| {
+            if it.key == key {
+                common.short = it.short;
+            }
+            is_live(it) && it.key != key
+        });
+        for it in shares.iter_mut() {
+            let before = least.saturating_sub(now.saturating_sub(it.at));
+            it.short = it.short.max(before.saturating_sub(it.waited));
+            common.rtt_min = common.rtt_min.min(it.rtt_min);
+        }
         if shares.len() < UPLOADS_MAX {
             shares.push(Share {
                 key,
                 rate,
                 link,
                 waited,
-                rtt_min,
                 at: now,
+                short: 0,
+                rtt_min,
             });
         }
         let mean = |of: fn(&Share) -> u64| {
             let all: u128 = shares.iter().map(|it| u128::from(of(it))).sum();
             u64::try_from(all / shares.len() as u128).unwrap_or(u64::MAX)
         };
-        Common {
-            rate: mean(|it| it.rate),
-            link: mean(|it| it.link),
-            waited: longest,
-            rtt_min: shortest.map_or(rtt_min, |it| it.min(rtt_min)),
-        }
+        (common.rate, common.link) = (mean(|it| it.rate), mean(|it| it.link));
+        common
     }
 }

@@ -84,6 +84,11 @@ impl Measure {
         known.copied()
     }
 
+    /// What the last packet has waited, and the last few at least.
+    pub(super) fn waits(&self) -> (Time, Time) {
+        (self.lately[0].unwrap_or(0), self.waited().unwrap_or(0))
+    }
+
     /// Bytes per second.
     pub(super) fn rate(&self) -> u64 {
         self.rate
@@ -158,12 +163,8 @@ impl Measure {
         self.lately = [None; LATELY];
     }
 
-    /// Packets wait so long at least. Where they seem to wait less, by more than a quarter of the round trip, the first of them met a queue already.
-    pub(super) fn expect(&mut self, least: Time, rtt_min: Time) {
-        let Some(waited) = self.waited() else {
-            return;
-        };
-        let more = least.saturating_sub(waited);
+    /// Packets wait longer than it seems, by so much. If that is more than a quarter of the round trip, the first of them met a queue already.
+    pub(super) fn expect(&mut self, more: Time, rtt_min: Time) {
         if more > rtt_min / 4 {
             self.delay.shorten(more);
             for waited in self.lately.iter_mut().flatten() {

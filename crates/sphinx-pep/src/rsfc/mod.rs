@@ -220,12 +220,11 @@ impl Upload {
             Mode::Rsfc => {
                 self.ledbat = None;
                 let rates = (self.measure.rate(), self.measure.link_rate());
-                let waited = self.measure.waited().unwrap_or(0);
+                let waited = self.measure.waits();
                 let rtt_min = self.measure.rtt_min().unwrap_or(Time::MAX);
-                let seen = (waited, rtt_min);
-                let common = context.clients.share(now, context.key, rates, seen);
+                let common = (context.clients).share(now, context.key, rates, waited, rtt_min);
                 if now.saturating_sub(self.bulk_since) < BEGINNING_NS {
-                    self.measure.expect(common.waited, common.rtt_min);
+                    self.measure.expect(common.short, common.rtt_min);
                 }
                 let rates = (common.rate, common.link);
                 self.control.see(now, target, rates, &mut self.measure);
