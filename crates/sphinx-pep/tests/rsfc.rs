@@ -337,6 +337,12 @@ fn an_upload_fills_the_link_and_not_its_queue() {
     assert!(some.waited(50, from) <= 70.0 && some.waited(95, from) <= 140.0);
     assert_eq!((some.counts.uploads, some.counts.unclamped.len()), (1, 0));
     assert!(some.counts.windows_lowered > 1000);
+    // A minute, with one every 20 s.
+    let lulls = some.counts.upload_states.get(&State::Lull);
+    assert!(
+        lulls.is_some_and(|count| (2..=4).contains(count)),
+        "{lulls:?}"
+    );
 }
 
 #[test]
