@@ -509,7 +509,7 @@ fn an_agent_that_is_late_now_and_then() {
 /// However much later the second one begins: behind the queue of the first one, which is all that its own packets have ever seen.
 #[test]
 fn two_uploads_of_one_host_share_it_whenever_they_begin() {
-    for apart in [0, 500 * MS, 10 * SECOND] {
+    for apart in [0, 247 * MS, 500 * MS, 10 * SECOND] {
         let ended = run(&Case {
             uploads: 2,
             apart,
