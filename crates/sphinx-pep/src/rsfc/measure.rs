@@ -236,3 +236,28 @@ impl Measure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By how much round trips are longer than 64 ms, if the last two took so long.
+    fn longer(milliseconds: [Time; 2]) -> Time {
+        let mut measure = Measure::default();
+        measure.set_rtt(0, 64 * MS);
+        let mut now = 1000 * MS;
+        for (sent, round) in milliseconds.into_iter().enumerate() {
+            measure.acknowledgment(now, sent as u32, 0);
+            now += round * MS;
+            measure.data(now, (7, sent as u32), 0, 0);
+        }
+        measure.longer() / MS
+    }
+
+    #[test]
+    fn answers_wait_where_two_round_trips_are_longer_by_more_than_a_sixteenth() {
+        assert_eq!(longer([68, 68]), 0);
+        assert_eq!(longer([84, 100]), 16);
+        assert_eq!(longer([100, 64]), 0);
+    }
+}
