@@ -413,7 +413,7 @@ impl Agent {
         self.past = counts;
     }
 
-    /// Lets a packet go on that comes while the agent is late. Windows of uploads are written all the same: it takes no packet that waits, and what a
+    /// Lets a packet go on that comes while the agent is late. Windows of uploads are written all the same: no packet has to wait for that, and what a
     /// sender has once been told that it may send, nobody can take back.
     fn pass_late(&mut self, from: Side, packet: Bytes) {
         let segment = match self.config.rsfc {

@@ -402,6 +402,21 @@ fn a_link_that_becomes_slower_or_faster() {
     }
 }
 
+/// Two segments fill such a link: less than that is never told, not for a lull either (`run` looks at each window).
+#[test]
+fn a_short_way_keeps_two_segments() {
+    let ended = run(Scene {
+        rsfc: Some(at(60)),
+        bits_per_second: 500_000,
+        delay: 3 * MS,
+        ..SCENE
+    });
+    let rate = ended.rate(None, 10 * SECOND, SCENE.end) / 1e6;
+    println!("{rate:.3} Mbit/s, {:?}", ended.counts.upload_states);
+    assert!(ended.counts.upload_states.contains_key(&State::Lull));
+    assert!(rate >= 0.85 * 0.5, "{rate}");
+}
+
 /// Without a look at what is taken for a queue, the upload would be too slow for ever.
 #[test]
 fn a_way_that_becomes_longer_is_no_queue() {

@@ -239,7 +239,7 @@ impl Agent {
         self.leave_all(out, flow);
     }
 
-    /// Shows a segment to what is there for its flow's upload; returns the packet in its place, if that is to have a smaller window.
+    /// Shows a segment, neither SYN nor reset, to what is there for its flow's upload; returns the packet in its place, if that is to have a smaller window.
     pub(super) fn see_upload(
         &mut self,
         key: FlowKey,
@@ -247,8 +247,8 @@ impl Agent {
         segment: &Segment,
         flow: &mut Flow,
     ) -> Option<Bytes> {
+        let goes_over_hop = self.goes_over_hop(from);
         let (upload, settings) = (flow.upload.as_mut()?, self.config.rsfc.as_ref()?);
-        let goes_over_hop = from == self.config.place.sender();
         let mut context = rsfc::Context {
             now: self.now,
             key,
@@ -261,8 +261,7 @@ impl Agent {
             upload.data(&mut context, segment);
             return None;
         }
-        let has_window = segment.ack && !segment.syn && !segment.rst;
-        match has_window {
+        match segment.ack {
             true => upload.acknowledgment(&mut context, segment),
             false => None,
         }

@@ -30,8 +30,8 @@ pub(super) struct Common {
     pub(super) rate: u64,
     /// The same of what all of them have while their packets wait.
     pub(super) link: u64,
-    /// By how much its last packet waited longer than it seemed: one that came behind it from the same queue, so much later, has not waited longer than it by
-    /// more than that.
+    /// By how much its last packet waited longer than it seemed: of two packets from one queue, the one that comes later has waited longer by no more than the
+    /// time between them.
     pub(super) short: Time,
     /// The shortest round trip of any: that of one which began behind a queue has the queue in it.
     pub(super) rtt_min: Time,

@@ -17,6 +17,8 @@ const MONITOR_SEGMENTS: u64 = 4;
 const LULL_NS: Time = 20_000 * MS;
 /// For that, the window is so many segments smaller: the two beyond what the rate needs, and one.
 const LULL_SEGMENTS: u64 = 3;
+/// No window is smaller: a receiver that acknowledges every other segment would wait for the second one, and a sender without a window asks for one by a timer.
+const SEGMENTS_MIN: u64 = 2;
 /// A lull in which the way was shorter by so much has not shown all of it.
 const FALLEN_NS: Time = 5 * MS;
 /// No round trip is shorter for this purpose.
@@ -33,7 +35,7 @@ pub enum State {
     Slow,
     /// Its packets wait: it has the window that its rate needs without that.
     Fast,
-    /// Their window is smaller than their rate needs, for a round trip: a queue that never quite ends does so, and shows what the way takes.
+    /// Its window is smaller than its rate needs, for a round trip: a queue that never quite ends does so, and shows what the way takes.
     Lull,
     /// They seem to wait a little, whatever the window is: it grows, to see whether the rate does.
     Probe,
@@ -181,7 +183,8 @@ impl Control {
             }
             self.enter(State::Lull, now, round, rate, waited);
             let window = self.needed(link, rtt_min);
-            self.window = window.saturating_sub(LULL_SEGMENTS * self.mss);
+            let less = window.saturating_sub(LULL_SEGMENTS * self.mss);
+            self.window = less.max(SEGMENTS_MIN * self.mss);
             return measure.watch();
         }
         if self.rounds <= self.stay {
