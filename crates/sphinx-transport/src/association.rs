@@ -205,6 +205,11 @@ impl Association {
         self.driver.handle_joined(now, origin, joined, workshop);
     }
 
+    /// The control plane has done its part.
+    pub(crate) fn settled(&mut self, traffic: Traffic) {
+        self.control = traffic;
+    }
+
     /// Everything that is due: timers, events, the application's wishes. `endpoint` is what has been
     /// counted for all sessions.
     pub(crate) fn service(

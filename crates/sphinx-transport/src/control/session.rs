@@ -1,5 +1,4 @@
-//! One QUIC connection of the control plane: exchanges proof and parameters, then only waits for
-//! its end.
+//! One QUIC connection of the control plane: exchanges proof and parameters.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -208,6 +207,11 @@ impl Session {
             self.traffic.datagrams_sent += 1;
         }
         allowed
+    }
+
+    /// Whether both ends have what the other one has said, and nothing is under way that would be repeated or acknowledged.
+    pub(super) fn is_settled(&mut self) -> bool {
+        self.stage() == Stage::Settled && self.conn.poll_timeout().is_none()
     }
 
     /// How far the connection is.
