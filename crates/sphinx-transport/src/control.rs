@@ -56,6 +56,8 @@ struct Server {
     /// Which of their lists the engine has been told of.
     guests_told: u64,
     settings: Settings,
+    /// Why nobody is let in any more.
+    ending: Option<&'static str>,
 }
 
 /// All control connections of one UDP port, of a client, a server, or both.
@@ -110,6 +112,7 @@ impl Control {
             guests_told: guests.current().1,
             guests,
             settings,
+            ending: None,
         };
         Self::new(Some(server), Some(tls::server_config(identity)), ids)
     }
@@ -149,6 +152,13 @@ impl Control {
         let (list, changes) = server.guests.current();
         let is_new = std::mem::replace(&mut server.guests_told, changes) != changes;
         is_new.then_some(list)
+    }
+
+    /// Lets nobody in from now on: who begins a handshake hears this, with the code of what is cancelled, as soon as QUIC can tell it.
+    pub(crate) fn end(&mut self, why: &'static str) {
+        if let Some(server) = &mut self.server {
+            server.ending = Some(why);
+        }
     }
 
     /// Begins a handshake with the server of `ticket`, at `remote`. It goes on until an event or [`close`](Self::close): the caller
@@ -373,6 +383,7 @@ impl Control {
             .window(self.sessions.len() + self.settled.len());
         let params = local_params(&server.settings, window, self.ids.make());
         let trust = Trust::Asks(server.guests.clone(), server.door_key);
+        let ending = server.ending;
         let mut response = Vec::new();
         let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
         let Some(greeting) = greeting
@@ -409,6 +420,7 @@ impl Control {
                 let id = self.next_id(handle);
                 let mut session = Session::new(id, conn, remote, local_ip, params, trust);
                 session.deadline = Some(now + HANDSHAKE_TIMEOUT);
+                session.turned_away = ending;
                 session.received(bytes);
                 self.events.push_back(Event::Pending {
                     id,

@@ -541,6 +541,27 @@ fn connections_that_have_done_their_part_are_let_go() {
     }
 }
 
+/// Nobody takes himself for let in by a server that is about to go.
+#[test]
+fn a_server_that_ends_turns_clients_away() {
+    let identity = Identity::generate();
+    for seed in 0..20 {
+        let mut net = Net::pair(&identity);
+        net.rng = Rng(seed);
+        net.loss = if seed == 0 { 0.0 } else { 0.2 };
+        net.server().control.end("it goes");
+        net.connect(&ticket_of(&identity), Service::PERF);
+        net.run(ms(10_000));
+        let is_told = |event: &Event| matches!(event, Event::Closed { code: CODE_CANCELLED, reason, .. } if reason == "it goes");
+        let [(_, event)] = &net.client().events[..] else {
+            panic!("seed {seed}: {:?}", net.client().events);
+        };
+        assert!(is_told(event), "seed {seed}: {event:?}");
+        assert_eq!(net.server().established_at(), None);
+        assert!(net.server().control.sessions.is_empty());
+    }
+}
+
 #[test]
 fn closing_reaches_the_other_end_under_loss() {
     let identity = Identity::generate();
