@@ -156,7 +156,8 @@ pub struct Config {
     /// What several paths are for, as the client has it: of a server, what the client has asked for. `None` by default: the peer does not
     /// know what that is.
     pub bond: Option<Bond>,
-    /// How the windows of several paths grow, of controllers whose windows grow additively ([`CcKind::AimdEcn`]); each for itself by default.
+    /// What paths do that meet in one bottleneck; [`Couple::Auto`] by default, which is not for [`sc`](Self::sc). [`Couple::Lia`] and
+    /// [`Couple::Olia`] are for controllers whose windows grow additively ([`CcKind::AimdEcn`]).
     pub couple: Couple,
     /// What the path of the handshake is to be used for.
     pub policy: PathPolicy,
@@ -198,7 +199,7 @@ impl Config {
             sc: None,
             paths_max: 1,
             bond: None,
-            couple: Couple::Off,
+            couple: Couple::default(),
             policy: PathPolicy::default(),
             memory: None,
         }

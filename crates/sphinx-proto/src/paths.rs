@@ -1,6 +1,7 @@
 //! The paths of a session: which there are, which of them work, and what each of them is for at present (`docs/protocol.md` §10.4, §10.5).
 
 mod choice;
+mod meeting;
 mod policy;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::wire::{ConnectionId, Frame, PathStatus};
 use crate::{CidSequence, Nanos, PathId, Time};
 
 use choice::{Limiter, Thrift};
+use meeting::Meeting;
 pub use policy::{Bond, PathPolicy, PathRole, PathState};
 
 /// Most paths of a session that are open at a time.
@@ -52,6 +54,8 @@ pub(crate) struct Lane {
     policy: PathPolicy,
     /// Why it carries nothing although it may work; [`Paths::arrange`] looks.
     barred: Option<PathState>,
+    /// What is known of its queue and those of others.
+    meeting: Option<Meeting>,
 }
 
 impl Lane {
@@ -67,6 +71,7 @@ impl Lane {
             is_untold: false,
             policy: PathPolicy::default(),
             barred: None,
+            meeting: None,
         }
     }
 
@@ -124,7 +129,11 @@ impl Paths {
             ready_there: Ready::new(),
             next: 1,
             bond: config.bond.unwrap_or_default(),
-            couple: config.couple,
+            // What is published, and what it is compared with, is left as it is.
+            couple: match (config.sc, config.couple) {
+                (Some(_), Couple::Auto) => Couple::Off,
+                (_, couple) => couple,
+            },
             thrift: Thrift::default(),
             limiter: None,
             told: BTreeMap::new(),
@@ -329,10 +338,10 @@ impl Paths {
         self.lanes[index].is_untold = false;
     }
 
-    /// A path has heard of its packets: coupled windows grow as all of them allow.
-    pub(crate) fn couple(&mut self) {
-        if self.couple == Couple::Off {
-            return;
+    /// The path at this place has heard of its packets: paths that may meet are looked at, and coupled windows grow as all of them allow.
+    pub(crate) fn couple(&mut self, now: Time, at: usize) {
+        if !matches!(self.couple, Couple::Lia | Couple::Olia) {
+            return self.look_for_meetings(now, at);
         }
         let window = |lane: &Lane| {
             let cc = lane.path.cc();
@@ -598,6 +607,7 @@ impl Paths {
         let index = self.index(id).filter(|_| self.lanes.len() > 1)?;
         let lane = self.lanes.remove(index);
         self.told.remove(&id);
+        self.end_meetings(id);
         self.arrange();
         Some(lane)
     }

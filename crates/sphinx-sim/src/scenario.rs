@@ -49,7 +49,7 @@ pub struct Scenario {
     pub epsilon: f64,
     /// Their rate control.
     pub cc: CcKind,
-    /// How the windows of their paths grow.
+    /// What their paths do that meet in one bottleneck.
     pub couple: Couple,
     /// The paper's mode at both ends, instead of profile, code and ICM.
     pub paper: Option<Paper>,
@@ -119,7 +119,7 @@ impl Scenario {
             bundle: 1,
             epsilon: EPSILON,
             cc: CcKind::Bbr,
-            couple: Couple::Off,
+            couple: Couple::default(),
             paper: None,
             sc: None,
             recv_window: 32 << 20,

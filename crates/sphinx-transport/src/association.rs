@@ -710,6 +710,10 @@ fn state_of(state: PathState) -> (&'static str, Option<&'static str>) {
         ),
         PathState::Standby => ("standby", Some("other paths carry everything")),
         PathState::Dear => ("standby", Some("cheaper paths suffice")),
+        PathState::Met => (
+            "resting",
+            Some("it leads into the same bottleneck as another path"),
+        ),
         PathState::Suspect => ("suspect", Some("it does not answer")),
     }
 }

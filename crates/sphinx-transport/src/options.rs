@@ -302,7 +302,7 @@ pub struct Options {
     pub paths: Vec<PathOptions>,
     /// Of a connecting end with several paths: what they are for, in both directions if the other end knows the mode.
     pub bond: Bond,
-    /// How the windows of several paths grow with [`Cc::AimdEcn`], of what this end sends.
+    /// What paths do that meet in one bottleneck, of what this end sends; [`Couple::Lia`] and [`Couple::Olia`] with [`Cc::AimdEcn`] only.
     pub couple: Couple,
     /// How long to try to reach the peer.
     pub connect_timeout: Duration,
@@ -365,7 +365,7 @@ impl Default for Options {
             limit: None,
             paths: Vec::new(),
             bond: Bond::Aggregate,
-            couple: Couple::Off,
+            couple: Couple::default(),
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             quiet: false,

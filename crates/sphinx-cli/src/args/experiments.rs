@@ -149,6 +149,8 @@ pub(crate) enum Which {
     MultipathComplexity,
     /// Two unequal paths whose losses change
     MultipathChange,
+    /// Several paths in one bottleneck beside others, with --couple auto and without
+    MultipathFairness,
     /// All of the paper's; without --quick all others as well
     All,
 }

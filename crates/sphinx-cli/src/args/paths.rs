@@ -37,9 +37,12 @@ pub(crate) struct PathArgs {
     ///                other end, docs/sc-multipath.md); sc:rlnc, min-rtt and ecf to compare it with
     #[arg(long, value_name = "MODE", default_value = "aggregate", value_parser = mode, requires = "path", verbatim_doc_comment)]
     pub(crate) bond: Mode,
-    /// How the windows of several paths grow, with --cc aimd-ecn: off (each for itself), lia (RFC 6356: together no faster than one flow on the
-    /// best path, for paths that meet in one bottleneck) or olia, to compare them
-    #[arg(long, value_name = "HOW", default_value = "off", value_parser = couple, requires = "path")]
+    /// What paths of one session do that meet in one bottleneck, where they take as much as so many sessions:
+    ///   auto         those whose queues rise and fall together count as one: one carries what there is
+    ///   off          nothing
+    ///   lia, olia    with --cc aimd-ecn: windows grow together, no faster than one flow on the best path
+    ///                (RFC 6356), and OLIA, to compare them
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = couple, requires = "path", verbatim_doc_comment)]
     pub(crate) couple: Couple,
 }
 
@@ -53,7 +56,7 @@ pub(crate) enum Mode {
 
 fn couple(text: &str) -> Result<Couple, String> {
     let known = Couple::ALL.into_iter().find(|one| one.name() == text);
-    known.ok_or_else(|| format!("'{text}' is none of off, lia, olia"))
+    known.ok_or_else(|| format!("'{text}' is none of auto, off, lia, olia"))
 }
 
 /// A value of `--path`.
@@ -283,10 +286,10 @@ impl PathArgs {
                 "a backup takes over from a path without it",
             ));
         }
-        if self.couple != Couple::Off && options.cc != Cc::AimdEcn {
+        if matches!(self.couple, Couple::Lia | Couple::Olia) && options.cc != Cc::AimdEcn {
             return Err(wrong(
                 format!("--couple {} is for --cc aimd-ecn", self.couple),
-                "other rate controls have no window that grows by steps",
+                "other rate controls have no window that grows by steps; --couple auto is for all",
             ));
         }
         Ok(Options {
@@ -401,7 +404,7 @@ mod tests {
     #[test]
     fn only_windows_that_grow_by_steps_are_coupled() {
         assert_eq!(couple("lia"), Ok(Couple::Lia));
-        assert!(couple("auto").unwrap_err().contains("off, lia, olia"));
+        assert!(couple("both").unwrap_err().contains("auto, off, lia, olia"));
         let args = PathArgs {
             path: vec![wanted("wlan0").expect("a path")],
             bond: Mode::Bond(Bond::Aggregate),
@@ -421,7 +424,7 @@ mod tests {
         let args = PathArgs {
             path: paths.iter().map(|text| wanted(text).expect(text)).collect(),
             bond: mode(bond).expect(bond),
-            couple: Couple::Off,
+            couple: Couple::default(),
         };
         args.apply(Options::default())
     }

@@ -164,7 +164,10 @@ pub(super) fn figure(
     let needs_link = |figure: &&Figure| {
         !matches!(
             figure,
-            Figure::Redundancy | Figure::CodingTime | Figure::ModelScale
+            Figure::Redundancy
+                | Figure::CodingTime
+                | Figure::ModelScale
+                | Figure::MultipathFairness
         )
     };
     if figures.iter().any(|figure| needs_link(&figure)) {
@@ -282,6 +285,7 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::MultipathDelay => vec![Figure::MultipathDelay],
         Which::MultipathComplexity => vec![Figure::MultipathComplexity],
         Which::MultipathChange => vec![Figure::MultipathChange],
+        Which::MultipathFairness => vec![Figure::MultipathFairness],
         Which::All if quick => Figure::PAPER.to_vec(),
         // What needs a larger machine has to be asked for.
         Which::All => Figure::ALL

@@ -24,6 +24,8 @@ const CLAIMED: [u64; 2] = [256, 512];
 const LOSSES: [(&str, &str); 2] = [("low", "0.1 and 5 %"), ("high", "1 and 10 %")];
 /// What all is compared with.
 const UNCODED: &str = "min-rtt";
+/// Who sends in blocks.
+const BLOCKS: [&str; 2] = ["sphinx", "best-path"];
 /// What two pages are about, and who is on all.
 const PATHS: &str = "Two paths of 10 Mbit/s, round trips of 20 and 200 ms, in virtual time; one stream, read in order; 10 s, the start included.";
 const WHO: &str = "`sphinx` is the default (`aggregate`), `best-path` Sphinx over the fast path alone, `sc` SC-MPTCP's scheme, `sc:rlnc` the \
@@ -41,8 +43,10 @@ fn p99_ms(_: &Cell, run: &Run) -> Option<f64> {
     of(run, |buffer| buffer.p99_ms)
 }
 
+/// Not of blocks, whose codes do not count them.
 fn operations(_: &Cell, run: &Run) -> Option<f64> {
-    of(run, |buffer| buffer.field_operations)
+    let counts = !BLOCKS.contains(&run.contestant.as_str());
+    counts.then(|| of(run, |buffer| buffer.field_operations))?
 }
 
 /// Warnings in a second.

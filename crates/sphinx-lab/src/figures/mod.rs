@@ -28,6 +28,7 @@ mod claim;
 mod codes;
 mod curves;
 mod eln;
+mod fairness;
 mod gap;
 mod goodput;
 mod links;
@@ -139,6 +140,8 @@ pub enum Figure {
     MultipathComplexity,
     /// Paths whose losses change.
     MultipathChange,
+    /// Paths that meet in one bottleneck.
+    MultipathFairness,
 }
 
 impl Figure {
@@ -153,7 +156,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 34] = [
+    pub const ALL: [Figure; 35] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -188,6 +191,7 @@ impl Figure {
         Figure::MultipathDelay,
         Figure::MultipathComplexity,
         Figure::MultipathChange,
+        Figure::MultipathFairness,
     ];
 
     /// The argument of `sphx lab figure`.
@@ -227,6 +231,7 @@ impl Figure {
             Figure::MultipathDelay => "multipath-delay",
             Figure::MultipathComplexity => "multipath-complexity",
             Figure::MultipathChange => "multipath-change",
+            Figure::MultipathFairness => "multipath-fairness",
         }
     }
 
@@ -277,7 +282,8 @@ impl Figure {
             | Figure::RsfcAblation
             | Figure::RdbLoss
             | Figure::RdbFairness
-            | Figure::RdbDpifl => &[],
+            | Figure::RdbDpifl
+            | Figure::MultipathFairness => &[],
         }
     }
 }
@@ -420,6 +426,7 @@ impl Studio<'_> {
             Figure::MultipathDelay => bounded::delay(self, &mut sheet)?,
             Figure::MultipathComplexity => bounded::complexity(self, &mut sheet)?,
             Figure::MultipathChange => bounded::change(self, &mut sheet)?,
+            Figure::MultipathFairness => fairness::draw(self, &mut sheet)?,
         };
         Ok(match finished {
             true => sheet.finish(),

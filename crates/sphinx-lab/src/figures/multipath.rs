@@ -228,6 +228,7 @@ pub(super) fn today(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, 
         ("goodput (Mbit/s)", 1, curves::goodput as Pick),
         ("95 % waited at most (ms)", 0, curves::wait_p95_ms),
         ("IP bytes sent for a byte delivered", 2, curves::wire_ratio),
+        ("CPU s/GB, both ends", 1, curves::cpu_seconds_per_gb),
     ] {
         let (mut header, rows) = table(&results, &column, places, pick);
         label.clone_into(&mut header[0]);
@@ -251,6 +252,16 @@ pub(super) fn today(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, 
         "together, paths have at least 0.95 of the goodput of the better one alone",
         0.95,
         against(&best),
+    ));
+    let costs = |cell: &str, name: &str| sample(&results, cell, name, curves::cpu_seconds_per_gb);
+    sheet.check(Check::everywhere(
+        "a byte over all paths takes at most 1.1 times the processor time of one over the path that takes least",
+        1.0 / 1.1,
+        names.iter().map(|cell| {
+            let alone = ["only-a", "only-b"].map(|name| costs(cell, name));
+            let alone = Sample::fold(alone, f64::min);
+            (cell.clone(), alone, costs(cell, "sphinx"))
+        }),
     ));
     for kernel in ["mptcp-cubic", "mptcp-bbr"] {
         let claim = format!("Sphinx has at least the goodput of {kernel}");

@@ -137,7 +137,8 @@ impl Sheet {
                     | Figure::MultipathToday
                     | Figure::MultipathChange
                     | Figure::MultipathDelay
-                    | Figure::MultipathComplexity,
+                    | Figure::MultipathComplexity
+                    | Figure::MultipathFairness,
                 ) => Standard::Others,
                 (false, _) => Standard::Full,
             },

@@ -1,19 +1,22 @@
-//! Paths of one session that grow together: the Linked Increases Algorithm (RFC 6356) and its opportunistic kin (OLIA,
-//! draft-khalili-mptcp-congestion-control).
+//! What paths of one session do that meet in one bottleneck, and of that windows that grow together: the Linked Increases Algorithm (RFC 6356) and its
+//! opportunistic kin (OLIA, draft-khalili-mptcp-congestion-control).
 //!
-//! Where several paths meet in one bottleneck, windows that grow each for itself take there as many shares as there are paths. Coupled ones
-//! take together about what one flow would on the best of them. Both algorithms are rules for windows that grow additively, and only
-//! [`AimdEcn`](super::AimdEcn) has one.
+//! Where several paths meet, each for itself takes the share of a flow. Coupled windows take together about what one flow would on the best of
+//! them; both algorithms are rules for windows that grow additively, and only [`AimdEcn`](super::AimdEcn) has one. For all others there is
+//! [`Couple::Auto`] (`paths/meeting.rs`).
 
 use std::fmt;
 
 use super::Nanos;
 
-/// How the paths of a session grow.
+/// What paths of a session do that meet in one bottleneck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Couple {
-    /// Each for itself.
+    /// Those whose queues rise and fall together count as one: of these, one carries what there is
+    /// ([`PathState::Met`](crate::PathState::Met)).
     #[default]
+    Auto,
+    /// Nothing: each is a flow of its own.
     Off,
     /// Linked increases (RFC 6356): together no faster than one flow on the best path.
     Lia,
@@ -23,11 +26,12 @@ pub enum Couple {
 
 impl Couple {
     /// All, by what they are called.
-    pub const ALL: [Couple; 3] = [Couple::Off, Couple::Lia, Couple::Olia];
+    pub const ALL: [Couple; 4] = [Couple::Auto, Couple::Off, Couple::Lia, Couple::Olia];
 
     /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Off => "off",
             Self::Lia => "lia",
             Self::Olia => "olia",
@@ -43,7 +47,7 @@ impl Couple {
         let best = best.fold(0.0, f64::max);
         let shift = Shift::new(windows);
         windows.iter().map(move |one| match self {
-            Self::Off => 1.0,
+            Self::Auto | Self::Off => 1.0,
             Self::Lia => (one.bytes * best / all).min(1.0),
             Self::Olia => {
                 let rate = one.bytes / one.rtt;

@@ -60,6 +60,15 @@ pub(crate) const PATH: PathId = PathId::FIRST;
 /// A sender whose packets are further apart than this is thin (Redundant Data Bundling, `tcp_thin_dpifl_itt_lower_bound`).
 const THIN_INTERVAL: Nanos = 10_000_000;
 
+/// How long the newest packet that a SACK acknowledges was on its way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// Round trip without the peer's delay.
+    pub(crate) rtt: Nanos,
+    /// From the sender's clock to the receiver's, which have no origin in common: differences matter.
+    pub(crate) one_way: i64,
+}
+
 /// A path of a session.
 pub(crate) struct Path {
     /// Some packet numbers are.
@@ -79,6 +88,8 @@ pub(crate) struct Path {
     losses_spurious: u64,
     /// Times that the path MTU fell.
     mtu_falls: u64,
+    /// What the latest SACK said of delays.
+    reading: Option<Reading>,
     /// Of a quiet session: from when on no larger MTU is looked for, since nothing is carried that would need it.
     rests_from: Option<Time>,
 }
@@ -100,6 +111,7 @@ impl Path {
             scratch: Scratch::default(),
             losses_spurious: 0,
             mtu_falls: 0,
+            reading: None,
             rests_from: config.quiet.then_some(now),
         }
     }
@@ -135,6 +147,7 @@ impl Path {
             scratch: Scratch::default(),
             losses_spurious: 0,
             mtu_falls: 0,
+            reading: None,
             rests_from: self.rests_from,
         }
     }
@@ -200,6 +213,11 @@ impl Path {
 
     pub(crate) fn rtt(&self) -> &Rtt {
         &self.address.rtt
+    }
+
+    /// What the latest SACK said of delays, once.
+    pub(crate) fn take_reading(&mut self) -> Option<Reading> {
+        self.reading.take()
     }
 
     pub(crate) fn monitor(&self) -> &Monitor {

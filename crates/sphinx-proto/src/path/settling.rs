@@ -5,9 +5,9 @@ use crate::session::BASE_DATAGRAM;
 use crate::wire::Sack;
 use crate::{Nanos, Time};
 
-use super::Path;
 use super::sent::{Carried, Settled};
 use super::space::Contents;
+use super::{Path, Reading};
 
 /// What rate control hears of after a SACK or a timeout, kept from one to the next for its memory.
 #[derive(Debug, Default)]
@@ -78,6 +78,10 @@ impl Path {
         let arrival = newest.map(|newest| Arrival {
             pn: newest.pn,
             received_at: Time::from_nanos(sack.time_us.saturating_mul(1000)),
+        });
+        self.reading = newest.zip(arrival).map(|(newest, arrival)| Reading {
+            rtt: rtt_sample.unwrap_or_default(),
+            one_way: arrival.received_at.wrapping_sub(newest.sent_at) as i64,
         });
         let observed = Observed {
             rtt_sample,

@@ -97,6 +97,7 @@ impl Paths {
         for index in 0..self.lanes.len() {
             self.lanes[index].barred = self.bars(index);
         }
+        self.bar_those_that_meet();
     }
 
     /// Why the path carries nothing although it may work.

@@ -100,6 +100,8 @@ pub enum PathState {
     Standby,
     /// Others carry everything, as it costs more.
     Dear,
+    /// It leads into the same bottleneck as another one, which carries everything.
+    Met,
     /// It does not answer although others do.
     Suspect,
 }

@@ -449,7 +449,7 @@ impl Session {
             self.events.push_back(Event::Path(path, PathNews::Back));
             self.paths.arrange();
         }
-        self.paths.couple();
+        self.paths.couple(meta.now, at);
         // Nothing about credit is believed of a SACK that cannot be.
         if is_honest && !sack.ranges.is_empty() {
             let number = self.credit_number(meta);

@@ -15,6 +15,7 @@ mod hostile;
 mod icm;
 mod jitter;
 mod links;
+mod meeting;
 mod paths;
 mod quiet;
 mod random;
