@@ -33,7 +33,7 @@ use crate::wire::{
     FlowNews, Frame, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max,
 };
 use crate::{Nanos, PacketNumber, PathId, Time};
-use ending::{CLOSE_TIMES, DRAIN, Life};
+use ending::{CLOSE_TIMES, DRAIN, LOST, Life};
 use refusal::Refusals;
 
 const MS: Nanos = 1_000_000;
@@ -513,11 +513,16 @@ impl Session {
         }
         if now >= self.idle_at() {
             self.events.push_back(Event::PeerLost);
-            self.life = Life::Finished;
+            // It may live, and hear more than is heard of it.
+            self.close(
+                now,
+                LOST,
+                "it heard nothing from this end for its idle timeout",
+            );
             return;
         }
         self.consider_refusals(now);
-        if matches!(self.life, Life::Finished) {
+        if !matches!(self.life, Life::Open) {
             return;
         }
         if self.stall_timeout().is_some_and(|at| at <= now) {

@@ -14,7 +14,7 @@ use sphinx_proto::{Nanos, PATHS_MAX, Paper, PathId, PathState, Sc, Session, Time
 use sphinx_workers::Coding;
 
 use crate::control::Traffic;
-use crate::engine::Further;
+use crate::engine::{Further, STOPPED};
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::options::{Cc, Options};
 use crate::paths::{PathWish, begins_there_too};
@@ -203,6 +203,11 @@ impl Association {
         workshop: &mut Workshop,
     ) {
         self.driver.handle_joined(now, origin, joined, workshop);
+    }
+
+    /// The control plane has done its part.
+    pub(crate) fn settled(&mut self, traffic: Traffic) {
+        self.control = traffic;
     }
 
     /// Everything that is due: timers, events, the application's wishes. `endpoint` is what has been
@@ -532,9 +537,8 @@ impl Association {
 
     /// Begin to close, for an engine that stops.
     pub(crate) fn stop(&mut self, now: Time) {
-        const REASON: &str = "the other end has stopped";
-        self.driver.close(now, close_code::CANCELLED, REASON);
-        self.farewell = (close_code::CANCELLED, REASON.to_owned());
+        self.driver.close(now, close_code::CANCELLED, STOPPED);
+        self.farewell = (close_code::CANCELLED, STOPPED.to_owned());
         self.end(Error::new(
             ErrorKind::Interrupted,
             "the endpoint was closed at this end",

@@ -56,6 +56,8 @@ struct Server {
     /// Which of their lists the engine has been told of.
     guests_told: u64,
     settings: Settings,
+    /// Why nobody is let in any more.
+    ending: Option<&'static str>,
 }
 
 /// All control connections of one UDP port, of a client, a server, or both.
@@ -79,6 +81,8 @@ pub(crate) struct Control {
     server: Option<Server>,
     /// In boxes: nodes of the map are half empty.
     sessions: BTreeMap<usize, Box<Session>>,
+    /// Those that need no connection any more, until they are closed: they have their share of the memory.
+    settled: BTreeSet<ConnId>,
     serial: u64,
     /// The server's unfinished handshakes, oldest first.
     handshakes: BTreeSet<ConnId>,
@@ -108,6 +112,7 @@ impl Control {
             guests_told: guests.current().1,
             guests,
             settings,
+            ending: None,
         };
         Self::new(Some(server), Some(tls::server_config(identity)), ids)
     }
@@ -129,6 +134,7 @@ impl Control {
             door: Door::default(),
             server,
             sessions: BTreeMap::new(),
+            settled: BTreeSet::new(),
             serial: 0,
             handshakes: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -146,6 +152,13 @@ impl Control {
         let (list, changes) = server.guests.current();
         let is_new = std::mem::replace(&mut server.guests_told, changes) != changes;
         is_new.then_some(list)
+    }
+
+    /// Lets nobody in from now on: who begins a handshake hears this, with the code of what is cancelled, as soon as QUIC can tell it.
+    pub(crate) fn end(&mut self, why: &'static str) {
+        if let Some(server) = &mut self.server {
+            server.ending = Some(why);
+        }
     }
 
     /// Begins a handshake with the server of `ticket`, at `remote`. It goes on until an event or [`close`](Self::close): the caller
@@ -198,10 +211,14 @@ impl Control {
         }
     }
 
-    /// Ends a connection, in whatever state; no event follows. Unknown and ended ones are ignored.
+    /// Ends a connection, in whatever state; no event follows. Unknown and ended ones are ignored. One that has done its part is over already:
+    /// nothing is said to the peer.
     ///
     /// `code` is one of the close codes of §2, `reason` for people, cut at 256 bytes.
     pub(crate) fn close(&mut self, now: Instant, id: ConnId, code: u64, reason: &str) {
+        if self.settled.remove(&id) {
+            return;
+        }
         if let Some(session) = self.session(id) {
             session.close(now, code, reason);
             self.drive(id.handle, now);
@@ -323,7 +340,10 @@ impl Control {
             if session.conn.poll_transmit(now, 1, buf).is_none() {
                 session.dirty = false;
                 self.dirty.pop_front();
-                self.schedule(handle);
+                match session.is_settled() {
+                    true => self.let_go(handle),
+                    false => self.schedule(handle),
+                }
                 continue;
             }
             if !session.may_send(buf.len()) {
@@ -358,9 +378,12 @@ impl Control {
             self.endpoint.ignore(incoming);
             return;
         };
-        let window = server.settings.window(self.sessions.len());
+        let window = server
+            .settings
+            .window(self.sessions.len() + self.settled.len());
         let params = local_params(&server.settings, window, self.ids.make());
         let trust = Trust::Asks(server.guests.clone(), server.door_key);
+        let ending = server.ending;
         let mut response = Vec::new();
         let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
         let Some(greeting) = greeting
@@ -397,6 +420,7 @@ impl Control {
                 let id = self.next_id(handle);
                 let mut session = Session::new(id, conn, remote, local_ip, params, trust);
                 session.deadline = Some(now + HANDSHAKE_TIMEOUT);
+                session.turned_away = ending;
                 session.received(bytes);
                 self.events.push_back(Event::Pending {
                     id,
@@ -482,22 +506,35 @@ impl Control {
         }
     }
 
-    /// Drops a connection without a word to the peer.
+    /// Drops a handshake without a word to the peer.
     fn forget(&mut self, handle: usize) {
+        self.stats.failed_handshakes += 1;
+        self.drop_connection(handle);
+    }
+
+    /// Drops a connection that has done its part: what is left of the session needs nothing of it, and it is most of what one at rest would hold.
+    fn let_go(&mut self, handle: usize) {
+        if let Some(session) = self.drop_connection(handle) {
+            let (id, traffic) = (session.id, session.traffic);
+            self.settled.insert(id);
+            self.events.push_back(Event::Settled { id, traffic });
+        }
+    }
+
+    fn drop_connection(&mut self, handle: usize) -> Option<Box<Session>> {
         self.endpoint
             .handle_event(ConnectionHandle(handle), EndpointEvent::drained());
-        self.stats.failed_handshakes += 1;
-        self.remove(handle);
+        self.remove(handle)
     }
 
     /// Drops what this end knows of a connection that the endpoint has dropped.
-    fn remove(&mut self, handle: usize) {
-        if let Some(session) = self.sessions.remove(&handle) {
-            self.handshakes.remove(&session.id);
-            if let Some(timer) = session.timer {
-                self.timers.remove(&(timer, handle));
-            }
+    fn remove(&mut self, handle: usize) -> Option<Box<Session>> {
+        let session = self.sessions.remove(&handle)?;
+        self.handshakes.remove(&session.id);
+        if let Some(timer) = session.timer {
+            self.timers.remove(&(timer, handle));
         }
+        Some(session)
     }
 
     fn session(&mut self, id: ConnId) -> Option<&mut Session> {

@@ -186,6 +186,18 @@ fn may_send(inner: &Inner) -> Result<(), Error> {
     Ok(())
 }
 
+/// Takes the next datagram with its bytes in place of what `buf` holds.
+fn take_datagram(inner: &mut Inner, buf: &mut Vec<u8>) -> Option<DatagramInfo> {
+    let arrived = inner.queues.next_datagram()?;
+    buf.clear();
+    buf.extend_from_slice(arrived.data());
+    Some(DatagramInfo {
+        len: buf.len(),
+        flow: arrived.flow(),
+        number: arrived.number(),
+    })
+}
+
 /// Copies what was taken from a queue: its length.
 fn copy(arrived: &Arrived, buf: &mut [u8]) -> usize {
     let data = arrived.data();
@@ -316,6 +328,16 @@ impl Session {
             .shared()
             .poll(waiter, cx, |inner| next_datagram(inner, buf));
         polled.map(Result::flatten)
+    }
+
+    pub(crate) fn poll_take_datagram(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+        buf: &mut Vec<u8>,
+    ) -> Poll<Result<DatagramInfo, Error>> {
+        self.shared()
+            .poll(waiter, cx, |inner| take_datagram(inner, buf))
     }
 
     pub(crate) fn datagram_waiter(&self) -> Waiter {

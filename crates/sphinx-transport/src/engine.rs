@@ -56,6 +56,9 @@ const GATHERED: usize = 8;
 /// Time between requests to shrink windows.
 const SHARE_INTERVAL: Nanos = 10_000_000;
 
+/// What an engine that stops tells the other ends.
+pub(crate) const STOPPED: &str = "the other end has stopped";
+
 /// What the endpoint is for.
 pub(crate) enum Purpose {
     Listen,
@@ -521,17 +524,14 @@ impl<Io: PacketIo> Engine<Io> {
     fn stop(&mut self, clock: Instant, now: Time) {
         if self.stopping.is_none() && self.lobby.stop.load(Ordering::Relaxed) {
             self.stopping = Some(clock + STOP_WAIT);
+            self.control.end(STOPPED);
             for member in self.sessions.wake_all() {
                 member.association.stop(now);
             }
             for (id, cid) in &self.connections {
                 if !self.sessions.contains(*cid) {
-                    self.control.close(
-                        clock,
-                        *id,
-                        close_code::CANCELLED,
-                        "the other end has stopped",
-                    );
+                    self.control
+                        .close(clock, *id, close_code::CANCELLED, STOPPED);
                 }
             }
         }

@@ -101,22 +101,22 @@ impl Datagrams {
 
     /// Hands datagrams out until the session ends.
     pub(crate) async fn run(&self) {
-        let mut buffer = vec![0; DATAGRAM_MAX];
-        while let Ok(info) = self.0.session.recv_datagram(&mut buffer).await {
-            let data = &mut buffer[..info.len];
+        // Of idle clients there are many: no room for the longest datagram until one comes.
+        let mut data = Vec::new();
+        while let Ok(info) = self.0.session.take_datagram(&mut data).await {
             let mut state = self.lock();
             if let Some((first, packets)) = &state.packets
                 && is_packet(*first, info.flow)
             {
                 let packets = Arc::clone(packets);
                 drop(state);
-                packets(data);
+                packets(&mut data);
                 continue;
             }
             match state.flows.get(&info.flow) {
                 // A socket that does not take them is a full queue on the way: the new ones go.
-                Some(flow) => drop(flow.try_send(data.to_vec())),
-                None => state.keep_early(info.flow, data),
+                Some(flow) => drop(flow.try_send(std::mem::take(&mut data))),
+                None => state.keep_early(info.flow, std::mem::take(&mut data)),
             }
         }
     }
@@ -212,7 +212,7 @@ fn delay(bytes: usize, (one_way, rate): (Duration, u64)) -> Duration {
 }
 
 impl State {
-    fn keep_early(&mut self, flow: u64, data: &[u8]) {
+    fn keep_early(&mut self, flow: u64, data: Vec<u8>) {
         let now = Instant::now();
         while let Some((at, _, data)) = self.early.front() {
             let is_old = now.duration_since(*at) > EARLY_TIME;
@@ -223,7 +223,7 @@ impl State {
             self.early.pop_front();
         }
         self.early_bytes += data.len() + EARLY_OVERHEAD;
-        self.early.push_back((now, flow, data.to_vec()));
+        self.early.push_back((now, flow, data));
     }
 
     fn take_early(&mut self, flow: u64) -> Vec<Vec<u8>> {

@@ -1,6 +1,9 @@
 //! How sessions end, and what keeps idle ones alive.
 
+use std::time::Duration;
+
 use sphinx_driver::EndReason;
+use sphinx_link::Blackout;
 use sphinx_proto::Nanos;
 use sphinx_sim::{MS, Pair, SEC, Scenario, link};
 
@@ -55,6 +58,33 @@ fn a_dead_peer_is_lost_after_the_idle_timeout() {
     assert!(
         matches!(events[..], [(at, EndReason::PeerLost)] if at > 5 * SEC && at < 6 * SEC),
         "{events:?}"
+    );
+}
+
+/// It lives, and hears what it is not heard to answer: one end that knows is enough.
+#[test]
+fn a_peer_that_is_not_heard_any_more_is_told_so() {
+    let mut scenario = Scenario::new(link(100, 20, bernoulli(0.2), 5));
+    scenario.idle_timeout = [5 * SEC; 2];
+    scenario.backward.blackouts.push(Blackout {
+        start: Duration::from_millis(500),
+        end: Duration::from_secs(1000),
+    });
+    let mut pair = scenario.build();
+    assert!(pair.run_until(20 * SEC, |pair| {
+        pair.ends.iter().all(|end| end.session().is_finished())
+    }));
+    let told = EndReason::ClosedByPeer {
+        code: 12,
+        reason: "it heard nothing from this end for its idle timeout".into(),
+    };
+    let (client, server) = (&pair.client().events, &pair.server().events);
+    let [(lost, EndReason::PeerLost)] = client[..] else {
+        panic!("{client:?}");
+    };
+    assert!(
+        matches!(&server[..], [(at, end)] if *end == told && *at < lost + 400 * MS),
+        "{server:?}"
     );
 }
 

@@ -129,6 +129,18 @@ impl Session {
         poll_fn(|cx| session.poll_recv_datagram(&mut waiter, cx, buf)).await
     }
 
+    /// The same, with its bytes in place of what `buf` holds: whoever waits on many sessions has memory only for what has arrived.
+    ///
+    /// *Cancelling* takes nothing: a datagram that has arrived is the next call's.
+    ///
+    /// # Errors
+    /// When the session has ended.
+    pub async fn take_datagram(&self, buf: &mut Vec<u8>) -> Result<DatagramInfo, Error> {
+        let session = self.as_blocking();
+        let mut waiter = session.datagram_waiter();
+        poll_fn(|cx| session.poll_take_datagram(&mut waiter, cx, buf)).await
+    }
+
     /// [`recv_datagram`](Self::recv_datagram), polled.
     ///
     /// # Errors

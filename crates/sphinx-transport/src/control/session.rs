@@ -1,5 +1,4 @@
-//! One QUIC connection of the control plane: exchanges proof and parameters, then only waits for
-//! its end.
+//! One QUIC connection of the control plane: exchanges proof and parameters.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -93,6 +92,8 @@ pub(super) struct Session {
     answers_left: u32,
     /// This end has found a reason to end the connection.
     closing: bool,
+    /// Why the client is not let in, whoever it is; the server's only.
+    pub(super) turned_away: Option<&'static str>,
 }
 
 /// The session must end, with this close code and these words for the peer.
@@ -109,6 +110,15 @@ impl Fault {
             why: Failure::Authentication("a client has no ticket or key that is known".into()),
             code: close_code::AUTHENTICATION,
             reason: "this ticket or key is not known there, or was revoked or used up".into(),
+        }
+    }
+
+    /// A client that comes when nobody is let in any more.
+    fn turned_away(why: &str) -> Self {
+        Self {
+            why: Failure::Unreachable(why.into()),
+            code: close_code::CANCELLED,
+            reason: why.into(),
         }
     }
 
@@ -157,6 +167,7 @@ impl Session {
             flight: Vec::new(),
             answers_left: MAX_ANSWERED_AGAIN,
             closing: false,
+            turned_away: None,
         }
     }
 
@@ -208,6 +219,11 @@ impl Session {
             self.traffic.datagrams_sent += 1;
         }
         allowed
+    }
+
+    /// Whether both ends have what the other one has said, and nothing is under way that would be repeated or acknowledged.
+    pub(super) fn is_settled(&mut self) -> bool {
+        self.stage() == Stage::Settled && self.conn.poll_timeout().is_none()
     }
 
     /// How far the connection is.
@@ -313,6 +329,13 @@ impl Session {
         let connected = !self.conn.is_handshaking();
         if connected && self.exporter.is_none() && self.is_handshaking() {
             self.exporter = Some(self.export()?);
+        }
+        if let Some(why) = self.turned_away {
+            // Said in the handshake, it would reach the client without its code; and a client that heard the server's message would take itself for let in.
+            return match connected {
+                true => Err(Fault::turned_away(why)),
+                false => Ok(None),
+            };
         }
         // The server speaks as soon as QUIC lets it, the client when it can prove something.
         if self.outgoing.is_none() && (connected || !self.connects) {

@@ -251,7 +251,7 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
     let identity = Identity::generate();
     let mut net = Net::pair(&identity);
     let connected = net.connect(&ticket_of(&identity), Service::PERF);
-    net.run(ms(1000));
+    net.run_until_established(ms(1000));
 
     let [client, server] = &mut net.ends;
     let [(_, Event::Established { .. })] = &client.events[..] else {
@@ -502,6 +502,66 @@ fn ends_meet_at_a_version_that_both_speak() {
     assert!(net.run_until_established(ms(1000)));
 }
 
+/// Sessions at rest hold nothing of QUIC, whatever was lost of its last packets.
+#[test]
+fn connections_that_have_done_their_part_are_let_go() {
+    let identity = Identity::generate();
+    for seed in 0..100 {
+        let mut net = Net::pair(&identity);
+        net.rng = Rng(seed);
+        net.loss = if seed == 0 { 0.0 } else { 0.3 };
+        let id = net.connect(&ticket_of(&identity), Service::PERF);
+        net.run(ms(60_000));
+        for end in &mut net.ends {
+            let control = &end.control;
+            assert!(control.sessions.is_empty(), "seed {seed}");
+            assert_eq!(control.endpoint.open_connections(), 0, "seed {seed}");
+            assert_eq!(control.poll_timeout(), None, "seed {seed}");
+            assert!(end.established_at().is_some(), "seed {seed}");
+            // Where the last acknowledgement was lost, the other end hears that there is no connection any more: that is no end of the session.
+            let settled = match end.events.last() {
+                Some((_, Event::Settled { id, traffic })) => Some((*id, *traffic)),
+                Some((_, Event::Failed { why, .. })) if seed > 0 => {
+                    assert!(matches!(why, Failure::Unreachable(_)), "seed {seed}: {why}");
+                    None
+                }
+                other => panic!("seed {seed}: {other:?}"),
+            };
+            if let Some((settled, traffic)) = settled
+                && seed == 0
+            {
+                assert!(end.address == SERVER || settled == id);
+                assert_eq!(traffic.datagrams_sent, end.datagrams_sent as u64);
+                assert_eq!(traffic.bytes_sent, end.bytes_sent);
+            }
+        }
+        let now = net.now;
+        net.client().control.close(now, id, CODE_CANCELLED, "late");
+        assert!(net.client().control.settled.is_empty());
+    }
+}
+
+/// Nobody takes himself for let in by a server that is about to go.
+#[test]
+fn a_server_that_ends_turns_clients_away() {
+    let identity = Identity::generate();
+    for seed in 0..20 {
+        let mut net = Net::pair(&identity);
+        net.rng = Rng(seed);
+        net.loss = if seed == 0 { 0.0 } else { 0.2 };
+        net.server().control.end("it goes");
+        net.connect(&ticket_of(&identity), Service::PERF);
+        net.run(ms(10_000));
+        let is_told = |event: &Event| matches!(event, Event::Closed { code: CODE_CANCELLED, reason, .. } if reason == "it goes");
+        let [(_, event)] = &net.client().events[..] else {
+            panic!("seed {seed}: {:?}", net.client().events);
+        };
+        assert!(is_told(event), "seed {seed}: {event:?}");
+        assert_eq!(net.server().established_at(), None);
+        assert!(net.server().control.sessions.is_empty());
+    }
+}
+
 #[test]
 fn closing_reaches_the_other_end_under_loss() {
     let identity = Identity::generate();
@@ -510,7 +570,7 @@ fn closing_reaches_the_other_end_under_loss() {
         let mut net = Net::pair(&identity);
         net.rng = Rng(seed);
         let id = net.connect(&ticket_of(&identity), Service::PERF);
-        net.run(ms(1000));
+        assert!(net.run_until_established(ms(1000)));
         let Some((_, Event::Established { id: accepted, .. })) = net.server().events.pop() else {
             panic!("{:?}", net.server().events);
         };

@@ -116,6 +116,14 @@ pub(crate) enum Event {
         /// too long.
         rtt: Duration,
     },
+    /// The last event of a connection that has done its part: both ends have all that they need, and this one has let go of it. The session goes on
+    /// without.
+    Settled {
+        /// The connection.
+        id: ConnId,
+        /// What it has sent and received.
+        traffic: Traffic,
+    },
     /// The last event of a connection that did not come about or was lost.
     Failed {
         /// The connection.

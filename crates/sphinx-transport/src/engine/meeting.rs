@@ -75,6 +75,12 @@ impl<Io: PacketIo> Engine<Io> {
                         rtt,
                     );
                 }
+                Event::Settled { id, traffic } => {
+                    let cid = self.connections.remove(&id);
+                    if let Some(member) = cid.and_then(|cid| self.sessions.wake(cid)) {
+                        member.association.settled(traffic);
+                    }
+                }
                 Event::Refused(why) => self.lobby.refuse(error_of(why)),
                 Event::Failed { id, why } => self.control_failed(id, error_of(why), false),
                 Event::Closed { id, code, reason } => {

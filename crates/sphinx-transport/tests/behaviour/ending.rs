@@ -164,6 +164,33 @@ fn a_server_that_goes_takes_its_sessions_with_it() {
     });
 }
 
+/// It lasts while it waits for the answer of a client that does not hear it. Who comes then is told, and not let in first.
+#[test]
+fn a_server_that_ends_lets_nobody_in() {
+    bounded(|| {
+        let Pair {
+            client: _deaf,
+            server,
+            proxy,
+            listener,
+        } = pair(link(0.0, 1), link(0.0, 2));
+        let ticket = ticket(&listener, listener.local_addr());
+        proxy.set_silent(true);
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(listener));
+            end_of(&server);
+            let error = client(&ticket, &Options::default()).expect_err("too late");
+            // Later the port is closed.
+            let told = error.kind() == ErrorKind::Cancelled;
+            assert!(told || error.kind() == ErrorKind::Unreachable, "{error}");
+            if told {
+                let what = "the peer cancelled: the other end has stopped";
+                assert_eq!(error.to_string(), what);
+            }
+        });
+    });
+}
+
 #[test]
 fn what_has_arrived_is_read_after_the_peer_has_closed() {
     bounded(|| {
