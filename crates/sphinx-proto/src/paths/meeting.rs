@@ -4,6 +4,8 @@
 //! rests goes on being asked. As long as its small packets wait as long as those of the path that carries, it rests; a guess that was wrong ends
 //! within seconds, as its queue is gone, and a right one with the common bottleneck.
 
+use std::cmp::Reverse;
+
 use crate::path::Reading;
 use crate::{Nanos, PathId, Time};
 
@@ -62,10 +64,13 @@ pub(super) struct Meeting {
 /// What is to be thought of a path that rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
+    /// It meets the other one still.
     Meets,
     /// It does not meet the other one, or nothing that matters is in their queue: nobody else is there.
     Apart,
+    /// Too little has come since it rests.
     Waits,
+    /// Nothing has come for long.
     NoNews,
 }
 
@@ -138,7 +143,7 @@ impl Meeting {
     }
 
     /// Whether two paths that both carry something meet.
-    fn is_as(&self, other: &Self) -> bool {
+    fn has_queue_of(&self, other: &Self) -> bool {
         let pairs = self.pairs(other);
         let alike = alike(&pairs, 1.0).filter(|_| pairs.len() >= BINS_MIN);
         alike.is_some_and(|alike| alike >= MEET)
@@ -269,16 +274,25 @@ impl Paths {
             if is_spared || !one.is_chosen() || !its.is_chosen() {
                 continue;
             }
-            let is_seen = ours.is_as(theirs);
+            let is_seen = ours.has_queue_of(theirs);
             if is_seen || [one, its].into_iter().all(Lane::loses_much) {
-                // The one that carries more goes on: should this be wrong, most is left.
-                let [our_rate, its_rate] = [one, its].map(|it| it.path.cc().bandwidth_estimate());
-                match our_rate < its_rate {
+                let [our_rank, its_rank] = [one, its].map(|lane| self.rank(lane));
+                match our_rank < its_rank {
                     true => self.rest(at, other, !is_seen),
                     false => self.rest(other, at, !is_seen),
                 }
             }
         }
+    }
+
+    /// Of paths that meet, the one with the highest rank goes on: if bytes have a price the cheaper one, else the one that carries more, so that
+    /// most is left if they do not meet.
+    fn rank(&self, lane: &Lane) -> (Reverse<u32>, u64) {
+        let cost = match self.bond {
+            Bond::Cheapest => lane.policy().cost,
+            _ => 0,
+        };
+        (Reverse(cost), lane.path.cc().bandwidth_estimate())
     }
 
     /// The path at this place rests, as it meets the other one; so do those that met it.
@@ -338,8 +352,12 @@ mod tests {
             add(&mut one, index, tooth(index, 11), 0);
             add(&mut same, index, tooth(index, 11) + index % 2 * MS, 0);
             add(&mut other, index, tooth(index, 13), 0);
-            assert_eq!(one.is_as(&same), index + 1 >= BINS_MIN as u64, "{index}");
-            assert!(!one.is_as(&other), "{index}");
+            assert_eq!(
+                one.has_queue_of(&same),
+                index + 1 >= BINS_MIN as u64,
+                "{index}"
+            );
+            assert!(!one.has_queue_of(&other), "{index}");
         }
     }
 
@@ -350,7 +368,7 @@ mod tests {
             let step = if index < 50 { 0 } else { 80_000_000 };
             add(&mut one, index, tooth(index, 11), step);
             add(&mut other, index, tooth(index, 13), step);
-            assert!(!one.is_as(&other), "{index}");
+            assert!(!one.has_queue_of(&other), "{index}");
         }
     }
 
@@ -360,7 +378,7 @@ mod tests {
         for index in 0..100 {
             add(&mut one, index, index % 3 * MS / 2, 0);
             add(&mut other, index, index % 3 * MS / 2, 0);
-            assert!(!one.is_as(&other), "{index}");
+            assert!(!one.has_queue_of(&other), "{index}");
         }
     }
 

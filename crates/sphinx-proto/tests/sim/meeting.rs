@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sphinx_link::{Depth, Jitter, LinkConfig, Rate};
 use sphinx_proto::cc::{CcKind, Couple};
-use sphinx_proto::{Nanos, PathState};
+use sphinx_proto::{Bond, Nanos, PathPolicy, PathState};
 use sphinx_sim::{MS, SEC, Scenario, Shared, Write, link};
 
 use crate::random::number;
@@ -53,6 +53,8 @@ struct Case {
     cubics: Vec<usize>,
     /// Bytes that are written at a time, and how often; `None`: there is always something.
     bursts: Option<(u64, Nanos)>,
+    /// What a byte costs on each path, if the cheapest ones are to be used.
+    costs: Vec<u32>,
     seed: u64,
     until: Nanos,
 }
@@ -64,6 +66,8 @@ struct Outcome {
     others: f64,
     /// For how many seconds each of our paths rested.
     rested: Vec<f64>,
+    /// Whether each of them carries something at the end.
+    is_used: Vec<bool>,
 }
 
 impl Case {
@@ -73,6 +77,7 @@ impl Case {
             paths,
             cubics: cubics.to_vec(),
             bursts: None,
+            costs: Vec::new(),
             seed,
             until: 30 * SEC,
         }
@@ -100,6 +105,14 @@ impl Case {
             places.push(*place);
         }
         (ours.seed, ours.couple) = (self.seed, couple);
+        if !self.costs.is_empty() {
+            ours.bond = Bond::Cheapest;
+            let policy = |cost| PathPolicy {
+                cost,
+                ..PathPolicy::default()
+            };
+            ours.policies = self.costs.iter().copied().map(policy).collect();
+        }
         let (len, interval) = self.bursts.unwrap_or((4_000_000_000, self.until));
         let writes = (0..self.until / interval).map(|index| Write {
             at: index * interval,
@@ -138,6 +151,9 @@ impl Case {
             ours: rates.next().expect("ours"),
             others: rates.sum(),
             rested,
+            is_used: { shared.sessions[0][0].session().path_stats().into_iter() }
+                .map(|path| path.state == PathState::Working)
+                .collect(),
         }
     }
 }
@@ -152,6 +168,25 @@ fn paths_that_meet_take_the_share_of_one() {
         println!("{far_ms:?}: {auto:.2} of one flow, {free:.2} without");
         assert!((0.8..1.15).contains(&auto), "{far_ms:?}: {auto:.2}");
         assert!(free > 1.15, "{far_ms:?}: nothing to couple: {free:.2}");
+    }
+}
+
+/// The dearer one helps after a second, and then they are found to meet.
+#[test]
+fn of_paths_that_meet_the_cheaper_one_goes_on() {
+    for seed in 1..4 {
+        let case = Case {
+            costs: vec![5, 1],
+            until: 16 * SEC,
+            ..Case::meeting(link(10, 40, bernoulli(0.0), seed), &[0, 0], 1, seed)
+        };
+        let outcome = case.run(Couple::Auto);
+        println!("{:?}, {:?}", outcome.rested, outcome.is_used);
+        assert!(
+            outcome.rested[1] == 0.0 && outcome.is_used[1],
+            "seed {seed}"
+        );
+        assert!(outcome.rested[0] > 1.0, "seed {seed}");
     }
 }
 
