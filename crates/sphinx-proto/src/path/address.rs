@@ -213,7 +213,9 @@ impl Address {
         if !self.counts(packet) {
             return;
         }
-        if packet.late {
+        if packet.given_up {
+            self.monitor.acknowledged();
+        } else if packet.late {
             self.monitor.spurious();
         } else {
             self.bytes_in_flight -= u64::from(ip_bytes);
@@ -226,7 +228,9 @@ impl Address {
     pub(super) fn lost(&mut self, packet: &Settled) {
         if self.counts(packet) {
             self.bytes_in_flight -= u64::from(packet.info.ip_bytes);
-            self.monitor.lost(packet.info.pn);
+            if !packet.given_up {
+                self.monitor.lost(packet.info.pn);
+            }
             self.hole.lost(packet.info.sent_at, packet.info.ip_bytes);
         }
     }

@@ -60,6 +60,8 @@ enum State {
     InFlight,
     Acked,
     Lost,
+    /// Lost as far as anybody waits for it, when nothing came back from the path any more.
+    GivenUp,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,8 @@ pub(crate) struct Settled {
     pub(crate) carried: Carried,
     /// Acknowledged after it had been declared lost.
     pub(crate) late: bool,
+    /// It was given up with all others when the path fell silent, which says nothing about the losses of the channel.
+    pub(crate) given_up: bool,
     /// How far later packets had been acknowledged by then: the number by which it was overtaken.
     pub(crate) overtaken_by: u64,
 }
@@ -212,7 +216,7 @@ impl SentLog {
                 self.packets_in_flight -= 1;
                 self.sources_in_flight -= u64::from(carried.is_source());
             }
-            State::Lost => {}
+            State::Lost | State::GivenUp => {}
         }
         Some(Settled {
             info: PacketInfo {
@@ -221,7 +225,8 @@ impl SentLog {
                 ip_bytes,
             },
             carried,
-            late: was == State::Lost,
+            late: matches!(was, State::Lost | State::GivenUp),
+            given_up: was == State::GivenUp,
             overtaken_by: self.overtaken_by(pn) + 1,
         })
     }
@@ -256,7 +261,7 @@ impl SentLog {
                 // The first question is the cheaper one.
                 let overtaken = largest - pn >= threshold && self.overtaken_by(pn) >= threshold;
                 if overtaken || now >= due {
-                    lost.extend(self.lose(pn));
+                    lost.extend(self.lose(pn, State::Lost));
                 } else {
                     all_settled = false;
                     let deadline = self.loss_deadline.get_or_insert(due);
@@ -270,21 +275,21 @@ impl SentLog {
         }
     }
 
-    /// Everything in flight counts as lost, and goes to `lost`.
+    /// Everything in flight is given up, and goes to `lost`.
     pub(crate) fn lose_all(&mut self, lost: &mut Vec<Settled>) {
         let mut pn = self.settled_below.max(self.first);
         while let Some(packet) = self.packet_mut(pn) {
             if packet.state == State::InFlight {
-                lost.extend(self.lose(pn));
+                lost.extend(self.lose(pn, State::GivenUp));
             }
             pn += 1;
         }
         self.loss_deadline = None;
     }
 
-    fn lose(&mut self, pn: PacketNumber) -> Option<Settled> {
+    fn lose(&mut self, pn: PacketNumber, how: State) -> Option<Settled> {
         let packet = self.packet_mut(pn)?;
-        packet.state = State::Lost;
+        packet.state = how;
         let (sent_at, ip_bytes, carried) = (packet.sent_at, packet.ip_bytes, packet.carried);
         self.packets_in_flight -= 1;
         self.sources_in_flight -= u64::from(carried.is_source());
@@ -296,6 +301,7 @@ impl SentLog {
             },
             carried,
             late: false,
+            given_up: how == State::GivenUp,
             overtaken_by: 0,
         })
     }
@@ -307,12 +313,14 @@ impl SentLog {
             let is_full = self.packets.len() > PACKETS_MAX;
             let gone = match front.state {
                 State::InFlight if is_full => {
-                    lost.extend(self.lose(self.first));
+                    lost.extend(self.lose(self.first, State::Lost));
                     true
                 }
                 State::InFlight => false,
                 State::Acked | State::Untracked => true,
-                State::Lost => is_full || now.saturating_sub(front.sent_at) > patience,
+                State::Lost | State::GivenUp => {
+                    is_full || now.saturating_sub(front.sent_at) > patience
+                }
             };
             if !gone {
                 break;

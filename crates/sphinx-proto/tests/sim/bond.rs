@@ -120,6 +120,31 @@ fn a_silent_cut_is_a_short_gap() {
     }
 }
 
+/// What a path has not answered for is no loss of its channel, against which repair would be sent ahead once it is back.
+#[test]
+fn an_outage_is_not_repaired_ahead_afterwards() {
+    for bond in [Bond::Backup, Bond::Aggregate] {
+        let run = |is_cut: bool| {
+            let mut scenario = two([40, 40], [50, 50], [0.0; 2], 3);
+            paced(&mut scenario, 20, 8 * SEC);
+            let ends = &mut (&mut scenario.forward, &mut scenario.backward);
+            if is_cut {
+                cut(ends, 2 * SEC, 4 * SEC);
+            }
+            let mut pair = bonded(scenario, bond, &[]).build();
+            pair.run_until(5 * SEC, |_| false);
+            let ahead = pair.client().session().stats().repair_proactive;
+            pair.must_transfer(30 * SEC);
+            let stats = pair.client().session().stats();
+            let after = stats.repair_proactive - ahead;
+            println!("{bond}, cut {is_cut}: {after} beside {}", stats.source_sent);
+            after
+        };
+        let (with, without) = (run(true), run(false));
+        assert!(with <= without + 100, "{bond}: {with}, {without} without");
+    }
+}
+
 /// Whatever the mode: what is written arrives during the cut, and the path is used again soon.
 #[test]
 fn every_mode_goes_on_after_a_silent_cut() {
