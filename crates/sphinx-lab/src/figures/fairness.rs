@@ -238,7 +238,7 @@ impl Shares {
             contestant: self.who.0.to_owned(),
             seed: self.seed,
             goodput_mbit_s: ours,
-            others_mbit_s: rates.sum(),
+            others_mbit_s: rates.fold(0.0, |sum, rate| sum + rate),
             queue_ms: queued * 8e-3 / self.place.mbit as f64,
         })
     }
@@ -271,6 +271,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         Sample::of_seeds(runs.iter().filter(is_it).map(|run| (run.seed, pick(run))))
     };
     let ours: fn(&Share) -> f64 = |run| run.goodput_mbit_s;
+    let others: fn(&Share) -> f64 = |run| run.others_mbit_s;
     sheet.title(
         "Several paths in one bottleneck",
         &format!(
@@ -280,14 +281,15 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             MEETING.name
         ),
     );
-    for (label, decimals, pick) in [
-        ("Mbit/s of the session", 2, ours),
-        ("of the others", 2, |run: &Share| run.others_mbit_s),
-        ("mean queue, ms", 1, |run: &Share| run.queue_ms),
+    for (label, decimals, cubics_min, pick) in [
+        ("Mbit/s of the session", 2, 0, ours),
+        ("of the others", 2, 1, others),
+        ("mean queue, ms", 1, 0, |run: &Share| run.queue_ms),
     ] {
         let mut header = vec![label.to_owned()];
         header.extend(COMPARED.map(|(name, ..)| name.to_owned()));
-        let rows = places.iter().map(|place| {
+        let places = places.iter().filter(|place| place.cubics >= cubics_min);
+        let rows = places.map(|place| {
             let mut row = vec![place.name.to_owned()];
             row.extend(COMPARED.map(|(who, ..)| shown(&of(place, who, pick), decimals)));
             row
@@ -297,7 +299,6 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     let (meeting, apart): (Vec<&Place>, Vec<&Place>) =
         places.iter().partition(|place| !place.is_apart);
     let beside: Vec<&&Place> = meeting.iter().filter(|place| place.cubics > 0).collect();
-    let others: fn(&Share) -> f64 = |run| run.others_mbit_s;
     for (label, pick) in [
         ("of what one path has", ours),
         ("others: of what one path leaves them", others),
@@ -325,7 +326,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             run.contestant,
             run.seed,
             run.goodput_mbit_s,
-            run.others_mbit_s,
+            run.others_mbit_s.abs(),
             run.queue_ms
         );
     }
