@@ -48,7 +48,7 @@ pub use pair::{ADDRESSES, Pair, Tap, further_address};
 pub use plain::Plain;
 pub use plan::{Messages, Plan, ReadOrder, Reader, Ways, Write};
 pub use processor::Processor;
-pub use scenario::{Scenario, link};
+pub use scenario::{Scenario, far, link};
 pub use shared::Shared;
 
 use sphinx_proto::Nanos;

@@ -100,6 +100,18 @@ pub fn link(mbit: u64, rtt_ms: u64, loss: Loss, seed: u64) -> (LinkConfig, LinkC
     (forward, backward)
 }
 
+/// Both directions of a way that adds to the round trip, and nothing else.
+pub fn far(rtt_ms: u64) -> (LinkConfig, LinkConfig) {
+    let way = LinkConfig {
+        mtu: Some(1500),
+        rate: Rate::Constant(1_000_000_000),
+        queue: Depth::Bytes(1 << 24),
+        delay: Duration::from_micros(rtt_ms * 500),
+        ..LinkConfig::default()
+    };
+    (way.clone(), way)
+}
+
 impl Scenario {
     /// Default settings on a link.
     pub fn new((forward, backward): (LinkConfig, LinkConfig)) -> Self {

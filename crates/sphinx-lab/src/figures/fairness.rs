@@ -1,11 +1,11 @@
 //! Several paths of one session in one bottleneck, beside a flow that they have to share it with.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
-use sphinx_link::{Depth, LinkConfig, Loss, Rate};
+use sphinx_link::{Depth, LinkConfig, Loss};
 use sphinx_proto::cc::{CcKind, Couple};
-use sphinx_sim::{MS, SEC, Scenario, Shared, link};
+use sphinx_sim::{MS, SEC, Scenario, Shared, far, link};
 
 use super::{
     Check, Sheet, Studio,
@@ -156,18 +156,6 @@ impl Case for Shares {
             run.goodput_mbit_s, run.others_mbit_s
         )
     }
-}
-
-/// Adds to the round trip, and nothing else.
-fn far(rtt_ms: u64) -> (LinkConfig, LinkConfig) {
-    let way = LinkConfig {
-        mtu: Some(1500),
-        rate: Rate::Constant(1_000_000_000),
-        queue: Depth::Bytes(1 << 24),
-        delay: Duration::from_micros(rtt_ms * 500),
-        ..LinkConfig::default()
-    };
-    (way.clone(), way)
 }
 
 impl Shares {

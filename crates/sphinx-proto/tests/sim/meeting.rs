@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sphinx_link::{Depth, Jitter, LinkConfig, Rate};
+use sphinx_link::{Depth, Jitter, LinkConfig};
 use sphinx_proto::cc::{CcKind, Couple};
 use sphinx_proto::{Bond, Nanos, PathPolicy, PathState};
-use sphinx_sim::{MS, SEC, Scenario, Shared, Write, link};
+use sphinx_sim::{MS, SEC, Scenario, Shared, Write, far, link};
 
 use crate::random::number;
 use crate::table::bernoulli;
@@ -14,18 +14,6 @@ type Ways = (LinkConfig, LinkConfig);
 
 /// What is counted is from here on: by then paths that meet have been found.
 const FROM: Nanos = 6 * SEC;
-
-/// Adds to the round trip, and nothing else.
-fn far(rtt_ms: u64) -> Ways {
-    let way = LinkConfig {
-        mtu: Some(1500),
-        rate: Rate::Constant(1_000_000_000),
-        queue: Depth::Bytes(1 << 24),
-        delay: Duration::from_micros(rtt_ms * 500),
-        ..LinkConfig::default()
-    };
-    (way.clone(), way)
-}
 
 /// A link with a queue of so many round trips.
 fn queue(mbit: u64, rtt_ms: u64, trips: f64, seed: u64) -> Ways {
