@@ -165,8 +165,7 @@ impl Shared {
             for session in 0..self.sessions.len() {
                 for side in 0..2 {
                     self.sessions[session][side].drive(self.now, &mut out);
-                    let datagrams = std::mem::take(&mut out);
-                    for datagram in datagrams {
+                    for datagram in out.drain(..) {
                         self.depart(session, side, datagram);
                     }
                 }
