@@ -10,11 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use nix::{time::clock_getcpuclockid, unistd};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::Value;
 use sphinx_link::front::End;
 
-use crate::{Side, machine::children_cpu};
+use crate::{Side, machine::children_of};
 
 /// Longest line of output that is read as one.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -100,12 +101,12 @@ impl Process {
     pub(crate) fn wait(&mut self, deadline: Instant) -> io::Result<Option<Ended>> {
         loop {
             self.look();
-            // The CPU time of children includes one from the moment it is waited for.
-            let before = children_cpu();
+            // Nothing can be asked of a process any more once it has been waited for.
             if self.ended.is_none()
+                && self.has_ended()?
+                && let cpu = self.cpu()
                 && let Some(status) = self.child.try_wait()?
             {
-                let cpu = children_cpu().saturating_sub(before);
                 self.ended = Some(Ended {
                     status,
                     cpu,
@@ -117,6 +118,23 @@ impl Process {
             }
             thread::sleep(POLL);
         }
+    }
+
+    /// Whether it has ended; it is still there to be waited for.
+    fn has_ended(&self) -> io::Result<bool> {
+        let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) else {
+            return Ok(false);
+        };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(pid), options)?.is_some())
+    }
+
+    /// User and system time of it so far, and of what it has started and waited for.
+    fn cpu(&self) -> Duration {
+        let pid = self.child.id();
+        let clock = clock_getcpuclockid(unistd::Pid::from_raw(pid.cast_signed()));
+        let own = clock.and_then(|clock| clock.now()).map(Duration::from);
+        own.unwrap_or_default() + children_of(pid)
     }
 
     /// Kills the process if it has not ended, and accounts for it.

@@ -65,7 +65,7 @@ pub struct Task {
 /// `progress`.
 ///
 /// An external program takes part by a wrapper that speaks so.
-pub trait Contestant: fmt::Debug {
+pub trait Contestant: fmt::Debug + Sync {
     /// Short and unique.
     fn name(&self) -> &str;
 

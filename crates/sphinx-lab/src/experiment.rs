@@ -108,8 +108,8 @@ impl Experiment {
     /// Runs one contestant once on a fresh link with the losses of `seed`, in the cell's time. Returns early when `stop`
     /// becomes true. Whatever happens, no process remains.
     ///
-    /// CPU time of the two processes is the growth of what this process's children used altogether,
-    /// so no other children should end meanwhile.
+    /// Where other runs are under way ([`Made::at_once`]), nothing is known of the machine as a whole, and a run is judged by whether the
+    /// emulator was in time.
     ///
     /// # Errors
     ///
@@ -211,6 +211,7 @@ impl Experiment {
         let [sender_memory, receiver_memory] = ended.map(|end| end?.peak_rss);
         let emulator = counters.iter().map(|one| one.cpu.as_secs_f64()).sum();
         let accounted = sender_cpu + receiver_cpu + f64::max(own, emulator);
+        let machine = machine.filter(|_| self.made.at_once == 1);
         let cpu = Cpu {
             sender: sender_cpu,
             receiver: receiver_cpu,

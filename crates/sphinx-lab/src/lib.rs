@@ -29,6 +29,7 @@ pub mod stats;
 pub mod video;
 pub mod web;
 
+mod at_once;
 mod cell;
 mod children;
 mod clock;
@@ -43,6 +44,8 @@ mod testbed;
 mod toml_error;
 mod virtual_time;
 mod workload;
+
+use at_once::at_once;
 
 pub use cell::{Cell, CellSet};
 pub use clock::Clock;

@@ -1,8 +1,7 @@
 //! What the machine did meanwhile, and what it is.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, process::Command, str::FromStr, time::Duration};
 
-use nix::sys::resource::{UsageWho, getrusage};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -20,14 +19,15 @@ fn clock(id: ClockId) -> Duration {
     Duration::try_from(clock_gettime(id)).unwrap_or_default()
 }
 
-/// User and system time of all children that this process has waited for.
-pub(crate) fn children_cpu() -> Duration {
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
-        return Duration::ZERO;
-    };
-    let micros = [usage.user_time(), usage.system_time()]
-        .map(|time| time.tv_sec() * 1_000_000 + time.tv_usec());
-    Duration::from_micros(u64::try_from(micros[0] + micros[1]).unwrap_or(0))
+/// User and system time of what a process has started and waited for, to a hundredth of a second.
+pub(crate) fn children_of(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let ticks: Option<u64> = [16, 17]
+        .iter()
+        .map(|&at| stat_field::<u64>(&stat, at))
+        .sum();
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    Duration::from_secs_f64(ticks.unwrap_or(0) as f64 / per_second)
 }
 
 /// CPU time of the whole machine since it was started, in seconds, all processors together.
@@ -86,7 +86,7 @@ pub struct Environment {
 }
 
 /// Under which conditions a run was made that another run of the same file may not share.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Made {
     /// The commit of the working directory, with `+` if there are changes.
     #[serde(default)]
@@ -94,6 +94,27 @@ pub struct Made {
     /// Whether this process, and with it everything that it starts, goes before all ordinary programs (`SCHED_FIFO` or `SCHED_RR`).
     #[serde(default)]
     pub real_time: bool,
+    /// So many runs of this kind may have shared the machine, this one included.
+    #[serde(default = "alone", skip_serializing_if = "is_alone")]
+    pub at_once: usize,
+}
+
+fn alone() -> usize {
+    1
+}
+
+fn is_alone(at_once: &usize) -> bool {
+    *at_once == 1
+}
+
+impl Default for Made {
+    fn default() -> Made {
+        Made {
+            commit: None,
+            real_time: false,
+            at_once: 1,
+        }
+    }
 }
 
 impl Environment {
@@ -109,6 +130,7 @@ impl Environment {
             made: Made {
                 commit: commit(),
                 real_time: real_time(),
+                at_once: 1,
             },
         }
     }
@@ -123,10 +145,19 @@ fn real_time() -> bool {
 const SCHED_FIFO: u32 = 1;
 const SCHED_RR: u32 = 2;
 
-/// Of a line of `/proc/PID/stat` (proc(5), field 41): the name, field 2, is in parentheses and may contain anything.
+/// Of a line of `/proc/PID/stat`. The name, field 2, is in parentheses and may contain anything.
 fn scheduling_policy(stat: &str) -> Option<u32> {
+    stat_field(stat, 41)
+}
+
+/// A number of a line of `/proc/PID/stat`, as proc(5) counts them, from the third on.
+fn stat_field<N: FromStr>(stat: &str, at: usize) -> Option<N> {
     let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(41 - 3)?.parse().ok()
+    fields
+        .split_whitespace()
+        .nth(at.checked_sub(3)?)?
+        .parse()
+        .ok()
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {

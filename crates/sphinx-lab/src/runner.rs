@@ -1,17 +1,22 @@
-//! Runs a whole scenario: in turn, resumable, with everything on record.
+//! Runs a whole scenario: contestants in turn, those that leave room for each other at once; resumable, with everything on record.
 
 use std::{
     collections::HashMap,
     io,
     path::{Path, PathBuf},
-    sync::atomic::AtomicBool,
+    sync::{
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{self, SendError, Sender},
+    },
+    thread,
+    time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use thiserror::Error;
 
 use crate::{
-    Cell, Contestant, Experiment, Group, Run, RunError, Validity,
+    Cell, Clock, Contestant, Experiment, Group, Run, RunError, Validity, at_once,
     machine::{Environment, Made},
     report::{Failure, JsonLines, Recorded, recorded},
     scenario::{Scenario, ScenarioError},
@@ -21,6 +26,11 @@ use crate::{
 const STARVED_AGAIN: u32 = 2;
 /// And how many of all runs: on a machine that is busy throughout, repeating does not help.
 const STARVED_AGAIN_ONE_IN: usize = 4;
+
+/// What the processors of the machine are divided into; a run takes as many as its traffic needs.
+const PLACES_OF_A_PROCESSOR: usize = 2;
+/// Payload that a place carries, in bits per second.
+const PLACE_BITS: f64 = 50e6;
 
 /// Before the reason why a contestant has no runs in a cell: it cannot carry what is asked for.
 pub const MISSING: &str = "missing: ";
@@ -104,7 +114,7 @@ impl Plan<'_> {
         let all = self.scenario.runs(self.contestants);
         let left = all.saturating_sub(self.on_file);
         let share = left as f64 / all.max(1) as f64;
-        let (least, most) = self.scenario.duration(self.contestants);
+        let (least, most) = duration(self.scenario, self.contestants, self.environment.cores);
         let done = match self.on_file {
             0 => String::new(),
             some => format!(" ({some} more are on file)"),
@@ -118,7 +128,7 @@ impl Plan<'_> {
 }
 
 /// A length of time for people.
-pub fn minutes(time: std::time::Duration) -> String {
+pub fn minutes(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..=119 => format!("{seconds} s"),
         seconds => format!("{} min", (seconds + 30) / 60),
@@ -168,32 +178,67 @@ pub fn run(
     } else if record.lines.is_some() {
         measured_on = record.environment.clone();
     }
-    let mut results = Results {
-        environment: measured_on,
-        missing,
-        cells: Vec::new(),
-        interrupted: false,
-    };
-    let repeats = (jobs(scenario, &running).count() - on_file).div_ceil(STARVED_AGAIN_ONE_IN);
     let mut runner = Runner {
         scenario,
-        running,
+        cells: (scenario.cells.iter())
+            .map(|_| CellRuns {
+                groups: running.iter().map(|one| Group::new(one.name())).collect(),
+                left: 0,
+            })
+            .collect(),
         record,
-        repeats,
-        made: environment.made.clone(),
-        stop,
         observer,
     };
-    for cell in &scenario.cells {
-        let (groups, finished) = runner.cell(cell)?;
-        runner.observer.cell(cell, &groups);
-        results.cells.push((cell.clone(), groups));
-        if !finished {
-            results.interrupted = true;
-            break;
-        }
+    let wanted = runner.recall(jobs(scenario, &running))?;
+    let workers = Workers {
+        scenario,
+        made: environment.made.clone(),
+        places: environment.cores * PLACES_OF_A_PROCESSOR,
+        repeats: AtomicUsize::new(wanted.len().div_ceil(STARVED_AGAIN_ONE_IN)),
+        stop,
+    };
+    let (said, heard) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| workers.run(wanted, said));
+        // Whoever finds nobody listening any more stops.
+        heard.into_iter().try_for_each(|said| runner.hear(said))
+    })?;
+    let interrupted = runner.cells.iter().any(|cell| cell.left > 0);
+    let has_runs = |runs: &CellRuns| runs.groups.iter().any(|group| !group.runs.is_empty());
+    let cells = scenario.cells.iter().zip(runner.cells);
+    let cells = cells.filter(|(_, runs)| !interrupted || has_runs(runs));
+    Ok(Results {
+        environment: measured_on,
+        missing,
+        cells: cells
+            .map(|(cell, runs)| (cell.clone(), runs.groups))
+            .collect(),
+        interrupted,
+    })
+}
+
+/// How long all runs of a scenario take on a machine of so many processors: at least and at most, for as many contestants.
+pub fn duration(scenario: &Scenario, contestants: usize, cores: usize) -> (Duration, Duration) {
+    let share = |cell: &Cell| {
+        let places = (cores * PLACES_OF_A_PROCESSOR).max(1);
+        takes(scenario, cell).min(places) as f64 / places as f64
+    };
+    let times = scenario.runs(contestants) / scenario.cells.len().max(1);
+    let sum = |(least, most), cell: &Cell| {
+        let runs = times as f64 * share(cell);
+        let of_a_run = scenario.duration(cell);
+        let (its_least, its_most) = (of_a_run.0.mul_f64(runs), of_a_run.1.mul_f64(runs));
+        (least + its_least, most + its_most)
+    };
+    scenario.cells.iter().fold(Default::default(), sum)
+}
+
+/// The places that a run of a cell takes.
+fn takes(scenario: &Scenario, cell: &Cell) -> usize {
+    match cell.clock {
+        Clock::Virtual => PLACES_OF_A_PROCESSOR,
+        Clock::Real => ((scenario.load(cell) / PLACE_BITS).ceil() as usize).max(1),
     }
-    Ok(results)
 }
 
 /// The results of a scenario as they are on file; nothing is run. Of several runs of one kind the last counts, and the starved ones
@@ -261,109 +306,185 @@ pub fn recall(scenario: &Scenario, file: &Path) -> Result<Results, ScenarioFailu
     })
 }
 
-/// A scenario under way.
+/// A scenario under way: what is there of it, and who is told.
 struct Runner<'a> {
     scenario: &'a Scenario,
-    running: Vec<&'a dyn Contestant>,
+    cells: Vec<CellRuns>,
     record: Record,
-    /// Starved runs that may still be repeated.
-    repeats: usize,
-    made: Made,
-    stop: &'a AtomicBool,
     observer: &'a mut dyn Observer,
 }
 
+/// What is there of a cell.
+struct CellRuns {
+    /// Of each contestant that runs.
+    groups: Vec<Group>,
+    /// Runs that are wanted and have not ended.
+    left: usize,
+}
+
 impl Runner<'_> {
-    /// The runs of a cell, and whether they are all there; false after an interruption.
-    fn cell(&mut self, cell: &Cell) -> Result<(Vec<Group>, bool), ScenarioFailure> {
-        let mut groups: Vec<Group> = self
-            .running
-            .iter()
-            .map(|one| Group::new(one.name()))
-            .collect();
-        let mut fresh = false;
-        for (seed, repetition) in rounds(self.scenario) {
-            // Side by side in time, so that a change of the machine meets all contestants.
-            for (contestant, group) in self.running.clone().into_iter().zip(&mut groups) {
-                let job = Job {
-                    cell,
-                    contestant,
-                    seed,
-                    repetition,
-                };
-                let key = job.key();
-                // Earlier calls have left these out: they are told of, as when pages are drawn from the file.
-                group
-                    .runs
-                    .extend(self.record.starved.remove(&key).into_iter().flatten());
-                if let Some(run) = self.record.known.remove(&key) {
-                    group.runs.push(run);
-                } else if let Err(reason) = Experiment::check(cell, contestant) {
-                    let reason = format!("{MISSING}{reason}");
-                    self.record
-                        .write(|lines| lines.failed(cell, contestant.name(), seed, &reason))?;
-                    group.failures.push(reason);
-                } else {
-                    fresh = true;
-                    if !self.job(&job, group)? {
-                        return Ok((groups, false));
-                    }
-                }
+    /// Takes what is on file, and returns the jobs that are left.
+    fn recall<'j>(
+        &mut self,
+        jobs: impl Iterator<Item = Job<'j>>,
+    ) -> Result<Vec<Job<'j>>, ScenarioFailure> {
+        let mut wanted = Vec::new();
+        for job in jobs {
+            let (key, runs) = (job.key(), &mut self.cells[job.cell_at]);
+            let group = &mut runs.groups[job.contestant_at];
+            // Earlier calls have left these out: they are told of, as when pages are drawn from the file.
+            let starved = self.record.starved.remove(&key);
+            group.runs.extend(starved.into_iter().flatten());
+            if let Some(run) = self.record.known.remove(&key) {
+                group.runs.push(run);
+            } else if let Err(reason) = Experiment::check(job.cell, job.contestant) {
+                let reason = format!("{MISSING}{reason}");
+                let (name, seed) = (job.contestant.name(), job.seed);
+                self.record
+                    .write(|lines| lines.failed(job.cell, name, seed, &reason))?;
+                group.failures.push(reason);
+            } else {
+                runs.left += 1;
+                wanted.push(job);
             }
         }
-        if fresh {
-            for group in &groups {
-                self.record.write(|lines| lines.medians(cell, group))?;
+        for (cell, runs) in self.scenario.cells.iter().zip(&self.cells) {
+            if runs.left == 0 {
+                self.observer.cell(cell, &runs.groups);
             }
         }
-        Ok((groups, true))
+        Ok(wanted)
     }
 
-    /// One run, repeated if it is starved; false after an interruption.
-    fn job(&mut self, job: &Job<'_>, group: &mut Group) -> Result<bool, ScenarioFailure> {
-        let (cell, name) = (job.cell, job.contestant.name());
+    /// Puts on file what a run has come to, and tells the observer.
+    fn hear(&mut self, said: Said<'_>) -> Result<(), ScenarioFailure> {
+        let (job, result, is_last) = match said {
+            Said::Begins(job) => {
+                let name = job.contestant.name();
+                self.observer.run(job.cell, name, job.seed);
+                return Ok(());
+            }
+            Said::Ended {
+                job,
+                result,
+                is_last,
+            } => (job, *result, is_last),
+        };
+        let (cell, name, seed) = (job.cell, job.contestant.name(), job.seed);
+        self.observer.ended(cell, name, &result);
+        let runs = &mut self.cells[job.cell_at];
+        let group = &mut runs.groups[job.contestant_at];
+        match result {
+            Ok(run) => {
+                self.record.write(|lines| lines.run(&run))?;
+                group.runs.push(run);
+            }
+            Err(RunError::Interrupted) => return Ok(()),
+            Err(error) => {
+                let reason = error.to_string();
+                self.record
+                    .write(|lines| lines.failed(cell, name, seed, &reason))?;
+                group.failures.push(reason);
+            }
+        }
+        runs.left -= usize::from(is_last);
+        if runs.left > 0 {
+            return Ok(());
+        }
+        for group in &mut runs.groups {
+            // Those at once end in any order; what is drawn from the file has that of the rounds.
+            let rounds: Vec<_> = rounds(self.scenario).collect();
+            let round = |run: &Run| {
+                rounds
+                    .iter()
+                    .position(|it| *it == (run.seed, run.repetition))
+            };
+            group.runs.sort_by_key(round);
+            self.record.write(|lines| lines.medians(cell, group))?;
+        }
+        self.observer.cell(cell, &runs.groups);
+        Ok(())
+    }
+}
+
+/// What is heard of runs.
+enum Said<'a> {
+    Begins(Job<'a>),
+    Ended {
+        job: Job<'a>,
+        result: Box<Result<Run, RunError>>,
+        /// False if it is repeated at once.
+        is_last: bool,
+    },
+}
+
+/// Those who run.
+struct Workers<'a> {
+    scenario: &'a Scenario,
+    made: Made,
+    /// That there are in all.
+    places: usize,
+    /// Starved runs that may still be repeated.
+    repeats: AtomicUsize,
+    stop: &'a AtomicBool,
+}
+
+impl Workers<'_> {
+    /// Runs jobs until there are none, the user stops them, or nobody listens.
+    fn run<'j>(&self, jobs: Vec<Job<'j>>, said: Sender<Said<'j>>) {
+        let takes = |job: &Job<'_>| takes(self.scenario, job.cell);
+        let run = |job| self.job(job, &said);
+        // Whoever listens no more knows why.
+        let _ = at_once(jobs, self.places, takes, self.stop, run);
+    }
+
+    /// One run, repeated if it is starved.
+    fn job<'j>(&self, job: Job<'j>, said: &Sender<Said<'j>>) -> Result<(), SendError<Said<'j>>> {
+        let takes = takes(self.scenario, job.cell).min(self.places);
         let experiment = Experiment {
-            limit: self.scenario.limit(cell),
-            made: self.made.clone(),
+            limit: self.scenario.limit(job.cell),
+            made: Made {
+                at_once: self.places / takes,
+                ..self.made.clone()
+            },
         };
         for attempt in 0..=STARVED_AGAIN {
-            self.observer.run(cell, name, job.seed);
-            let mut result = experiment.run(cell, job.contestant, job.seed, self.stop);
+            said.send(Said::Begins(job))?;
+            let mut result = experiment.run(job.cell, job.contestant, job.seed, self.stop);
             if let Ok(run) = &mut result {
                 run.repetition = job.repetition;
             }
-            self.observer.ended(cell, name, &result);
-            match result {
-                Ok(run) => {
-                    self.record.write(|lines| lines.run(&run))?;
-                    let starved = run.validity == Validity::Starved;
-                    group.runs.push(run);
-                    if !starved || attempt == STARVED_AGAIN || self.repeats == 0 {
-                        break;
-                    }
-                    self.repeats -= 1;
-                }
-                Err(RunError::Interrupted) => return Ok(false),
-                Err(error) => {
-                    let reason = error.to_string();
-                    let seed = job.seed;
-                    self.record
-                        .write(|lines| lines.failed(cell, name, seed, &reason))?;
-                    group.failures.push(reason);
-                    break;
-                }
+            let is_starved = matches!(&result, Ok(run) if run.validity == Validity::Starved);
+            let is_last = !is_starved || attempt == STARVED_AGAIN || !self.may_repeat();
+            said.send(Said::Ended {
+                job,
+                result: Box::new(result),
+                is_last,
+            })?;
+            if is_last {
+                break;
             }
         }
-        Ok(true)
+        Ok(())
+    }
+
+    fn may_repeat(&self) -> bool {
+        let one_less = |left: usize| left.checked_sub(1);
+        let order = Ordering::Relaxed;
+        self.repeats.fetch_update(order, order, one_less).is_ok()
     }
 }
 
 /// One run that is wanted.
+#[derive(Clone, Copy)]
 struct Job<'a> {
     cell: &'a Cell,
     contestant: &'a dyn Contestant,
     seed: u64,
     repetition: u32,
+    /// Which of the cells, and of the contestants that run.
+    cell_at: usize,
+    contestant_at: usize,
 }
 
 type Key = (String, String, String, u64, u32);
@@ -390,13 +511,17 @@ fn jobs<'a>(
     scenario: &'a Scenario,
     running: &'a [&'a dyn Contestant],
 ) -> impl Iterator<Item = Job<'a>> {
-    scenario.cells.iter().flat_map(move |cell| {
+    let cells = scenario.cells.iter().enumerate();
+    cells.flat_map(move |(cell_at, cell)| {
         rounds(scenario).flat_map(move |(seed, repetition)| {
-            running.iter().map(move |contestant| Job {
+            let running = running.iter().enumerate();
+            running.map(move |(contestant_at, contestant)| Job {
                 cell,
                 contestant: *contestant,
                 seed,
                 repetition,
+                cell_at,
+                contestant_at,
             })
         })
     })
@@ -527,12 +652,15 @@ impl Observer for Progress {
                 if self.lines {
                     let machine = match run.cpu {
                         None => cell.clock.label().to_owned(),
-                        Some(cpu) => format!(
-                            "{:?}, others {:.2} cores, late {:.2} ms (p99)",
-                            run.validity,
-                            cpu.others.unwrap_or(f64::NAN),
-                            run.lateness.p99_ms
-                        ),
+                        Some(cpu) => {
+                            let others = cpu.others.map(|it| format!(", others {it:.2} cores"));
+                            format!(
+                                "{:?}{}, late {:.2} ms (p99)",
+                                run.validity,
+                                others.unwrap_or_default(),
+                                run.lateness.p99_ms
+                            )
+                        }
                     };
                     self.say(&format!(
                         "{name} {contestant}, seed {}: {:.1} Mbit/s, {machine}",

@@ -39,12 +39,44 @@ kind = "tcp"
 congestion = "bbr"
 "#;
 
-fn run(file: &Path) -> Results {
+/// As many runs as can be had in little time.
+const MANY: &str = r#"
+title = "T"
+clock = "virtual"
+seeds = [3, 1, 2]
+repetitions = 2
+
+[link]
+rate = "100mbit"
+rtt = ["10ms", "20ms"]
+loss = "2%"
+
+[workload]
+kind = "bulk"
+bytes = "200kB"
+
+[[contestant]]
+kind = "sphinx"
+
+[[contestant]]
+name = "rs"
+kind = "sphinx"
+options = "--codec rs"
+"#;
+
+fn scenario(text: &str) -> Scenario {
     let programs = Programs::of_sphx("/nowhere/sphx".as_ref());
-    let scenario = Scenario::parse(TEXT, Path::new(""), &programs, false).unwrap();
+    Scenario::parse(text, Path::new(""), &programs, false).unwrap()
+}
+
+fn run(file: &Path) -> Results {
+    run_of(&scenario(TEXT), file)
+}
+
+fn run_of(scenario: &Scenario, file: &Path) -> Results {
     let (environment, stop) = (Environment::detect(), AtomicBool::new(false));
     let mut progress = Progress::new(true);
-    runner::run(&scenario, Some(file), environment, &stop, &mut progress).unwrap()
+    runner::run(scenario, Some(file), environment, &stop, &mut progress).unwrap()
 }
 
 #[test]
@@ -84,4 +116,21 @@ fn runs_are_labelled_and_made_once() {
         .collect();
     assert_eq!(runs.len(), 1, "{text}");
     assert!(runs[0].contains("\"clock\":\"virtual\""), "{}", runs[0]);
+}
+
+#[test]
+fn runs_that_end_in_any_order_are_recalled_in_that_of_the_rounds() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.ndjson");
+    let many = scenario(MANY);
+    let results = run_of(&many, &file);
+    let rounds = [(3, 0), (3, 1), (1, 0), (1, 1), (2, 0), (2, 1)];
+    for (_, groups) in &results.cells {
+        for group in groups {
+            let runs = group.runs.iter();
+            let made: Vec<_> = runs.map(|run| (run.seed, run.repetition)).collect();
+            assert_eq!(made, rounds, "{}", group.contestant);
+        }
+    }
+    assert_eq!(runner::recall(&many, &file).unwrap().cells, results.cells);
 }

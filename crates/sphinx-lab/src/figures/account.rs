@@ -192,11 +192,14 @@ fn seeds(runs: &BTreeSet<Pairing>) -> String {
 
 /// How runs were made, in a few words.
 pub(super) fn conditions(made: &Made) -> String {
-    let commit = made.commit.as_deref().unwrap_or("unknown");
-    match made.real_time {
-        true => format!("{commit}, at real-time priority beside other programs"),
-        false => commit.to_owned(),
+    let mut words = made.commit.as_deref().unwrap_or("unknown").to_owned();
+    if made.at_once > 1 {
+        words += &format!(", up to {} at once", made.at_once);
     }
+    if made.real_time {
+        words += ", at real-time priority beside other programs";
+    }
+    words
 }
 
 #[cfg(test)]
@@ -207,6 +210,7 @@ mod tests {
         Made {
             commit: Some(commit.to_owned()),
             real_time: false,
+            at_once: 1,
         }
     }
 

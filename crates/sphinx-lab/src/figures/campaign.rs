@@ -4,8 +4,7 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     path::Path,
-    sync::{Condvar, Mutex, PoisonError, atomic::Ordering},
-    thread,
+    sync::{Mutex, PoisonError, atomic::Ordering},
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -78,11 +77,11 @@ pub(super) fn measure<C: Case>(
             .filter(|(at, _)| lines[*at].is_none())
             .collect();
         if !left.is_empty() {
-            let (measured, missing) = run(left, &path, at_once, studio).map_err(failed)?;
-            for (at, line) in measured {
+            let measured = run(left, &path, at_once, studio).map_err(failed)?;
+            for (at, line) in measured.lines {
                 lines[at] = Some(line);
             }
-            for (name, reason) in missing {
+            for (name, reason) in measured.missing {
                 sheet.missing(name, reason);
             }
         }
@@ -99,8 +98,13 @@ pub(super) fn measure<C: Case>(
     Ok((!studio.stop.load(Ordering::SeqCst)).then_some(runs))
 }
 
-/// Lines with the numbers of their cases, and cases that could not be run, with reasons.
-type Measured<R> = (Vec<(usize, Line<R>)>, Vec<(String, String)>);
+/// What came of cases.
+struct Measured<R> {
+    /// With the numbers of their cases.
+    lines: Vec<(usize, Line<R>)>,
+    /// Cases that could not be run, and why.
+    missing: Vec<(String, String)>,
+}
 
 /// Runs cases, and puts them on file.
 fn run<C: Case>(
@@ -116,66 +120,18 @@ fn run<C: Case>(
         environment: studio.environment.clone(),
     };
     write_line(&mut file, &environment)?;
-    let mut cases = cases;
-    // The first ones come last off the stack.
-    cases.reverse();
-    let work = Mutex::new(Work {
-        cases,
+    let measured = Mutex::new(Measured {
         lines: Vec::new(),
-        file,
         missing: Vec::new(),
-        free: at_once,
     });
-    let freed = Condvar::new();
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..at_once)
-            .map(|_| scope.spawn(|| one_after_the_other(studio, at_once, &work, &freed)))
-            .collect();
-        threads.into_iter().try_for_each(|thread| {
-            let panicked = |_| Err(io::Error::other("a thread panicked"));
-            thread.join().unwrap_or_else(panicked)
-        })
-    })?;
-    let work = work.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok((work.lines, work.missing))
-}
-
-fn write_line(file: &mut File, line: &impl Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_vec(line)?;
-    text.push(b'\n');
-    file.write_all(&text)
-}
-
-fn one_after_the_other<C: Case>(
-    studio: &Studio<'_>,
-    at_once: usize,
-    work: &Mutex<Work<'_, C>>,
-    freed: &Condvar,
-) -> io::Result<()> {
-    let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
-    let places = |case: &C| case.places().min(at_once);
-    loop {
-        let has_no_room = |work: &mut Work<'_, C>| {
-            let next = work.cases.last();
-            next.is_some_and(|(_, case)| places(case) > work.free)
-        };
-        let mut taken =
-            (freed.wait_while(lock(), has_no_room)).unwrap_or_else(PoisonError::into_inner);
-        // Whoever has waited for room may have been told to stop meanwhile.
-        if studio.stop.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        let Some((at, case)) = taken.cases.pop() else {
-            return Ok(());
-        };
-        taken.free -= places(case);
-        drop(taken);
+    let file = Mutex::new(file);
+    let takes = |(_, case): &(usize, &C)| case.places();
+    crate::at_once(cases, at_once, takes, studio.stop, |(at, case)| {
         let outcome = case.run(studio);
-        lock().free += places(case);
-        freed.notify_all();
         if studio.stop.load(Ordering::SeqCst) {
             return Ok(());
         }
+        let lock = || measured.lock().unwrap_or_else(PoisonError::into_inner);
         let name = format!("{}, seed {}", case.row(), case.seed());
         match outcome {
             Ok(run) => {
@@ -184,16 +140,26 @@ fn one_after_the_other<C: Case>(
                     run,
                     made: studio.environment.made.clone(),
                 };
-                let mut work = lock();
-                write_line(&mut work.file, &line)?;
-                work.lines.push((at, line));
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                write_line(&mut file, &line)?;
+                lock().lines.push((at, line));
             }
             Err(reason) => {
                 studio.progress.say(&format!("{name}: {reason}"));
                 lock().missing.push((name, reason));
             }
         }
-    }
+        Ok::<(), io::Error>(())
+    })?;
+    Ok(measured
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner))
+}
+
+fn write_line(file: &mut File, line: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    file.write_all(&text)
 }
 
 /// A line of the file.
@@ -248,18 +214,6 @@ impl<R: DeserializeOwned> Recorded<R> {
         }
         Ok(recorded)
     }
-}
-
-/// What the threads share.
-struct Work<'a, C: Case> {
-    /// With their numbers.
-    cases: Vec<(usize, &'a C)>,
-    lines: Vec<(usize, Line<C::Run>)>,
-    file: File,
-    /// Cases that could not be run, and why.
-    missing: Vec<(String, String)>,
-    /// So many more may run.
-    free: usize,
 }
 
 #[cfg(test)]

@@ -338,7 +338,8 @@ impl Studio<'_> {
                     .contestants
                     .iter()
                     .filter(|one| scenario.check(one.as_ref()).is_ok());
-                let (shorter, longer) = scenario.duration(running.count());
+                let cores = self.environment.cores;
+                let (shorter, longer) = runner::duration(&scenario, running.count(), cores);
                 least += shorter;
                 most += longer;
             }

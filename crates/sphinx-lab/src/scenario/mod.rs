@@ -199,24 +199,34 @@ impl Scenario {
         contestants * self.cells.len() * self.seeds.len() * self.repetitions as usize
     }
 
-    /// How long all runs take: at least and at most, for as many contestants.
-    pub fn duration(&self, contestants: usize) -> (Duration, Duration) {
-        let times = self.runs(contestants) / self.cells.len().max(1);
-        let times = u32::try_from(times).unwrap_or(u32::MAX);
-        let sum = |time: &dyn Fn(&Cell) -> Duration| {
-            let each = self.cells.iter().map(time);
-            each.sum::<Duration>().saturating_mul(times)
-        };
-        let cut_off = |cell: &Cell| cell.workload.schedule() + self.limit(cell);
-        let least = |cell: &Cell| match cell.clock {
-            Clock::Real => shortest(cell).min(cut_off(cell)) + AROUND_A_RUN,
-            Clock::Virtual => simulation(cell, SIMULATED_PACKET),
-        };
-        let most = |cell: &Cell| match cell.clock {
-            Clock::Real => cut_off(cell) + AROUND_A_RUN,
-            Clock::Virtual => simulation(cell, SIMULATED_PACKET * 4),
-        };
-        (sum(&least), sum(&most))
+    /// How long a run of a cell takes: at least and at most.
+    pub(crate) fn duration(&self, cell: &Cell) -> (Duration, Duration) {
+        let cut_off = cell.workload.schedule() + self.limit(cell);
+        match cell.clock {
+            Clock::Real => (
+                shortest(cell).min(cut_off) + AROUND_A_RUN,
+                cut_off + AROUND_A_RUN,
+            ),
+            Clock::Virtual => (
+                simulation(cell, SIMULATED_PACKET),
+                simulation(cell, SIMULATED_PACKET * 4),
+            ),
+        }
+    }
+
+    /// Payload that a run of a cell sends in a second on average, in bits, with a perfect transport that makes a connection first.
+    pub(crate) fn load(&self, cell: &Cell) -> f64 {
+        match &cell.workload {
+            Workload::Bulk { bytes } => {
+                let time = shortest(cell) + cell.link.rtt * 2;
+                *bytes as f64 * 8.0 / time.as_secs_f64()
+            }
+            // These go as fast as they can from time to time.
+            Workload::Video(_) | Workload::Web(_) => cell.link.rate as f64,
+            Workload::Blocks { .. } | Workload::Live { .. } => {
+                cell.workload.offered_bits().unwrap_or(cell.link.rate) as f64
+            }
+        }
     }
 }
 
