@@ -5,9 +5,11 @@ usage: programs.py dns PORT            answers every question with 192.0.2.7
        programs.py socks PORT PROXY TO datagrams at PORT go through the SOCKS5 proxy at port PROXY to port TO of the other end's loopback
        programs.py paced BYTES COUNT   so many pieces, one every 4 ms
        programs.py count PORT COUNT    numbers from 0 on, each in a datagram to PORT, one every millisecond; then -1 every 10 ms
+       programs.py page PORT COUNT BYTES  a page that fetches so many objects of so many bytes each, and then tells how many bytes came: printed
        programs.py rising PORT COUNT   takes them: each has to be above the one before, and hardly any may be missing
 """
 
+import http.server
 import socket
 import struct
 import sys
@@ -89,6 +91,31 @@ def rising(port, count):
     return 0 if not falls and len(taken) >= 0.99 * count else 1
 
 
+PAGE = """<!doctype html><title>page</title><script>
+const objects = Array.from({ length: COUNT }, (_, number) => fetch(`object${number}`).then((object) => object.arrayBuffer()));
+Promise.all(objects).then((all) => fetch(`seen${location.search}=${all.reduce((sum, one) => sum + one.byteLength, 0)}`));
+</script>"""
+
+
+def page(port, count, size):
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.path.startswith("/seen?"):
+                print(self.path.removeprefix("/seen?"), flush=True)
+            is_page = self.path.startswith("/?")
+            body = PAGE.replace("COUNT", str(count)).encode() if is_page else bytes(size)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html" if is_page else "application/octet-stream")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    http.server.ThreadingHTTPServer((LOCAL, port), Answers).serve_forever()
+
+
 def paced(size, count):
     time.sleep(0.5)
     for number in range(count):
@@ -99,6 +126,6 @@ def paced(size, count):
 
 
 if __name__ == "__main__":
-    known = {"dns": dns, "ask": ask, "socks": socks, "paced": paced, "count": count, "rising": rising}
+    known = {"dns": dns, "ask": ask, "socks": socks, "paced": paced, "count": count, "page": page, "rising": rising}
     words = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
     sys.exit(known[sys.argv[1]](*words))

@@ -121,6 +121,38 @@ fn programs_that_know_nothing_of_it() {
     between(&scratch, &link, (left, right));
 }
 
+/// A page whose script fetches thirty objects and tells how many bytes have come. Names are resolved at the far end.
+#[test]
+fn browsers_load_a_page_by_socks() {
+    if !may_run() {
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("profile")).expect("a directory");
+    let settings = [
+        ("network.proxy.type", "1"),
+        ("network.proxy.socks", "\"127.0.0.1\""),
+        ("network.proxy.socks_port", "1080"),
+        ("network.proxy.socks_version", "5"),
+        ("network.proxy.socks_remote_dns", "true"),
+        ("network.proxy.allow_hijacking_localhost", "true"),
+    ];
+    let settings = settings.map(|(name, value)| format!("user_pref(\"{name}\", {value});\n"));
+    fs::write(scratch.path("profile/user.js"), settings.concat()).expect("a file");
+    let right = "$TOOLS page 8080 30 20000 > seen & ";
+    let left = "\
+        export HOME=$PWD; $SPHX tunnel --ticket-file t --json -D 1080 > events & one=$!; up events -D; \
+        loads() { timeout 60 \"$@\" http://localhost:8080/?$1 2>$1.err & browser=$!; \
+          while kill -0 $browser && ! grep -qs $1 seen; do sleep 0.1; done; \
+          if ! grep $1=600000 seen; then cat $1.err; exit 1; fi; kill $browser; wait $browser || true; }; \
+        if has chromium; then loads chromium --headless --no-sandbox --disable-gpu --user-data-dir=$PWD/chromium \
+          --proxy-server=socks5://127.0.0.1:1080 '--proxy-bypass-list=<-loopback>'; fi; \
+        if has firefox; then loads firefox --headless --no-remote --profile $PWD/profile; fi; \
+        kill -INT $one; wait $one || true";
+    let link = ["--rate", "50mbit", "--rtt", "50ms", "--loss", "6%"];
+    between(&scratch, &link, (left, right));
+}
+
 /// A millisecond apart and repaired after twenty, they would come in another one.
 #[test]
 fn datagrams_keep_the_order_that_was_asked_for() {
