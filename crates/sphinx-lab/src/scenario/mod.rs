@@ -310,6 +310,7 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runner::duration;
 
     const TEXT: &str = r#"
 title = "T"
@@ -401,8 +402,11 @@ without = ["paper"]
         assert_eq!(names, ["tcp-cubic", "paper"]);
         assert_eq!((scenario.runs(2), scenario.seeds.len()), (8, 2));
         assert_eq!(scenario.limit(&scenario.cells[0]), Duration::from_secs(5));
-        let (least, most) = scenario.duration(2);
+        let (least, most) = duration(&scenario, 2, 1);
         assert!(least > Duration::from_secs(8) && most > Duration::from_secs(40));
+        // A link of 200 Mbit/s has two processors for itself, and shares four with another one.
+        assert_eq!(duration(&scenario, 2, 2), (least, most));
+        assert_eq!(duration(&scenario, 2, 4), (least / 2, most / 2));
     }
 
     const PATHS: &str = r#"

@@ -201,7 +201,11 @@ struct Figures {
 
 /// A connection over a link of `mbit` and `rtt_ms` that loses the share `mean`, for so many seconds from its beginning on.
 fn run((mbit, rtt_ms): (u64, u64), (mean, loss): (f64, Loss), seconds: u64) -> Figures {
-    const SEED: u64 = 1;
+    run_seed((mbit, rtt_ms), (mean, loss), seconds, 1)
+}
+
+#[allow(non_snake_case)]
+fn run_seed((mbit, rtt_ms): (u64, u64), (mean, loss): (f64, Loss), seconds: u64, SEED: u64) -> Figures {
     let (forward, backward) = link(mbit, rtt_ms, loss, SEED);
     let mut pair = Scenario::new((forward, backward)).build();
     let inner = Rc::new(RefCell::new(Inner::default()));
@@ -246,5 +250,20 @@ fn tcp_inside_fills_a_path_that_loses() {
         assert!(figures.ping_p50 <= rtt + 8, "{figures:?}");
         assert!(figures.ping_p99 <= rtt + late, "{figures:?}");
         assert!(figures.pings_lost <= 0.001, "{figures:?}");
+    }
+}
+
+#[test]
+#[ignore]
+fn explore() {
+    let bursts = Loss::GilbertElliott(GilbertElliott::bursts(0.05, 8.0));
+    for (rtt, mean, loss) in [
+        (100, 0.06, Loss::Bernoulli(0.06)),
+        (50, 0.05, bursts),
+    ] {
+        for seed in 1..=3 {
+            let figures = run_seed((200, rtt), (mean, loss.clone()), 20, seed);
+            println!("RTT {rtt} ms, {mean} lost: {figures:?}");
+        }
     }
 }
