@@ -274,7 +274,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.rx.cost()
     }
 
-    /// Bytes of blocks that have been delivered and are kept for sliding windows, at most a quarter of the window and 1 MiB;
+    /// Bytes of blocks that have been delivered and are kept for sliding windows, at most a quarter of the window and 2 MiB;
     /// and of what waits for a block to be decoded, at most 256 KiB and a packet.
     pub fn window_bytes(&self) -> usize {
         self.window.bytes()

@@ -43,7 +43,7 @@ const WRITERS: usize = 8;
 /// Datagrams of the peer that may come again.
 const REPEATED_MAX: usize = 32;
 /// Bytes of blocks that are kept for sliding windows, if a quarter of the window is not less.
-const COPIES_MAX: u64 = 1 << 20;
+const COPIES_MAX: u64 = 2 << 20;
 /// Bytes that may wait for a block to be decoded where sliding windows are used.
 const WAITING_MAX: u64 = 260 << 10;
 

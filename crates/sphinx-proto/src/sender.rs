@@ -598,8 +598,10 @@ impl Sender {
         let blocks = &mut self.blocks;
         let Some(last) = blocks.needs_repair_ahead(sequence, horizon) else {
             if blocks.may_share(sequence) {
-                let moment = (now, horizon.rtt, plr);
-                self.ahead.share(blocks, redundancy, sequence, moment, room);
+                let losses = path.monitor().of_flights();
+                let moment = (now, horizon.rtt);
+                self.ahead
+                    .share(blocks, redundancy, sequence, moment, losses, room);
             }
             return;
         };

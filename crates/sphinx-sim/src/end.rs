@@ -26,7 +26,7 @@ const ECT0: u8 = 0b10;
 /// Turns of a driver at one point in time after which it counts as stuck.
 const TURNS_MAX: u32 = 100_000;
 /// Bytes of blocks that are kept for sliding windows, if a quarter of the window is not less.
-const COPIES_MAX: usize = 1 << 20;
+const COPIES_MAX: usize = 2 << 20;
 /// Bytes that may wait for a block to be decoded where sliding windows are used: 256 KiB and what one packet adds.
 const WAITING_MAX: usize = 260 << 10;
 /// Idle memory that an end keeps for blocks: so that they find what others left there.

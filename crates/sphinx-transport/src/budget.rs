@@ -31,10 +31,10 @@ const STREAMS_MIN: u64 = 256;
 /// What is kept of an open stream besides its data.
 const STREAM_STATE: u64 = 512;
 /// Datagrams that have arrived and were not taken: so much in fractions of the window, …
-const DATAGRAM_PART: u64 = 16;
-/// … at least one of the longest, and at most so many bytes: what 50 Mbit/s bring while a flow in order waits for an answer over 100 ms.
+const DATAGRAM_PART: u64 = 4;
+/// … at least one of the longest, and at most so many bytes: what 200 Mbit/s bring while a flow in order waits for an answer over 100 ms.
 const DATAGRAM_MIN: u64 = 96 << 10;
-const DATAGRAM_MAX: u64 = 3 << 19;
+const DATAGRAM_MAX: u64 = 6 << 20;
 /// So much of a session's part is for what is kept of streams and for datagrams, in fractions of this.
 const STATE_PART: u64 = 4;
 

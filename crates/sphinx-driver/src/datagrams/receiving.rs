@@ -11,6 +11,8 @@ use crate::pool::PoolBuffer;
 
 /// Flows of live messages that have ended and are remembered, so that what comes late begins none.
 const ENDED_MAX: usize = 1024;
+/// Of what may wait, this part is left free by those that wait for others before them.
+const ROOM_PART: usize = 8;
 /// How long the last messages of a flow are waited for, beyond their time.
 const END_PATIENCE: Nanos = 1_000_000_000;
 
@@ -225,14 +227,29 @@ impl<S: Clone + Default> RecvQueue<S> {
         self.changed.push(live.signal.clone());
     }
 
-    /// The oldest of those that have too much go.
+    /// Where there is little room, those in order no longer wait for others before them; where there is none, the oldest of those that
+    /// have too much go.
     fn make_room(&mut self, now: Time) {
+        if self.ready.is_empty() && self.bytes > self.bytes_max - self.bytes_max / ROOM_PART {
+            self.give_up_longest(now);
+        }
         while self.bytes > self.bytes_max {
             let Some(dropped) = self.drop_ready().or_else(|| self.drop_waiting(now)) else {
                 return;
             };
             self.bytes -= dropped.cost();
             self.counts.overrun += 1;
+        }
+    }
+
+    /// What the longest of those in order waits for does not come.
+    fn give_up_longest(&mut self, now: Time) {
+        let longest = { self.ordered.iter_mut() }.max_by_key(|(_, flow)| flow.waiting.len());
+        if let Some((&flow, ordered)) = longest
+            && let Some(first) = ordered.waiting.first_number()
+        {
+            ordered.missing.insert(ordered.next..first);
+            self.release(now, flow);
         }
     }
 

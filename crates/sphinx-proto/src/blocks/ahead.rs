@@ -4,7 +4,7 @@
 //! restored, they share repairs, which follow the source symbols at an even rate: one of two is enough for seven at 10 %. If nothing
 //! follows, the rest of the repairs does not wait for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::{CodeId, Row};
 
@@ -29,7 +29,7 @@ const PARTS: u32 = 8;
 const RECENT_MAX: usize = 64;
 /// Blocks that share repairs although answers would be in time: at least so many leave within half a round trip, and a repair covers at most so many.
 const SHARING_MIN: usize = 4;
-const SHARING_MAX: usize = 128;
+const SHARING_MAX: usize = 512;
 /// From so many on a share of 10⁻⁵ may need an answer, as far as that takes no more repairs than so many times what is lost; their rate is a multiple of
 /// one in so many. Fewer take more repairs for a larger share, but are fewer bytes: a connection that begins is not to wait.
 const SHARING_MANY: usize = 64;
@@ -100,7 +100,8 @@ impl Ahead {
         blocks: &mut BlockStore,
         redundancy: Redundancy,
         sequence: BlockId,
-        (now, rtt, plr): (Time, Nanos, f64),
+        (now, rtt): (Time, Nanos),
+        (plr, burst): (f64, f64),
         room: usize,
     ) {
         let since = now.earlier_by(rtt / 2);
@@ -118,18 +119,17 @@ impl Ahead {
         if !is_possible(code, block.symbol_len, room) || others < SHARING_MIN {
             return;
         }
-        // In steps, so that not every block asks anew.
         let rate = match others < SHARING_MANY {
             true => {
-                let following = (others - others % SHARING_MIN) as u32;
                 let aim = (redundancy.epsilon, PARTS);
+                let following = in_steps(others as u32);
                 self.shared.of(following, plr, aim).min(1.0)
             }
             false => {
-                let following = (others - others % (SHARING_MANY / 4)) as u32;
-                let rate = self
-                    .shared
-                    .of(following, plr, (SHARED_EPSILON, SHARED_PARTS));
+                // Those that are lost in a row are like one of a code that has as many times fewer.
+                let following = in_steps((others as f64 / burst.max(1.0)) as u32);
+                let aim = (SHARED_EPSILON, SHARED_PARTS);
+                let rate = self.shared.of(following, plr, aim);
                 rate.min(SHARED_MAX * plr)
             }
         };
@@ -271,7 +271,11 @@ fn in_time(
     newest: BlockId,
     horizon: Horizon,
 ) -> impl Iterator<Item = (BlockId, u16)> + '_ {
-    let sequences = blocks.first_sequence().until(newest + 1).rev().take(256);
+    let sequences = blocks
+        .first_sequence()
+        .until(newest + 1)
+        .rev()
+        .take(2 * SHARING_MAX);
     let known = sequences.filter_map(|at| Some((at, blocks.get(at)?)));
     let of_use = known.filter(move |(_, block)| {
         let lifetime = block.lifetime.filter(|it| it.repair != RepairMode::None);
@@ -281,16 +285,23 @@ fn in_time(
     of_use.map(|(at, block)| (at, block.n))
 }
 
-/// Repairs for every source symbol. Remembers its last answer, which takes tens of microseconds to find.
+/// The largest number of four in each doubling that is not above this, so that not every block asks for another rate.
+fn in_steps(following: u32) -> u32 {
+    let step = (following + 1).next_power_of_two() / 8;
+    following - following % step.max(1)
+}
+
+/// Repairs for every source symbol. Remembers its answers, which take tens of microseconds to find, of hundreds that follow a millisecond.
 #[derive(Debug, Default)]
 struct Rate {
-    question: (u32, u32),
-    value: f64,
+    answers: BTreeMap<(u32, u32, u32), f64>,
 }
 
 impl Rate {
     /// The largest one.
     const MAX: u32 = 4;
+    /// Answers that are remembered.
+    const ANSWERS_MAX: usize = 64;
     /// Steps of the loss rate, rounded up, so that not every packet asks anew.
     const PLR_STEPS: f64 = 250.0;
 
@@ -298,15 +309,20 @@ impl Rate {
     /// The rate is found to one part of so many.
     fn of(&mut self, following: u32, plr: f64, (epsilon, parts): (f64, u32)) -> f64 {
         let steps = (plr.clamp(0.0, 0.95) * Self::PLR_STEPS).ceil();
-        if self.question != (following, steps as u32) {
-            let plr = steps / Self::PLR_STEPS;
-            let rates = (0..Self::MAX * parts).map(|step| f64::from(step) / f64::from(parts));
-            let rates: Vec<f64> = rates.collect();
-            let at = rates.partition_point(|rate| shortfall(following, *rate, plr) > epsilon);
-            self.value = rates.get(at).copied().unwrap_or(f64::from(Self::MAX));
-            self.question = (following, steps as u32);
+        let question = (following, steps as u32, parts);
+        if let Some(rate) = self.answers.get(&question) {
+            return *rate;
         }
-        self.value
+        if self.answers.len() == Self::ANSWERS_MAX {
+            self.answers.clear();
+        }
+        let plr = steps / Self::PLR_STEPS;
+        let rates = (0..Self::MAX * parts).map(|step| f64::from(step) / f64::from(parts));
+        let rates: Vec<f64> = rates.collect();
+        let at = rates.partition_point(|rate| shortfall(following, *rate, plr) > epsilon);
+        let rate = rates.get(at).copied().unwrap_or(f64::from(Self::MAX));
+        self.answers.insert(question, rate);
+        rate
     }
 }
 
@@ -316,7 +332,7 @@ impl Rate {
 /// larger by one, a repair that arrives smaller.
 fn shortfall(following: u32, rate: f64, plr: f64) -> f64 {
     /// Missing symbols at most; more do not come back in time anyway.
-    const MISSING: usize = 24;
+    const MISSING: usize = 64;
     /// Where between two repairs the symbol falls.
     const PHASES: u32 = 4;
     let lose = |missing: &mut [f64; MISSING + 1]| {

@@ -17,9 +17,9 @@ use super::incoming::Shape;
 /// Unknown symbols that rows may wait for.
 const UNKNOWN_MAX: usize = 512;
 /// Blocks remembered behind those under way.
-const PAST_MAX: usize = 256;
+const PAST_MAX: usize = 1024;
 /// Bytes of these, and bytes of the rows, each; and as a share of the window for received blocks.
-const BYTES_MAX: u64 = 1 << 20;
+const BYTES_MAX: u64 = 2 << 20;
 const SHARE: u64 = 4;
 /// Numbers of symbols from one block to the next.
 const STRIDE: u64 = MAX_BLOCK_SYMBOLS as u64;

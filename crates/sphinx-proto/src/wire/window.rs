@@ -4,9 +4,7 @@ use super::{MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN};
 
 /// Runs of blocks in a window.
 const RUNS_MAX: usize = 8;
-/// Covered blocks in a window.
-const BLOCKS_MAX: usize = 128;
-/// Symbols in a window.
+/// Symbols in a window, and blocks, as each has one at least.
 const SYMBOLS_MAX: usize = 512;
 const RUN_LEN: usize = 5;
 /// Bytes before the symbol if the window has one run of blocks, or two.
@@ -72,8 +70,8 @@ impl WindowSpan {
             });
         }
         match longer.runs.last_mut() {
-            Some(run) if (run.n, run.symbol_len) == (n, symbol_len) => {
-                run.blocks = run.blocks.saturating_add(1);
+            Some(run) if (run.n, run.symbol_len) == (n, symbol_len) && run.blocks < u8::MAX => {
+                run.blocks += 1;
             }
             _ => longer.runs.push(Run {
                 blocks: 1,
@@ -99,11 +97,6 @@ impl WindowSpan {
             && self.runs.iter().all(is_block)
             && self.runs.last().is_some_and(Run::is_covered)
             && (1..=self.runs[0].n).contains(&self.upto)
-            && self
-                .covered()
-                .map(|run| usize::from(run.blocks))
-                .sum::<usize>()
-                <= BLOCKS_MAX
             && self.symbols() <= SYMBOLS_MAX
     }
 
@@ -208,6 +201,20 @@ mod tests {
         assert_eq!(WindowSpan::split(&body), Some((span, &[7; 6][..])));
     }
 
+    /// The number of blocks of a run is one byte.
+    #[test]
+    fn as_many_blocks_as_symbols() {
+        let mut span = WindowSpan::new(1, 1, 2).unwrap();
+        let extended = (1..1000).take_while(|_| span.extend(0, 1, 2, 100)).count();
+        assert_eq!(
+            (extended, span.symbols(), span.body_len()),
+            (511, 512, 3 + 3 * 5 + 2)
+        );
+        assert!(span.blocks().map(|block| block.back).eq(0..512));
+        let body = [&span.encode()[..], &[7; 2]].concat();
+        assert_eq!(WindowSpan::split(&body), Some((span, &[7; 2][..])));
+    }
+
     /// Two blocks of one symbol, three that are not covered between them.
     #[test]
     fn blocks_that_are_not_covered() {
@@ -226,11 +233,6 @@ mod tests {
 
     #[test]
     fn limits() {
-        let mut span = WindowSpan::new(1, 1, 1000).unwrap();
-        let blocks = (0..200)
-            .take_while(|_| span.extend(0, 1, 1000, 1300))
-            .count();
-        assert_eq!(blocks + 1, BLOCKS_MAX);
         let mut span = WindowSpan::new(1, 100, 1000).unwrap();
         assert!(!span.extend(0, 100, 1001, 3 + 2 * RUN_LEN + 1000));
         assert!(span.extend(0, 100, 1001, 3 + 2 * RUN_LEN + 1001));

@@ -20,6 +20,9 @@ const PACKET_MAX: usize = 1514;
 const PACKET_OVERHEAD: usize = 64;
 /// Most packets that one overload drops at a time (section 4.1).
 const DROPS_MAX: usize = 64;
+/// A flow whose packets took turns with others counts as one that sends little only so long after the last of these: until then they may
+/// wait where urgent ones overtake them.
+const SPARSE_AFTER: Time = 100_000_000;
 /// Queues that are kept for their memory of congestion while all are empty.
 const KEPT_MAX: usize = 64;
 
@@ -32,6 +35,8 @@ struct Queue {
     deficit: i64,
     is_listed: bool,
     codel: CoDelState,
+    /// When its last packet left that was not sparse.
+    dense_at: Option<Time>,
 }
 
 /// What became of packets.
@@ -50,7 +55,7 @@ pub(crate) struct Departure {
     pub(crate) packet: Vec<u8>,
     /// The number of its queue.
     pub(crate) queue: usize,
-    /// Its flow sends little, so that it is served before others.
+    /// Its flow sends little, so that it may overtake those of others. None overtakes one of its own flow.
     pub(crate) is_sparse: bool,
 }
 
@@ -124,6 +129,7 @@ impl FqCodel {
                 deficit: 0,
                 is_listed: false,
                 codel: CoDelState::new(settings),
+                dense_at: None,
             })
         });
         if queue.packets.is_empty() {
@@ -192,10 +198,15 @@ impl FqCodel {
                         false => self.old.push_front(number),
                     }
                     self.counts.sent += 1;
+                    let is_sparse =
+                        is_new && queue.dense_at.is_none_or(|at| at + SPARSE_AFTER <= now);
+                    if !is_sparse {
+                        queue.dense_at = Some(now);
+                    }
                     return Some(Departure {
                         packet,
                         queue: number,
-                        is_sparse: is_new,
+                        is_sparse,
                     });
                 }
                 // It may not come back as a new one at once, or it would be served before the others for ever.
@@ -293,6 +304,24 @@ mod tests {
             departs += SECOND / rate;
         }
         left
+    }
+
+    /// One that has just taken turns with others is not urgent again as soon as its queue has been empty.
+    #[test]
+    fn no_packet_overtakes_one_of_its_flow() {
+        let mut queue = FqCodel::new(1 << 20, 7);
+        let mut sparse = |at: Time, packets: usize| -> Vec<bool> {
+            for _ in 0..packets {
+                queue.push(at, packet(1, 1000, 0));
+            }
+            let left = std::iter::from_fn(|| queue.pop(at));
+            left.map(|departure| departure.is_sparse).collect()
+        };
+        assert_eq!(sparse(0, 1), [true]);
+        assert_eq!(sparse(MS, 4), [true, true, false, false]);
+        assert_eq!(sparse(2 * MS, 1), [false]);
+        assert_eq!(sparse(101 * MS, 1), [false]);
+        assert_eq!(sparse(201 * MS, 1), [true]);
     }
 
     #[test]
