@@ -2,8 +2,8 @@
 
 use super::{MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN};
 
-/// Runs of blocks in a window.
-const RUNS_MAX: usize = 8;
+/// Runs of blocks in a window: small packets of many sizes have room for many.
+const RUNS_MAX: usize = 64;
 /// Symbols in a window, and blocks, as each has one at least.
 const SYMBOLS_MAX: usize = 512;
 const RUN_LEN: usize = 5;
@@ -61,27 +61,30 @@ impl WindowSpan {
     /// Covers an older block as well, all n symbols of it, behind `skipped` ones that are not covered, if the body then has at most
     /// `room` bytes and no limit is passed; whether it does.
     pub fn extend(&mut self, skipped: u8, n: u16, symbol_len: u16, room: usize) -> bool {
-        let mut longer = self.clone();
+        let (before, last) = (self.runs.len(), self.runs.last().copied());
         if skipped > 0 {
-            longer.runs.push(Run {
+            self.runs.push(Run {
                 blocks: skipped,
                 n: 0,
                 symbol_len: 0,
             });
         }
-        match longer.runs.last_mut() {
+        match self.runs.last_mut() {
             Some(run) if (run.n, run.symbol_len) == (n, symbol_len) && run.blocks < u8::MAX => {
                 run.blocks += 1;
             }
-            _ => longer.runs.push(Run {
+            _ => self.runs.push(Run {
                 blocks: 1,
                 n,
                 symbol_len,
             }),
         }
-        let fits = longer.is_valid() && longer.body_len() <= room;
-        if fits {
-            *self = longer;
+        let fits = self.is_valid() && self.body_len() <= room;
+        if !fits {
+            self.runs.truncate(before);
+            if let Some((run, last)) = self.runs.last_mut().zip(last) {
+                *run = last;
+            }
         }
         fits
     }
