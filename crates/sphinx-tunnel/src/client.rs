@@ -25,7 +25,7 @@ use crate::proxy::{Credentials, Proxy};
 use crate::relay::{Broken, First, Local, relay};
 use crate::server::{ACCEPT_PAUSE, accept, bind};
 use crate::tun::{self, TunPlan};
-use crate::udp::Listener;
+use crate::udp::{self, Listener};
 use crate::wire::{Refusal, Request, Status, Target};
 use remote::Remote;
 
@@ -375,7 +375,7 @@ async fn listen_on(at: &Listen, carried: Carried) -> io::Result<Listening> {
     Ok(match (at, carried) {
         (Listen::Address(address), Carried::Stream) => Listening::Tcp(bind(*address).await?),
         (Listen::Address(address), Carried::Datagrams(giving)) => {
-            Listening::Udp(UdpSocket::bind(address).await?, giving)
+            Listening::Udp(udp::bind(*address).await?, giving)
         }
         (Listen::Path(path), _) => {
             let listener = bind_path(path)?;

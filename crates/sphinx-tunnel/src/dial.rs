@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::permit::{Permit, Transport, canonical};
 use crate::relay::Local;
+use crate::udp;
 use crate::wire::{Refusal, Status, Target};
 
 /// How long a target may take to answer.
@@ -131,7 +132,7 @@ pub(crate) async fn connect_udp(
             false => ([0_u16; 8], 0).into(),
         };
         let connected = async {
-            let socket = UdpSocket::bind(any).await?;
+            let socket = udp::bind(any).await?;
             socket.connect(address).await?;
             Ok(socket)
         };

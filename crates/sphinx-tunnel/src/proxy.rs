@@ -166,7 +166,7 @@ impl Proxy {
             flow: flow.number(),
             giving: Giving::default(),
         };
-        let bound = UdpSocket::bind(SocketAddr::new(own, 0)).await;
+        let bound = udp::bind(SocketAddr::new(own, 0)).await;
         let (mut stream, socket) = match bound.and_then(|socket| Ok((socket.local_addr()?, socket)))
         {
             Ok((at, socket)) => (protocol.reply_success(at).await?, socket),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sphinx_transport::asynchronous::{SendStream, Session};
 use sphinx_transport::close_code;
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -387,7 +387,7 @@ impl Client {
         (listener, giving): (u32, Giving),
         at: &Target,
     ) -> Result<(), Refusal> {
-        let bound = UdpSocket::bind(Self::place(grant, at)?).await;
+        let bound = udp::bind(Self::place(grant, at)?).await;
         let socket = bound.map_err(|error| dial::refusal_of(at, &error))?;
         exchange::accept(send, socket.local_addr().ok()).await?;
         let listening = Listener {

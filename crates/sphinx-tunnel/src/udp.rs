@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
@@ -39,6 +40,23 @@ const TARGETS_MAX: usize = 1024;
 const TARGET_TIME: Duration = Duration::from_secs(60);
 /// Names that an association asks for at a time, and datagrams that wait for each.
 const LOOKUPS_MAX: usize = 16;
+
+/// What a socket keeps while this end is busy. A connection inside another tunnel sends hundreds of datagrams at once, and the system's
+/// usual 208 KiB are 90 of them.
+const SOCKET_BYTES: usize = 2 << 20;
+
+/// A socket with room for what comes at once, as far as the system lets it have that.
+///
+/// # Errors
+/// Those of binding it.
+pub(crate) async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(address).await?;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES).is_err() {
+        // Without rights it gets what `net.core.rmem_max` allows.
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES);
+    }
+    Ok(socket)
+}
 
 thread_local! {
     /// Where a datagram is between two sockets.
@@ -305,9 +323,9 @@ impl Association {
     /// There is no socket.
     pub(crate) async fn new(permit: Option<Arc<Permit>>) -> io::Result<Self> {
         // Both families where the machine has both.
-        let socket = match UdpSocket::bind(SocketAddr::from(([0_u16; 8], 0))).await {
+        let socket = match bind(SocketAddr::from(([0_u16; 8], 0))).await {
             Ok(socket) => socket,
-            Err(_) => UdpSocket::bind(SocketAddr::from(([0_u8; 4], 0))).await?,
+            Err(_) => bind(SocketAddr::from(([0_u8; 4], 0))).await?,
         };
         Ok(Self {
             socket,
@@ -465,4 +483,20 @@ pub(crate) fn addressed(target: &Target, data: &[u8]) -> Vec<u8> {
     target.put(&mut out);
     out.extend_from_slice(data);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sockets_have_more_room_than_usual() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let room = |socket: &UdpSocket| sockopt::socket_recv_buffer_size(socket).unwrap();
+        let (ours, usual) = (
+            bind(any).await.unwrap(),
+            UdpSocket::bind(any).await.unwrap(),
+        );
+        assert!(room(&ours) > room(&usual));
+    }
 }
