@@ -17,7 +17,7 @@ use crate::outgoing::{Outgoing, Piece, StreamEnd};
 use crate::slicer::Slicer;
 
 /// Bytes that datagrams take which have arrived and were not taken, unless there is [less](Queues::limit_datagrams).
-pub const DATAGRAM_BYTES: usize = 6 << 20;
+pub const DATAGRAM_BYTES: usize = 5 << 20;
 /// Pieces of one stream that wait for the window before its writer has to wait.
 pub const READY_PER_STREAM: usize = 2;
 

@@ -30,11 +30,12 @@ const STREAM_BYTES: u64 = WINDOW_MAX / STREAMS_MAX;
 const STREAMS_MIN: u64 = 256;
 /// What is kept of an open stream besides its data.
 const STREAM_STATE: u64 = 512;
-/// Datagrams that have arrived and were not taken: so much in fractions of the window, …
-const DATAGRAM_PART: u64 = 4;
-/// … at least one of the longest, and at most so many bytes: what 200 Mbit/s bring while a flow in order waits for an answer over 100 ms.
+/// Datagrams that have arrived and were not taken: so much in fractions of the window, and at least one of the longest, …
+const DATAGRAM_PART: u64 = 16;
 const DATAGRAM_MIN: u64 = 96 << 10;
-const DATAGRAM_MAX: u64 = 6 << 20;
+/// … and with the largest window, which only the first sessions have, so many bytes: what 200 Mbit/s bring while a flow in order waits for
+/// an answer over 100 ms.
+const DATAGRAM_MAX: u64 = 5 << 20;
 /// So much of a session's part is for what is kept of streams and for datagrams, in fractions of this.
 const STATE_PART: u64 = 4;
 
@@ -57,7 +58,10 @@ impl Window {
 
     /// What datagrams may take of it that have arrived and were not taken, bytes.
     pub(crate) fn datagrams(self) -> u64 {
-        (self.bytes / DATAGRAM_PART).clamp(DATAGRAM_MIN, DATAGRAM_MAX)
+        match self.bytes < WINDOW_MAX {
+            true => (self.bytes / DATAGRAM_PART).max(DATAGRAM_MIN),
+            false => DATAGRAM_MAX,
+        }
     }
 }
 
@@ -160,7 +164,8 @@ mod tests {
             }
             let bytes = bytes.max(WINDOW_MIN * 8 / 5);
             assert!(held <= bytes && unaccepted <= bytes / 4, "{unaccepted}");
-            assert!(sessions as u64 >= (bytes / WINDOW_MIN / 3).clamp(1, 4096));
+            let least = bytes / WINDOW_MIN * 10 / 31;
+            assert!(sessions as u64 >= least.clamp(1, 4096), "{sessions}");
         }
         let window = Budget::new(1 << 30).window(0);
         assert_eq!((window.bytes, window.credit), (24 << 20, 8 << 20));

@@ -256,7 +256,7 @@ fn tcp_inside_fills_a_path_that_loses() {
         ((50, 100), (0.06, random.clone()), 30, (0.65, 0.7), 45),
         ((50, 100), (0.05, bursts.clone()), 30, (0.5, 0.6), 120),
         ((200, 100), (0.06, random), 20, (0.5, 0.7), 45),
-        ((200, 50), (0.05, bursts), 20, (0.45, 0.6), 45),
+        ((200, 50), (0.05, bursts), 20, (0.45, 0.6), 60),
     ] {
         let figures = run(link, (mean, loss), seconds);
         println!("{link:?}, {mean} lost: {figures:?}");
