@@ -51,7 +51,9 @@ const SOCKET_BYTES: usize = 2 << 20;
 /// Those of binding it.
 pub(crate) async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address).await?;
-    if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES).is_err() {
+    // A system may give more by itself.
+    let has_room = sockopt::socket_recv_buffer_size(&socket).is_ok_and(|it| it >= SOCKET_BYTES);
+    if !has_room && sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES).is_err() {
         // Without rights it gets what `net.core.rmem_max` allows.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES);
     }
@@ -490,13 +492,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn sockets_have_more_room_than_usual() {
+    async fn sockets_have_no_less_room_than_usual() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let room = |socket: &UdpSocket| sockopt::socket_recv_buffer_size(socket).unwrap();
         let (ours, usual) = (
             bind(any).await.unwrap(),
             UdpSocket::bind(any).await.unwrap(),
         );
-        assert!(room(&ours) > room(&usual));
+        // How much more, the system decides.
+        assert!(room(&ours) >= room(&usual));
     }
 }

@@ -291,7 +291,7 @@ fn in_steps(following: u32) -> u32 {
     following - following % step.max(1)
 }
 
-/// Repairs for every source symbol. Remembers its answers, which take tens of microseconds to find, of hundreds that follow a millisecond.
+/// Repairs for every source symbol. Remembers its answers, which take long to find where many symbols follow.
 #[derive(Debug, Default)]
 struct Rate {
     answers: BTreeMap<(u32, u32, u32), f64>,

@@ -202,16 +202,7 @@ struct Figures {
 
 /// A connection over a link of `mbit` and `rtt_ms` that loses the share `mean`, for so many seconds from its beginning on.
 fn run((mbit, rtt_ms): (u64, u64), (mean, loss): (f64, Loss), seconds: u64) -> Figures {
-    run_seed((mbit, rtt_ms), (mean, loss), seconds, 1)
-}
-
-#[allow(non_snake_case)]
-fn run_seed(
-    (mbit, rtt_ms): (u64, u64),
-    (mean, loss): (f64, Loss),
-    seconds: u64,
-    SEED: u64,
-) -> Figures {
+    const SEED: u64 = 1;
     let (forward, backward) = link(mbit, rtt_ms, loss, SEED);
     let mut pair = Scenario::new((forward, backward)).build();
     let inner = Rc::new(RefCell::new(Inner::default()));
