@@ -14,23 +14,6 @@ fn with_shards(shards: usize) -> Options {
     }
 }
 
-/// The other end of this client, of those that wait to be accepted: it is told a number.
-fn accept_each(listener: &Server, clients: &[Session]) -> Vec<Session> {
-    let mut servers: Vec<_> = clients.iter().map(|_| None).collect();
-    for (number, client) in clients.iter().enumerate() {
-        let mut stream = client.open_uni().unwrap();
-        stream.write_all(&[number as u8]).unwrap();
-        stream.finish().unwrap();
-    }
-    for _ in clients {
-        let session = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
-        let number = read_all(&mut session.accept_uni().unwrap()).unwrap();
-        servers[usize::from(number[0])] = Some(session);
-    }
-    let servers = servers.into_iter().map(|server| server.expect("each once"));
-    servers.collect()
-}
-
 fn connect_all(listener: &Server, clients: usize) -> Vec<Session> {
     let ticket = ticket(listener, listener.local_addr());
     let connect = |_| client(&ticket, &Options::default()).unwrap();

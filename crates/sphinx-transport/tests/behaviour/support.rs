@@ -164,3 +164,20 @@ pub(crate) fn transfer(from: &Session, to: &Session, data: &[u8]) {
         sending.join().expect("no panic").unwrap();
     });
 }
+
+/// The other ends of these clients, which wait to be accepted: each is told a number.
+pub(crate) fn accept_each(listener: &Server, clients: &[Session]) -> Vec<Session> {
+    let mut servers: Vec<_> = clients.iter().map(|_| None).collect();
+    for (number, client) in clients.iter().enumerate() {
+        let mut stream = client.open_uni().unwrap();
+        stream.write_all(&[number as u8]).unwrap();
+        stream.finish().unwrap();
+    }
+    for _ in clients {
+        let session = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
+        let number = read_all(&mut session.accept_uni().unwrap()).unwrap();
+        servers[usize::from(number[0])] = Some(session);
+    }
+    let servers = servers.into_iter().map(|server| server.expect("each once"));
+    servers.collect()
+}
