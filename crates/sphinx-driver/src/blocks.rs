@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sphinx_fec::{
-    BlockDecoder, CodeId, Encoder, Error, Repair, Row, RowMaker, bits, fft_rs, generation,
+    BlockDecoder, CodeId, Encoder, Error, Repair, Row, RowMaker, bits, fft_rs, generation, rlc,
 };
 use sphinx_proto::wire::SymbolId;
 use sphinx_proto::{Placement, Slot, block_cost};
@@ -12,6 +12,9 @@ use sphinx_proto::{Placement, Slot, block_cost};
 use crate::datagrams::Sent;
 use crate::executor::WorkerId;
 use crate::pool::{BufferPool, PoolBuffer};
+
+/// Repairs of a block that are made together at most, so that they take little memory beside it.
+const TOGETHER_MOST: u32 = 32;
 
 /// A block being sent.
 pub(crate) struct TxBlock {
@@ -56,8 +59,8 @@ pub(crate) struct TxSymbols {
     pub(crate) memory: PoolBuffer,
     pub(crate) n: usize,
     pub(crate) symbol_len: usize,
-    /// All repairs of a transform and its size, once one was wanted (`fft-rs`): one costs as much as all.
-    transformed: Mutex<Option<(u32, PoolBuffer)>>,
+    /// Repairs that were made together, once one was wanted.
+    made: Mutex<Option<Made>>,
     /// It is a generation, and so many bytes were multiplied and added for its rows.
     operations: Option<AtomicU64>,
 }
@@ -68,7 +71,7 @@ impl TxSymbols {
             memory,
             n: usize::from(n),
             symbol_len: usize::from(symbol_len),
-            transformed: Mutex::default(),
+            made: Mutex::default(),
             operations,
         }
     }
@@ -100,35 +103,77 @@ impl TxSymbols {
         Ok(true)
     }
 
-    /// Computes a repair symbol.
+    /// Computes a repair symbol; `more` are to follow, and are made with it where that costs little.
     pub(crate) fn encode(
         &self,
-        code: CodeId,
-        row: Row,
+        wanted: (CodeId, Row),
+        more: u32,
         encoder: &mut Encoder,
         pool: &BufferPool,
         out: &mut [u8],
     ) -> Result<(), Error> {
         let (n, len) = (self.n, self.symbol_len);
         let source = &self.memory[..n * len];
-        let Some((size, index)) = fft_rs::split(row).filter(|_| code == CodeId::FftRs) else {
-            return encoder.encode(code, n, len, source, row, out);
-        };
-        let transformed = self.transformed.lock();
+        let made = self.made.lock();
         // Whoever panicked has not left half of one.
-        let mut transformed = transformed.unwrap_or_else(PoisonError::into_inner);
-        let repairs = match &*transformed {
-            Some((made, repairs)) if *made == size => repairs,
-            _ => {
-                let count = 1_usize << size;
-                let rows: Vec<_> = fft_rs::first_flight(count).collect();
-                let mut repairs = pool.take(count * len);
-                encoder.encode_rows(n, len, source, &rows, &mut repairs[..count * len])?;
-                &transformed.insert((size, repairs)).1
+        let mut made = made.unwrap_or_else(PoisonError::into_inner);
+        let holds = made.as_ref().is_some_and(|made| made.at(wanted).is_some());
+        if !holds {
+            let rows = made_together(wanted, more);
+            if rows.len() < 2 {
+                let (code, row) = wanted;
+                return encoder.encode(code, n, len, source, row, out);
             }
-        };
-        out.copy_from_slice(&repairs[index as usize * len..][..len]);
+            let mut symbols = pool.take(rows.len() * len);
+            encoder.encode_rows(n, len, source, &rows, &mut symbols[..rows.len() * len])?;
+            let (first, count) = (rows[0], rows.len());
+            *made = Some(Made {
+                first,
+                count,
+                symbols,
+            });
+        }
+        if let Some(made) = &*made
+            && let Some(index) = made.at(wanted)
+        {
+            out.copy_from_slice(&made.symbols[index * len..][..len]);
+        }
         Ok(())
+    }
+}
+
+/// Repairs of a block that were made together, one after another.
+struct Made {
+    /// The others have the numbers that follow.
+    first: (CodeId, Row),
+    count: usize,
+    symbols: PoolBuffer,
+}
+
+impl Made {
+    /// Where this row is among them.
+    fn at(&self, (code, row): (CodeId, Row)) -> Option<usize> {
+        let (made, first) = self.first;
+        let index = row.number().checked_sub(first.number())? as usize;
+        (code == made && index < self.count).then_some(index)
+    }
+}
+
+/// This row, or the first of those that it is best made with, and the rows behind it: loading a block takes longer than multiplying it, so
+/// several rows of it (`rlc`) cost hardly more than one, and one row of a transform (`fft-rs`) as much as all.
+fn made_together((code, row): (CodeId, Row), more: u32) -> Vec<(CodeId, Row)> {
+    match code {
+        CodeId::FftRs => {
+            let size = fft_rs::split(row).map_or(0, |(size, _)| size);
+            fft_rs::first_flight(1 << size).collect()
+        }
+        CodeId::Rlc => {
+            let (spread, first) = rlc::split(row);
+            let count = more.saturating_add(1).min(TOGETHER_MOST);
+            let rows = first..(first + count).min(rlc::INDEX_COUNT);
+            rows.map(|index| (code, rlc::row(spread, index))).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -421,12 +466,52 @@ mod tests {
             let (mut got, mut expected) = ([0; 4], [0; 4]);
             let code = CodeId::FftRs;
             block
-                .encode(code, row, &mut encoder, &pool, &mut got)
+                .encode((code, row), 0, &mut encoder, &pool, &mut got)
                 .expect("a row that exists");
             encoder
                 .encode(code, n, symbol_len, &block.memory, row, &mut expected)
                 .expect("a row that exists");
             assert_eq!(got, expected, "{size} {index}");
+        }
+    }
+
+    /// Whatever was announced, and whatever comes then.
+    #[test]
+    fn repairs_that_are_made_together_are_those_that_are_made_alone() {
+        let (n, symbol_len) = (40_usize, 4_usize);
+        let pool = BufferPool::new(0);
+        let mut memory = pool.take(n * symbol_len);
+        memory.copy_from_slice(&(0..160).collect::<Vec<u8>>());
+        let mut encoder = Encoder::new();
+        let block = TxBlock::new(memory, (40, 4), 1, Vec::new()).symbols;
+        let rows = [
+            (1, 0, 2),
+            (1, 1, 1),
+            (1, 2, 0),
+            (1, 3, 0),
+            (3, 4, 100),
+            (3, 35, 69),
+            (1, 36, 3),
+            (3, 36, 68),
+            (1, rlc::INDEX_COUNT - 1, 9),
+        ];
+        for (spread, index, more) in rows {
+            let row = rlc::row(spread, index);
+            let (mut got, mut expected) = ([0; 4], [0; 4]);
+            block
+                .encode((CodeId::Rlc, row), more, &mut encoder, &pool, &mut got)
+                .expect("a row that exists");
+            encoder
+                .encode(
+                    CodeId::Rlc,
+                    n,
+                    symbol_len,
+                    &block.memory,
+                    row,
+                    &mut expected,
+                )
+                .expect("a row that exists");
+            assert_eq!(got, expected, "{spread} {index}");
         }
     }
 

@@ -482,6 +482,8 @@ pub enum Content {
         slot: Slot,
         /// Which symbol.
         symbol: SymbolId,
+        /// Repairs of the block that are to follow this one soon, most likely those of the next rows.
+        more: u32,
     },
     /// A repair of a sliding window: [`WindowSpan::encode`], then the symbol, to be computed by
     /// [`span::encode`](sphinx_fec::span::encode).

@@ -207,11 +207,11 @@ pub(crate) fn body_of<'a>(
             span::encode(&mut workshop.rows, *row, &blocks, &mut body[prefix.len()..])
                 .map_err(|error| error.to_string())?;
         }
-        Content::Symbol { slot, symbol } => {
+        Content::Symbol { slot, symbol, more } => {
             let block = symbols_of(*slot).ok_or(GONE)?;
             copied += match (transmit.fragment, *symbol) {
                 (None, SymbolId::Source(index)) => return Ok(Body::Elsewhere(block.source(index))),
-                (None, repair) => write_symbol(block, repair, workshop, body)?,
+                (None, repair) => write_symbol(block, (repair, *more), workshop, body)?,
                 (Some(part), symbol) => write_part(block, symbol, part, workshop, body)?,
             };
         }
@@ -224,13 +224,13 @@ pub(crate) fn body_of<'a>(
             let mut prefix = Vec::new();
             put_varint(&mut prefix, block.symbol_len as u64);
             let (main, mut body) = split_body(body, &prefix, block.symbol_len)?;
-            copied += write_symbol(block, *symbol, workshop, main)?;
+            copied += write_symbol(block, (*symbol, 0), workshop, main)?;
             for riding in riders {
                 let block = symbols_of(riding.slot).ok_or(GONE)?;
                 prefix.clear();
                 riding.rider.encode_prefix(&mut prefix);
                 let (place, rest) = split_body(body, &prefix, block.symbol_len)?;
-                copied += write_symbol(block, riding.symbol, workshop, place)?;
+                copied += write_symbol(block, (riding.symbol, 0), workshop, place)?;
                 body = rest;
             }
         }
@@ -251,10 +251,10 @@ fn split_body<'a>(
     places.ok_or_else(|| TOO_SHORT.to_owned())
 }
 
-/// A whole symbol of a block. How many bytes of it were copied.
+/// A whole symbol of a block, which so many more repairs are to follow. How many bytes of it were copied.
 fn write_symbol(
     block: &TxSymbols,
-    symbol: SymbolId,
+    (symbol, more): (SymbolId, u32),
     workshop: &mut Workshop,
     out: &mut [u8],
 ) -> Result<usize, String> {
@@ -274,7 +274,7 @@ fn write_symbol(
             if row_made.map_err(|error| error.to_string())? {
                 return Ok(0);
             }
-            let encoded = block.encode(code, row, encoder, pool, out);
+            let encoded = block.encode((code, row), more, encoder, pool, out);
             encoded.map_err(|error| error.to_string())?;
             Ok(0)
         }
@@ -291,7 +291,7 @@ fn write_part(
 ) -> Result<usize, String> {
     let mut whole = std::mem::take(&mut workshop.symbol);
     whole.resize(block.symbol_len, 0);
-    let written = write_symbol(block, symbol, workshop, &mut whole);
+    let written = write_symbol(block, (symbol, 0), workshop, &mut whole);
     let (prefix, bytes) = body.split_at_mut(FRAGMENT_PREFIX_LEN);
     prefix.copy_from_slice(&part.encode());
     bytes.copy_from_slice(&whole[part.range()]);

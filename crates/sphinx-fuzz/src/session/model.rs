@@ -1184,7 +1184,7 @@ impl Model {
         let datagram_len = transmit.body_len + OVERHEAD;
         assert!(datagram_len <= datagram_max, "too long");
         match &transmit.content {
-            Content::Symbol { slot, symbol } => {
+            Content::Symbol { slot, symbol, .. } => {
                 let body_len = self.sent_symbol((*slot, *symbol), transmit);
                 assert_eq!(transmit.body_len, body_len);
                 assert_ne!(header.kind, PacketKind::Bundle);

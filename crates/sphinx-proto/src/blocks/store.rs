@@ -277,6 +277,10 @@ impl TxBlock {
             n: self.n,
             symbol_len: self.symbol_len,
             symbol,
+            more: match self.due_ahead {
+                0 => self.due,
+                ahead => ahead,
+            },
             last_of_flight: false,
             is_copy: false,
         }
@@ -293,6 +297,8 @@ pub(crate) struct SymbolChoice {
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
     pub(crate) symbol: SymbolId,
+    /// Repairs of the same kind that the block is owed besides.
+    pub(crate) more: u32,
     pub(crate) last_of_flight: bool,
     /// It has left on another path already, or is about to: nothing of its block waits for it.
     pub(crate) is_copy: bool,

@@ -291,6 +291,7 @@ impl ScSender {
             symbol_len: g.symbol_len,
             symbol,
             last_of_flight: false,
+            more: 0,
             is_copy: false,
         };
         self.lanes.entry(lane.path).or_default().sent += 1;

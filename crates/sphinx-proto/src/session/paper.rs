@@ -108,6 +108,7 @@ impl Session {
             symbol_len: choice.symbol_len,
             symbol,
             last_of_flight: false,
+            more: 0,
             is_copy: false,
         };
         let body_len = usize::from(choice.symbol_len);

@@ -297,6 +297,7 @@ impl Session {
         let content = Content::Symbol {
             slot: choice.slot,
             symbol: choice.symbol,
+            more: choice.more,
         };
         let (code, row) = choice.symbol.to_wire();
         let header = Header {
