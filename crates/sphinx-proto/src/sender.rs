@@ -603,6 +603,7 @@ impl Sender {
                 self.ahead
                     .share(blocks, redundancy, sequence, moment, losses, room);
             }
+            blocks.protect_brief(redundancy, sequence, (now, horizon.rtt), plr);
             return;
         };
         let block = (sequence, last);

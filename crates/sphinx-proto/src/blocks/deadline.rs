@@ -5,13 +5,21 @@
 //! is repair sent ahead; or where it is wanted, since what follows waits for each loss, and then what the peer still lacks
 //! when all repairs that could restore it have passed is answered.
 
-use crate::types::RepairMode;
+use crate::types::{RepairMode, Urgency};
 use crate::{BlockId, Nanos, Time};
 
 use super::Redundancy;
 use super::coding;
 use super::selector::{EPSILON_REACTIVE, flight_repair};
 use super::store::BlockStore;
+
+/// Bytes of a symbol that is short.
+const BRIEF_MAX: u16 = 256;
+/// When repairs of it follow, at the latest, and how many at most.
+const BRIEF_AFTER: Nanos = 2_000_000;
+const BRIEF_ROWS_MAX: u32 = 2;
+/// An answer takes longer than this only over longer paths.
+const BRIEF_RTT_MIN: Nanos = 20_000_000;
 
 /// What a packet that leaves now takes to arrive, and to be answered.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +66,29 @@ impl BlockStore {
     pub(crate) fn may_share(&self, sequence: BlockId) -> bool {
         let lifetime = self.get(sequence).and_then(|block| block.lifetime);
         lifetime.is_some_and(|it| it.repair == RepairMode::Together)
+    }
+
+    /// The last source symbol of a block leaves whose losses can be answered in time: a short datagram that is more urgent than most
+    /// is followed by repairs all the same, a little later, as a burst of losses would take them with it. Such are a few beside bulk (keystrokes,
+    /// echoes, names), so that this is hardly any bytes, and people wait for them.
+    pub(crate) fn protect_brief(
+        &mut self,
+        redundancy: Redundancy,
+        sequence: BlockId,
+        (now, rtt): (Time, Nanos),
+        plr: f64,
+    ) {
+        let Some((_, block)) = redundancy.code.zip(self.get(sequence)) else {
+            return;
+        };
+        let repaired = block.lifetime.filter(|it| it.repair != RepairMode::None);
+        let is_brief = block.n == 1 && block.symbol_len <= BRIEF_MAX;
+        let is_first = block.urgency < Urgency::default();
+        if repaired.is_none() || !is_brief || !is_first || rtt < BRIEF_RTT_MIN {
+            return;
+        }
+        let rows = flight_repair(1, 1, plr, redundancy.epsilon).min(BRIEF_ROWS_MAX);
+        self.owe_rides(sequence, rows, now + BRIEF_AFTER);
     }
 
     /// The last source symbol of a block that needs repair ahead leaves, and it is protected alone.
@@ -112,9 +143,15 @@ impl BlockStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::NewBlock;
+    use crate::blocks::store::Demands;
     use crate::time::time;
+    use crate::types::{Lifetime, Slot};
+    use crate::wire::ConnectionId;
+    use crate::{Config, ConnectionIds, PathId, Role, Tuple};
 
     const MS: Nanos = 1_000_000;
+    const SEC: Nanos = 1000 * MS;
 
     #[test]
     fn answers_that_fit() {
@@ -136,5 +173,50 @@ mod tests {
                 "{left} ms"
             );
         }
+    }
+
+    /// Of what a block is like, and whether its repairs follow it: one that is urgent and short, where losses are known and an answer takes long.
+    #[test]
+    fn urgent_short_datagrams_are_followed_by_repairs() {
+        let tuple = Tuple {
+            remote: ([127, 0, 0, 1], 1).into(),
+            local_ip: None,
+        };
+        let id = || ConnectionId::new([1; 8]).expect("not zero");
+        let ids = ConnectionIds {
+            local: id(),
+            peer: id(),
+        };
+        let redundancy = Redundancy::new(&Config::new(Role::Client, tuple, ids));
+        let repairs = |urgency: u8, symbol_len, repair, rtt: Nanos, plr| {
+            let mut store = BlockStore::default();
+            let new = NewBlock {
+                streams: Box::default(),
+                slot: Slot(0),
+                n: 1,
+                symbol_len,
+                tail: true,
+                urgency: Urgency::new(urgency),
+                lifetime: Some(Lifetime {
+                    until: time(SEC),
+                    repair,
+                }),
+            };
+            let sequence = store.push(new, Demands::default());
+            store.take_source(PathId::FIRST);
+            store.protect_brief(redundancy, sequence, (time(5 * MS), rtt), plr);
+            // None in front of the next packets, all of them a moment later.
+            assert!(!store.is_owing());
+            store.end_rides(time(5 * MS) + BRIEF_AFTER);
+            store.get(sequence).expect("there").due()
+        };
+        let (in_time, rtt) = (RepairMode::InTime, 50 * MS);
+        assert_eq!(repairs(2, 100, in_time, rtt, 0.06), 2);
+        assert_eq!(repairs(2, 100, RepairMode::Together, rtt, 0.01), 1);
+        assert_eq!(repairs(2, 100, in_time, rtt, 0.0), 0);
+        assert_eq!(repairs(3, 100, in_time, rtt, 0.06), 0);
+        assert_eq!(repairs(2, 1000, in_time, rtt, 0.06), 0);
+        assert_eq!(repairs(2, 100, RepairMode::None, rtt, 0.06), 0);
+        assert_eq!(repairs(2, 100, in_time, 10 * MS, 0.06), 0);
     }
 }
