@@ -135,7 +135,7 @@ bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS
 	@target/release/bench-link $(ARGS)
 
 .PHONY: bench-veth
-bench-veth: build ## Sphinx beside QUIC at line rate, and tasks beside threads, over a veth pair (root, iproute2)
+bench-veth: build ## Sphinx beside QUIC and TCP at line rate, and tasks beside threads, over a veth pair (root, iproute2, ethtool, iperf3)
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
 	@scripts/bench-veth $(ARGS)
 	$(CARGO) run --release --locked --package sphinx-transport --features tokio --example tokio_bulk -- --veth
