@@ -13,8 +13,8 @@ use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{
-    PacketMeta, PacketNumber, PathId, PathNews, Profile, Room, Session, StreamId, Time, Tuple,
-    Urgency,
+    Introduction, Nanos, PacketMeta, PacketNumber, PathId, PathNews, Profile, Room, Session,
+    StreamId, Time, Tuple, Urgency,
 };
 
 use crate::blocks::{RxBlocks, TxBlocks};
@@ -196,6 +196,8 @@ pub struct Driver<P, E> {
     counters: Counters,
     end: Option<EndReason>,
     has_ended: bool,
+    /// Nothing counts as delivered, and closing waits.
+    is_provisional: bool,
     /// When to look again whether a writer pauses.
     pause_at: Option<Time>,
     /// Stream, urgency and shape of a block that may be sent once more of what was handed over before has been.
@@ -236,6 +238,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             counters: Counters::default(),
             end: None,
             has_ended: false,
+            is_provisional: false,
             pause_at: None,
             waiting: None,
             waiting_datagrams: None,
@@ -254,6 +257,38 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// The packet protection of the session's first path.
     pub fn protection(&self) -> &P {
         self.lanes.first()
+    }
+
+    /// The handshake is over, before which the session began, and the peer has what has left so far: `confirm` gives the first path the keys of what
+    /// leaves from now on.
+    pub fn confirm(&mut self, introduction: Option<&Introduction>, confirm: impl FnOnce(&mut P)) {
+        confirm(self.lanes.first_mut());
+        self.core.confirm(introduction);
+    }
+
+    /// The handshake is over, before which the session began, and the peer knows nothing of it: all that has left so far leaves again, protected
+    /// with these keys. The rest as [`Session::begin_again`].
+    pub fn begin_again(
+        &mut self,
+        now: Time,
+        place: (Tuple, Nanos),
+        introduction: &Introduction,
+        protection: P,
+    ) {
+        self.lanes.begin_again(protection);
+        self.core.begin_again(now, place, introduction);
+        self.is_provisional = false;
+    }
+
+    /// Until [`be_certain`](Self::be_certain), nobody knows that the peer is the one that the application means, or will stay: nothing counts as delivered, and the
+    /// session does not close.
+    pub fn be_provisional(&mut self) {
+        self.is_provisional = true;
+    }
+
+    /// It is the peer, and has the session.
+    pub fn be_certain(&mut self) {
+        self.is_provisional = false;
     }
 
     /// What has been counted.

@@ -51,6 +51,11 @@ impl Holding {
         );
     }
 
+    /// When it began, if it is under way.
+    pub fn since(&self, cid: ConnectionId) -> Option<Time> {
+        self.handshakes.get(&cid).map(|waiting| waiting.since)
+    }
+
     /// Holds a packet within the limits; whether its session is known at all.
     pub fn hold(&mut self, cid: ConnectionId, origin: Origin, datagram: &[u8]) -> bool {
         let Some(waiting) = self.handshakes.get_mut(&cid) else {

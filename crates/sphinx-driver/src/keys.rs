@@ -6,6 +6,7 @@
 //! [`Opener::unprotect`], [`ReplayWindow::expected`] to expand the packet number,
 //! [`ReplayWindow::check`], [`Opener::open`], [`ReplayWindow::commit`].
 
+mod early;
 mod opening;
 mod replay;
 mod sealing;
@@ -21,6 +22,7 @@ use sphinx_proto::wire::{HEADER_LEN, TAG_LEN};
 use sphinx_proto::{PacketNumber, PathId};
 use zeroize::Zeroizing;
 
+pub use early::EarlySecret;
 pub use opening::{OpenError, Opener, OpeningKey};
 pub use replay::{Arrival, ReplayWindow};
 pub use sealing::{Permit, SealError, Sealer, SealingKey, Sequencer};

@@ -284,6 +284,11 @@ impl Sender {
         self.counters.blocks += 1;
     }
 
+    /// The peer's first window is known now, of which less was assumed.
+    pub(crate) fn meet(&mut self, window: u64, credit: u64) {
+        self.streams.meet(window, credit);
+    }
+
     /// Gives up the blocks of datagrams whose time is over; those that may have arrived are waited for, for `patience`. Which these are and
     /// what each costs, rising; their memory goes to `abandoned`.
     pub(crate) fn give_up_expired(

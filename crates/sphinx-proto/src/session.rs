@@ -3,6 +3,7 @@
 mod alive;
 mod bond;
 mod ending;
+mod introduction;
 mod moving;
 mod paper;
 mod paths;
@@ -34,6 +35,7 @@ use crate::wire::{
 };
 use crate::{Nanos, PacketNumber, PathId, Time};
 use ending::{CLOSE_TIMES, DRAIN, LOST, Life};
+pub use introduction::Introduction;
 use refusal::Refusals;
 
 const MS: Nanos = 1_000_000;
@@ -71,6 +73,7 @@ const GATHER_MAX: Nanos = MS;
 /// | [`job_done`](Self::job_done) | work on payload has been done |
 /// | [`add_random`](Self::add_random), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`random_wanted`](Self::random_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
 /// | [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost), [`peer_refused`](Self::peer_refused) | the operating system has said so |
+/// | [`confirm`](Self::confirm), [`begin_again`](Self::begin_again) | the handshake is over, before which the session began |
 /// | [`close`](Self::close), [`abandon`](Self::abandon) | the session is to end |
 ///
 /// *Outputs* are taken until they give nothing, in this order, after any input:

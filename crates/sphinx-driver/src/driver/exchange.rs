@@ -39,7 +39,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let mut news = self.handle_events(now, queues, pool);
         news |= self.give_in_order(now, (queues, pool));
         self.reset_streams(queues);
-        if let Some((code, reason)) = queues.close.take()
+        if !self.is_provisional
+            && let Some((code, reason)) = queues.close.take()
             && !queues.ended
         {
             news = true;
@@ -65,7 +66,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.core.set_backlog(has_more, outgoing.held_up());
         let changed = &mut queues.changed;
         self.ending.retain(|id| {
-            let delivered = self.core.stream_delivered(*id);
+            let delivered = !self.is_provisional && self.core.stream_delivered(*id);
             if delivered && let Some(stream) = outgoing.get_mut(*id) {
                 stream.end = Some(StreamEnd::Delivered);
                 changed.push(stream.signal.clone());

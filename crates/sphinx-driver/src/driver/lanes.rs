@@ -29,6 +29,15 @@ impl<P: PacketProtection> Lanes<P> {
         &self.0[0].protection
     }
 
+    pub(super) fn first_mut(&mut self) -> &mut P {
+        &mut self.0[0].protection
+    }
+
+    /// The first path has other keys, with which nothing of what was sealed or opened so far counts.
+    pub(super) fn begin_again(&mut self, protection: P) {
+        *self = Self::new(protection);
+    }
+
     /// That of this path, which is begun if need be; `None` if it cannot be. To be asked for paths only that the core has.
     pub(super) fn of(&mut self, path: PathId) -> Option<&mut Lane<P>> {
         let known = self.0.iter().position(|lane| lane.path == path);

@@ -52,6 +52,17 @@ impl OpeningKey {
     }
 }
 
+/// What the first epoch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Early {
+    /// The handshake's.
+    Never,
+    /// An early one, and the handshake is not over: no other epoch follows.
+    Alone,
+    /// An early one; the handshake's follow.
+    Followed,
+}
+
 /// Opens the packets of one direction and path, and follows the epochs.
 pub struct Opener {
     path: PathId,
@@ -59,6 +70,8 @@ pub struct Opener {
     /// The epoch before, and when to forget it.
     previous: Option<(Arc<OpeningKey>, Time)>,
     current: Arc<OpeningKey>,
+    /// Whether the first epoch is an early one, and what its successor's keys come from known.
+    early: Early,
     /// Derived ahead, so that a forged phase costs no more than any other forgery
     /// (RFC 9001 §6.3).
     next: Arc<OpeningKey>,
@@ -81,6 +94,7 @@ impl Opener {
             hp: HeaderKey::new(secret),
             previous: None,
             current: OpeningKey::new(path, secret),
+            early: Early::Never,
             next: OpeningKey::new(path, &next_secret),
             next_secret,
             epoch: 0,
@@ -89,6 +103,27 @@ impl Opener {
             failures: 0,
             failures_max: FAILURES_MAX,
         }
+    }
+
+    /// The same of an epoch that no other follows before [`follow_with`](Self::follow_with).
+    pub(super) fn early(secret: &Secret, path: PathId) -> Self {
+        Self {
+            early: Early::Alone,
+            ..Self::new(secret, path)
+        }
+    }
+
+    /// The keys of the epoch behind an early one.
+    pub(super) fn follow_with(&mut self, secret: Secret) {
+        self.early = Early::Followed;
+        self.next = OpeningKey::new(self.path, &secret);
+        self.next_secret = secret;
+    }
+
+    /// The phase that a datagram as it was received says it is of; `None` for what cannot be a packet. Nothing has shown yet that it is one.
+    pub fn phase_of(&self, datagram: &[u8]) -> Option<bool> {
+        let mut front = *datagram.first_chunk::<OVERHEAD>()?;
+        self.unprotect(&mut front).map(|header| header.phase)
     }
 
     /// Same, but at most `packets` packets may fail to open, instead of 2^52: lets tests see what follows.
@@ -176,6 +211,9 @@ impl Opener {
         let current_phase = self.epoch & 1 == 1;
         match self.opened {
             _ if header.phase == current_phase => Ok(self.epoch),
+            _ if self.early == Early::Alone => Err(OpenError::Invalid),
+            // All of the early epoch may be lost.
+            None if self.early == Early::Followed => Ok(self.epoch + 1),
             Some((_, largest)) if packet_number > largest && now >= self.next_from => {
                 Ok(self.epoch + 1)
             }

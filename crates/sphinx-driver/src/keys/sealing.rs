@@ -215,6 +215,23 @@ impl Sealer {
         self
     }
 
+    /// What is sealed from now on is of the next epoch, whose keys come from `secret` and not from the present one.
+    pub(super) fn follow_with(&mut self, secret: Secret) {
+        self.begin_epoch(secret, self.sequencer.next);
+    }
+
+    fn begin_epoch(&mut self, secret: Secret, first: PacketNumber) {
+        self.key = Arc::new(SealingKey {
+            path: self.key.path,
+            epoch: self.key.epoch + 1,
+            hp: Arc::clone(&self.key.hp),
+            key: EpochKey::new(&secret),
+        });
+        self.secret = secret;
+        self.first = first;
+        self.confirmed = false;
+    }
+
     /// Key phase of the packets being sealed: the epoch's lowest bit.
     pub fn phase(&self) -> bool {
         phase(self.epoch())
@@ -279,15 +296,7 @@ impl Sealer {
             if !self.confirmed {
                 return Err(SealError::EpochExhausted);
             }
-            self.secret = update(&self.secret);
-            self.key = Arc::new(SealingKey {
-                path: self.key.path,
-                epoch: self.key.epoch + 1,
-                hp: Arc::clone(&self.key.hp),
-                key: EpochKey::new(&self.secret),
-            });
-            self.first = packet_number;
-            self.confirmed = false;
+            self.begin_epoch(update(&self.secret), packet_number);
         }
         self.sequencer.permit(self.key.epoch, packet_number)
     }

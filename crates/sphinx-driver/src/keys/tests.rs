@@ -129,6 +129,34 @@ mod vectors {
     }
 
     #[test]
+    fn early_data() {
+        let resume = session().resumption(cid());
+        assert_eq!(
+            resume.as_slice(),
+            hex("7fdd925ae085c08f61015c8690ac6762d538c0651e458966cc17759de2de4012")
+        );
+        let greeting = hex("0102030405060708fd4f4d552aab8b66c2831b57");
+        let early = EarlySecret::new(&resume, &greeting);
+        let sealed = early.seal_parameters(cid(), &hex("03010701080102030405060708"));
+        assert_eq!(
+            sealed,
+            hex("267642fb626216eb2d4dde879eaa5c12a1fb6b451dd6c1123c86b55b39")
+        );
+        for (direction, secret) in [
+            (
+                Direction::ClientToServer,
+                "6f90de7de23d8809dd36cfe1fea6453fd453b05a56096dff99caf6ed44f5ed89",
+            ),
+            (
+                Direction::ServerToClient,
+                "993611353fda0c7d4b3fbd7b78b0090a7f667611a633fadbbc52148c07de7aea",
+            ),
+        ] {
+            assert_eq!(early.secret(direction).as_slice(), hex(secret));
+        }
+    }
+
+    #[test]
     fn header_protection() {
         let hp = HeaderKey::new(&session().epoch_zero(Direction::ClientToServer, PathId::FIRST));
         let sample = hex("50dedc9c208ab706e430dadca2a02ca5");
@@ -579,4 +607,94 @@ fn what_is_opened_elsewhere_moves_the_epoch_once() {
     assert_eq!(opener.epoch(), 0);
     open(&mut opener, second);
     assert_eq!(opener.epoch(), 1);
+}
+
+/// Keys of both ends of a connection that begins with what an earlier one has agreed on.
+fn early_ends(greeting: &[u8]) -> (Keys, Keys) {
+    let early = EarlySecret::new(&session().resumption(cid()), greeting);
+    let directions = [Direction::ClientToServer, Direction::ServerToClient];
+    directions.map(|direction| early.keys(direction)).into()
+}
+
+#[test]
+fn what_the_client_says_early_opens_with_its_greeting_and_id_only() {
+    let resumption = session().resumption(cid());
+    let early = EarlySecret::new(&resumption, b"greeting");
+    let sealed = early.seal_parameters(cid(), b"parameters");
+    assert_eq!(sealed.len(), 10 + 16);
+    let opened = early.open_parameters(cid(), &sealed);
+    assert_eq!(opened.as_deref(), Some(&b"parameters"[..]));
+    let other_cid = ConnectionId::new([9; 8]).expect("not zero");
+    let others = [
+        EarlySecret::new(&resumption, b"greetinG").open_parameters(cid(), &sealed),
+        EarlySecret::new(&session().resumption(other_cid), b"greeting")
+            .open_parameters(cid(), &sealed),
+        early.open_parameters(other_cid, &sealed),
+        early.open_parameters(cid(), &sealed[1..]),
+        early.open_parameters(cid(), &[]),
+    ];
+    assert!(others.iter().all(Option::is_none));
+}
+
+#[test]
+fn early_packets_open_at_once_and_with_another_greeting_never() {
+    let (mut client, mut server) = early_ends(b"one");
+    let (_, mut other) = early_ends(b"two");
+    let packet = seal(&mut client.sealer, 0, b"early");
+    assert!(open(&mut other.opener, 0, &packet, 0).is_err());
+    assert_eq!(
+        open(&mut server.opener, 0, &packet, 0),
+        Ok(b"early".to_vec())
+    );
+    // The other direction has keys of its own.
+    assert!(open(&mut client.opener, 0, &packet, 0).is_err());
+    let answer = seal(&mut server.sealer, 0, b"heard");
+    assert_eq!(
+        open(&mut client.opener, 0, &answer, 0),
+        Ok(b"heard".to_vec())
+    );
+}
+
+/// The handshake's keys follow, whatever of the early epoch has come, and are not those of an epoch that follows by itself.
+#[test]
+fn the_handshakes_keys_follow_the_early_ones() {
+    for early_comes in [true, false] {
+        let (mut client, mut server) = early_ends(b"greeting");
+        let early = seal(&mut client.sealer, 0, b"early");
+        let late = seal(&mut client.sealer, 1, b"late");
+        if early_comes {
+            assert!(open(&mut server.opener, 0, &early, 0).is_ok());
+        }
+        client.confirm(&session(), Direction::ClientToServer);
+        let packet = seal(&mut client.sealer, 2, b"proven");
+        assert_eq!(server.opener.phase_of(&packet), Some(true));
+        assert_eq!(server.opener.phase_of(&late), Some(false));
+        // Nothing of the handshake opens before it is over, and trying costs nothing.
+        assert_eq!(
+            open(&mut server.opener, 2, &packet, 0),
+            Err(OpenError::Invalid)
+        );
+        assert_eq!(server.opener.failures, 0);
+        server.confirm(&session(), Direction::ServerToClient);
+        assert_eq!(
+            open(&mut server.opener, 2, &packet, MS),
+            Ok(b"proven".to_vec())
+        );
+        assert_eq!(server.opener.epoch(), 1);
+        // What is late of the early epoch opens for as long as that of any other.
+        let mut late_in_time = |at| open(&mut server.opener, 1, &late, at);
+        assert_eq!(late_in_time(MS + 3 * PTO), Ok(b"late".to_vec()));
+        assert!(late_in_time(MS + 3 * PTO + 1).is_err());
+        assert!(server.origin.is_some(), "other paths have keys");
+    }
+}
+
+/// A session that knows the secret of the handshake, but not the early one, opens nothing: the header protection is the early one's.
+#[test]
+fn both_secrets_are_needed_behind_early_data() {
+    let (mut client, _) = early_ends(b"greeting");
+    client.confirm(&session(), Direction::ClientToServer);
+    let packet = seal(&mut client.sealer, 5, b"proven");
+    let mut plain = session().opener(Direction::ClientToServer, PathId::FIRST);
+    assert!(open(&mut plain, 5, &packet, 0).is_err());
 }

@@ -44,6 +44,15 @@ impl Settings {
         }
     }
 
+    /// Those of the same session where the peer is found elsewhere, or has other limits, as `config` says.
+    pub(super) fn again(&self, config: &Config) -> Self {
+        Self {
+            kind: self.kind,
+            limit: self.limit,
+            ..Self::new(config)
+        }
+    }
+
     pub(super) fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
@@ -115,6 +124,20 @@ impl Address {
             reordering: Reordering::default(),
             timer: ProbeTimer::new(now),
             bytes_in_flight: 0,
+        }
+    }
+
+    /// Where the handshake has found the peer after all, beginning with packet `first_packet`.
+    pub(super) fn again(
+        &self,
+        settings: &Settings,
+        config: &Config,
+        first_packet: PacketNumber,
+        now: Time,
+    ) -> Self {
+        Self {
+            first_packet,
+            ..Self::first(settings, config, now)
         }
     }
 

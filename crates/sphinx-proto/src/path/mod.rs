@@ -606,6 +606,15 @@ impl Path {
         self.validation.timeout()
     }
 
+    /// The peer is found there, as `config` says, and knows nothing of what has left: that counts as lost, which says nothing about the path.
+    pub(crate) fn begin_again(&mut self, config: &Config, now: Time, contents: &mut impl Contents) {
+        self.settings = self.settings.again(config);
+        self.address = self
+            .address
+            .again(&self.settings, config, self.next_pn(), now);
+        self.give_up_flight(now, contents);
+    }
+
     // ---- randomness ------------------------------------------------------------------------------
 
     /// How many random values are missing.

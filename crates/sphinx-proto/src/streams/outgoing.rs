@@ -152,6 +152,19 @@ impl SendStreams {
         }
     }
 
+    /// The peer's first window is known now, of which less was assumed.
+    pub(crate) fn meet(&mut self, window: u64, credit: u64) {
+        if self.window_number == WindowNumber::ZERO {
+            self.window = window;
+            let held = self.streams.values().map(SendStream::held);
+            self.shares
+                .set_window(window, self.streams.len() as u64, held);
+        }
+        self.credit = self.credit.max(window.min(credit));
+        self.news += 1;
+        self.follow_taken();
+    }
+
     /// What of the window belongs to no stream alone and is free.
     pub(crate) fn common_left(&self) -> u64 {
         self.shares.common_left()
