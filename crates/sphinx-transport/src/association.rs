@@ -1,6 +1,8 @@
 //! One session inside the engine: its driver, and what only a session on a network has: the application's
 //! threads, the control plane's share of the traffic, a memory of the path.
 
+mod early;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use crate::options::{Cc, Options};
 use crate::paths::{PathWish, begins_there_too};
 use crate::shared::{Inner, Shared};
 use crate::stats::{Load, PathEvent, PathFigures, Stats};
+use early::Phase;
 
 /// How often the application's view of the counters is renewed.
 const STATS_INTERVAL: Nanos = 5_000_000;
@@ -68,6 +71,8 @@ fn destination(to: &Tuple) -> Destination {
 
 pub(crate) struct Association {
     driver: Driver<Keys, Coding>,
+    is_client: bool,
+    phase: Phase,
     /// Further paths that are to be opened, as soon as the peer's connection ids for them are there; the next one last.
     further: Vec<Further>,
     /// Whether its options have paths, and where those but the first begin, those that came later among them.
@@ -157,6 +162,8 @@ impl Association {
         };
         Self {
             driver: Driver::new(core, keys, coding, is_client),
+            is_client,
+            phase: Phase::Certain,
             further: Vec::new(),
             has_options: is_client && !options.paths.is_empty(),
             begins: Vec::new(),
@@ -186,12 +193,14 @@ impl Association {
         datagram: &mut [u8],
         workshop: &mut Workshop,
     ) {
-        self.driver.handle_datagram(now, origin, datagram, workshop);
+        if !self.holds(origin, datagram) {
+            self.driver.handle_datagram(now, origin, datagram, workshop);
+        }
     }
 
     /// Whether datagrams that have arrived as one are to be given to it with their memory.
     pub(crate) fn takes_joined(&self, len: usize) -> bool {
-        self.driver.takes_joined(len)
+        !self.is_early() && self.driver.takes_joined(len)
     }
 
     /// Such datagrams: their memory, their bytes in it, and those of each.
@@ -223,6 +232,7 @@ impl Association {
         self.control = traffic.unwrap_or(self.control);
         self.endpoint = endpoint;
         self.driver.handle_timeout(now, workshop);
+        self.look_for_certainty();
         let shared = Arc::clone(&self.shared);
         shared.answer();
         let mut inner = shared.lock();
@@ -400,7 +410,10 @@ impl Association {
             tx,
             lost: Vec::new(),
         };
-        self.driver.transmit(now, limit, workshop, &mut out);
+        match self.allowance() {
+            None => self.driver.transmit(now, limit, workshop, &mut out),
+            Some(_) => self.transmit_little(now, limit, workshop, &mut out),
+        }
         if let Some(end) = self.driver.poll_end() {
             let shared = Arc::clone(&self.shared);
             let mut inner = shared.lock();
@@ -458,6 +471,10 @@ impl Association {
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
     /// happens before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Time> {
+        if self.is_silent() {
+            // What is due could not leave.
+            return None;
+        }
         self.driver.poll_timeout()
     }
 

@@ -5,6 +5,7 @@
 //! clock, but for the age of Retry tokens. See [`Control`] for how to drive it.
 
 mod door;
+mod early;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod greeting;
@@ -27,18 +28,26 @@ use quinn_proto::{
     ConnectError, ConnectionHandle, ConnectionId as QuicConnectionId, DatagramEvent, Endpoint,
     EndpointEvent, Incoming, ServerConfig,
 };
+use sphinx_driver::keys::{EarlySecret, SECRET_LEN};
 use sphinx_proto::wire::{ConnectionId, MAX_DATAGRAM};
+use zeroize::Zeroizing;
 
-use crate::access::{AccessList, DOOR_KEY_LEN, Guests};
+use crate::access::{AccessList, DOOR_KEY_LEN, Guests, Peer};
 use crate::budget::Window;
 use crate::routing::IdMaker;
 use crate::ticket::{Identity, Ticket};
-use door::{Door, is_first_flight};
+use door::{Door, is_first_flight, token};
+use early::Resumptions;
+pub(crate) use early::{
+    Beginning, LIFETIME, PROMISED_CREDIT, PROMISED_STREAMS, PROMISED_WINDOW, Resumption,
+};
 use greeting::{GREETING_LEN, greeting, is_greeting};
+#[cfg(any(test, fuzzing))]
+pub(crate) use params::MAX_PARAMS_LEN;
 pub(crate) use params::{Params, Service, Services};
 use repeat::Copies;
 use session::{OTHER_VERSION, Session, Trust, is_other_version};
-pub(crate) use types::{ConnId, Event, Failure, Settings, Stats, Traffic, Transmit};
+pub(crate) use types::{Begun, ConnId, Event, Failure, Settings, Stats, Traffic, Transmit};
 
 /// Unfinished handshakes that a server keeps; beyond, the oldest is forgotten.
 const MAX_HANDSHAKES: usize = 1024;
@@ -58,6 +67,7 @@ struct Server {
     settings: Settings,
     /// Why nobody is let in any more.
     ending: Option<&'static str>,
+    resumptions: Resumptions,
 }
 
 /// All control connections of one UDP port, of a client, a server, or both.
@@ -113,6 +123,7 @@ impl Control {
             guests,
             settings,
             ending: None,
+            resumptions: Resumptions::default(),
         };
         Self::new(Some(server), Some(tls::server_config(identity)), ids)
     }
@@ -162,7 +173,8 @@ impl Control {
     }
 
     /// Begins a handshake with the server of `ticket`, at `remote`. It goes on until an event or [`close`](Self::close): the caller
-    /// bounds the time.
+    /// bounds the time. With a `resumption` the server is asked to take data packets at once, which these keys protect, and which are to be sent behind the
+    /// first datagram; this end's connection id for the answers comes with them.
     ///
     /// # Errors
     ///
@@ -173,12 +185,22 @@ impl Control {
         remote: SocketAddr,
         ticket: &Ticket,
         settings: &Settings,
-    ) -> Result<ConnId, Failure> {
-        let (mut config, wrong_server) = tls::client_config(ticket.pin());
-        let key = *ticket.door_key();
-        config.initial_dst_cid_provider(Arc::new(move || {
-            QuicConnectionId::new(&greeting(&key, random_bytes()))
-        }));
+        resumption: Option<&Resumption>,
+    ) -> Result<Begun, Failure> {
+        // Who connects wants the session.
+        let window = settings.window(0);
+        let window = Window {
+            credit: window.bytes,
+            ..window
+        };
+        let params = local_params(settings, window, self.ids.make());
+        let greeting = greeting(ticket.door_key(), random_bytes());
+        let early = resumption.map(|resumption| EarlySecret::new(&resumption.secret, &greeting));
+        let token = resumption
+            .zip(early.as_ref())
+            .map(|(resumption, early)| early::token(resumption, early, &params));
+        let (mut config, wrong_server) = tls::client_config(ticket.pin(), token);
+        config.initial_dst_cid_provider(Arc::new(move || QuicConnectionId::new(&greeting)));
         let (handle, conn) = self
             .endpoint
             .connect(now, config, remote, tls::SERVER_NAME)
@@ -189,19 +211,45 @@ impl Control {
                 other => Failure::Unreachable(other.to_string()),
             })?;
         let id = self.next_id(handle);
-        // Who connects wants the session.
-        let window = settings.window(0);
-        let window = Window {
-            credit: window.bytes,
-            ..window
-        };
-        let params = local_params(settings, window, self.ids.make());
         let trust = Trust::Shows(Box::new(ticket.clone()), wrong_server);
         let session = Session::new(id, conn, remote, None, params, trust);
         self.sessions.insert(handle.0, Box::new(session));
         self.door.expect(remote);
         self.drive(handle.0, now);
-        Ok(id)
+        Ok(Begun {
+            id,
+            cid: params.cid,
+            window,
+            secret: early,
+        })
+    }
+
+    /// Of a server: with this, `who` may begin a later session, once.
+    pub(crate) fn keep(
+        &mut self,
+        now: Instant,
+        cid: ConnectionId,
+        secret: Zeroizing<[u8; SECRET_LEN]>,
+        who: Peer,
+    ) {
+        if let Some(server) = &mut self.server {
+            server.resumptions.keep(now, cid, secret, who);
+        }
+    }
+
+    /// Whether a session may be about to begin whose data packets carry this id, or begins, and nobody has been told of it.
+    pub(crate) fn expects(&self, now: Instant, cid: ConnectionId) -> bool {
+        let begins = |event: &Event| matches!(event, Event::Pending { local_cid, beginning: Some(_), .. } if *local_cid == cid);
+        let server = self.server.as_ref();
+        server.is_some_and(|server| server.resumptions.expects(now, cid))
+            || self.events.iter().any(begins)
+    }
+
+    /// There is no room for this client after all: it hears why once the handshake is over.
+    pub(crate) fn turn_away(&mut self, id: ConnId, why: &'static str) {
+        if let Some(session) = self.session(id) {
+            session.turned_away = Some(why);
+        }
     }
 
     /// What an earlier session learned about the path of a handshake that has just begun: round trip, and share of packets lost.
@@ -255,7 +303,7 @@ impl Control {
                 self.respond(transmit, response);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                self.accept(now, incoming, datagram.len());
+                self.accept(now, incoming, datagram);
             }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(session) = self.sessions.get_mut(&handle.0) {
@@ -373,15 +421,16 @@ impl Control {
         self.stats
     }
 
-    fn accept(&mut self, now: Instant, incoming: Incoming, bytes: usize) {
-        let Some(server) = &self.server else {
+    fn accept(&mut self, now: Instant, incoming: Incoming, datagram: &[u8]) {
+        let Some(server) = &mut self.server else {
             self.endpoint.ignore(incoming);
             return;
         };
         let window = server
             .settings
             .window(self.sessions.len() + self.settled.len());
-        let params = local_params(&server.settings, window, self.ids.make());
+        let mut params = local_params(&server.settings, window, self.ids.make());
+        params.resumption = server.settings.resumptions.then(|| self.ids.make());
         let trust = Trust::Asks(server.guests.clone(), server.door_key);
         let ending = server.ending;
         let mut response = Vec::new();
@@ -407,6 +456,16 @@ impl Control {
             self.stats.ignored_datagrams += 1;
             return;
         }
+        let list = server.guests.current().0;
+        let resumptions = &mut server.resumptions;
+        let beginning = token(datagram)
+            .filter(|_| ending.is_none())
+            .and_then(|token| resumptions.take(now, &greeting, token, &list));
+        // The client sees by the id that the server goes on with what it has sent.
+        let beginning = beginning.map(|(cid, beginning)| {
+            params.cid = cid;
+            Box::new(beginning)
+        });
         if self.handshakes.len() >= MAX_HANDSHAKES
             && let Some(oldest) = self.handshakes.first().copied()
             && let Some(session) = self.sessions.get_mut(&oldest.handle)
@@ -421,10 +480,14 @@ impl Control {
                 let mut session = Session::new(id, conn, remote, local_ip, params, trust);
                 session.deadline = Some(now + HANDSHAKE_TIMEOUT);
                 session.turned_away = ending;
-                session.received(bytes);
+                session.received(datagram.len());
+                session.began = beginning.as_ref().map(|it| (it.peer, it.who));
                 self.events.push_back(Event::Pending {
                     id,
                     local_cid: session.local_cid(),
+                    place: (remote, local_ip),
+                    window,
+                    beginning,
                 });
                 self.sessions.insert(handle.0, Box::new(session));
                 self.handshakes.insert(id);
@@ -568,6 +631,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
         sc: Some(settings.sc),
         paper: (settings.serves(Service::PERF) || settings.paper.is_some())
             .then_some(settings.paper),
+        resumption: None,
         credential: None,
     }
 }

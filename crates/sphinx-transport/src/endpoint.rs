@@ -27,6 +27,7 @@ use crate::error::{Error, ErrorKind};
 use crate::memory::PathFile;
 use crate::options::{Io, Options, Service};
 use crate::paths::open_paths;
+use crate::resumptions::ResumptionFile;
 use crate::routing::IdMaker;
 use crate::shards::{Place, SHARDS_MAX, Shard, options_of};
 use crate::shared::Session;
@@ -468,12 +469,27 @@ fn purpose(
         address,
         memory: paths.as_ref().and_then(|paths| paths.recall(address.ip())),
     });
+    let resumptions = resumptions_of(ticket, options);
     Purpose::Connect {
         service,
         ticket: ticket.clone(),
         remotes: remotes.collect(),
         further,
+        resumption: resumptions
+            .as_ref()
+            .and_then(ResumptionFile::take)
+            .map(Box::new),
+        resumptions: resumptions.map(Box::new),
     }
+}
+
+/// Where a client keeps what its sessions begin with before their handshakes are over, if they may. An attempt that is given up later than a session
+/// would be that hears nothing has to wait for its handshake.
+fn resumptions_of(ticket: &Ticket, options: &Options) -> Option<ResumptionFile> {
+    let is_plain = options.paths.is_empty() && options.paper.is_none() && options.sc.is_none();
+    let may = options.early_data && is_plain && options.connect_timeout <= options.idle_timeout;
+    let paths = options.path_memory.as_ref().filter(|_| may)?;
+    Some(ResumptionFile::beside(paths, ticket))
 }
 
 /// The engine of a client with this back end.

@@ -2,6 +2,7 @@
 //! codes, seals and opens itself, or has workers do it.
 
 mod arriving;
+mod early;
 mod meeting;
 
 use std::collections::HashMap;
@@ -22,16 +23,18 @@ use sphinx_workers::{Coding, Crew, pin};
 use crate::access::Peer;
 use crate::association::{Association, EndpointCounts};
 use crate::budget::{Budget, Growth};
-use crate::control::{ConnId, Control, Settings, random_bytes};
+use crate::control::{ConnId, Control, Resumption, Settings, random_bytes};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind, close_code};
 use crate::options::{BUSY_POLL_MAX, Options, Service};
+use crate::resumptions::ResumptionFile;
 use crate::routes::Routes;
 use crate::sessions::Sessions;
 use crate::shards::Shard;
-use crate::shared::Doorbell;
+use crate::shared::{Doorbell, Session};
 use crate::stats::Load;
 use crate::ticket::Ticket;
+use early::{Beginner, Early, Overtaken};
 
 /// Idle memory that the buffer pool keeps.
 const POOL_BYTES: usize = 8 << 20;
@@ -68,6 +71,9 @@ pub(crate) enum Purpose {
         remotes: Vec<Remote>,
         /// Paths but the first.
         further: Vec<Further>,
+        /// What sessions are begun with before their handshakes are over, and what this one is.
+        resumptions: Option<Box<ResumptionFile>>,
+        resumption: Option<Box<Resumption>>,
     },
 }
 
@@ -153,6 +159,12 @@ pub(crate) struct Engine<Io: PacketIo> {
     next_attempt: usize,
     attempts: Vec<Attempt>,
     failure: Option<Error>,
+    /// Of a client: the first attempt, if its session is to begin at once, and that session.
+    beginner: Option<Beginner>,
+    early: Option<Early>,
+    /// Of a server: sessions that nobody is given before their handshakes are over.
+    unproven: HashMap<ConnectionId, Session>,
+    overtaken: Overtaken,
     stopping: Option<Instant>,
     last_turn: Instant,
     /// When something was received last; only with busy polling.
@@ -209,6 +221,10 @@ impl<Io: PacketIo> Engine<Io> {
             next_attempt: 0,
             attempts: Vec::new(),
             failure: None,
+            beginner: None,
+            early: None,
+            unproven: HashMap::new(),
+            overtaken: Overtaken::default(),
             stopping: None,
             last_turn: Instant::now(),
             received_at: Instant::now(),
@@ -276,6 +292,7 @@ impl<Io: PacketIo> Engine<Io> {
         }
         self.run_control(clock, now);
         let mut wake = self.connect_more(clock);
+        self.begin_early(now, clock);
         self.stop(clock, now);
         self.turn_out(now);
         self.doorbell.take(&mut self.rung);
@@ -395,6 +412,7 @@ impl<Io: PacketIo> Engine<Io> {
         let quantum = (TURN_BYTES / count.max(1)).max(QUANTUM_MIN);
         let endpoint = self.counts();
         let (budget, sessions) = (self.budget(), self.sessions.len());
+        let mut gone = Vec::new();
         for _ in 0..count {
             let Some((cid, member)) = self.sessions.next() else {
                 break;
@@ -448,12 +466,16 @@ impl<Io: PacketIo> Engine<Io> {
                 self.connections.remove(id);
                 self.windows -= *cost;
                 self.sessions.remove(cid);
+                gone.push(cid);
                 self.routes.forget(cid);
                 self.behind.take_if(|behind| *behind == cid);
             } else {
                 let timeout = association.poll_timeout();
                 self.sessions.set_timer(cid, timeout);
             }
+        }
+        for cid in gone {
+            self.forget_early(clock, cid);
         }
         let is_scarce =
             std::mem::take(&mut self.is_scarce) && now >= self.shared_at + SHARE_INTERVAL;
@@ -597,6 +619,7 @@ pub(crate) fn settings(
 ) -> Settings {
     let (first, others) = services.split_first().expect("sessions are for something");
     Settings {
+        resumptions: hands_out_resumptions(options),
         sc: options.sc,
         recv_window: options.recv_window,
         paper: options.paper,
@@ -608,6 +631,13 @@ pub(crate) fn settings(
         idle_timeout_ms: options.idle_timeout.as_millis().min(u128::from(u32::MAX)) as u64,
         max_udp_payload: u16::MAX - 8,
     }
+}
+
+/// Whether a server with these options keeps what later sessions may begin with at once: one whose shards know nothing of each other's, that has one session in
+/// its life, or that grants less than everybody who comes so may use at once, does not.
+fn hands_out_resumptions(options: &Options) -> bool {
+    let is_plain = options.paper.is_none() && options.sc.is_none();
+    is_plain && options.shards <= 1 && !options.once && options.recv_window.is_none()
 }
 
 /// The sessions' time, whose origin is `base`.

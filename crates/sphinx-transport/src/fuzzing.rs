@@ -7,7 +7,7 @@ use sphinx_fuzz::Input;
 use sphinx_proto::wire::{ConnectionId, Header, OVERHEAD, PacketKind};
 use sphinx_proto::{PacketNumber, PathId, Time};
 
-use crate::control::Params;
+use crate::control::{MAX_PARAMS_LEN, Params};
 use crate::message::read_pieces;
 use crate::ticket::Ticket;
 use sphinx_driver::keys::{Arrival, Direction, ReplayWindow, SECRET_LEN, SealError, SessionSecret};
@@ -41,7 +41,7 @@ pub fn greetings(data: &[u8]) {
 pub fn parameters(data: &[u8]) {
     if let Ok(params) = Params::decode(data) {
         let message = params.encode();
-        assert!(message.len() <= 48);
+        assert!(message.len() <= MAX_PARAMS_LEN);
         assert_eq!(Params::decode(&message), Ok(params));
         assert!(params.max_udp_payload >= 1200);
     }

@@ -51,6 +51,7 @@
 //! | `asynchronous` | the same sessions and streams for tasks |
 //! | `control` | QUIC: handshake, identity, parameters; a limit on what strangers cost |
 //! | `memory` | what earlier sessions learned about paths |
+//! | `resumptions` | what earlier sessions have agreed on for later ones |
 //! | `routing` | connection ids that a load balancer can read |
 //! | `ticket` | what a client must know |
 //! | `access` | who may connect: tickets with secrets of their own, keys of clients |
@@ -74,6 +75,7 @@ mod message;
 mod options;
 mod paths;
 mod recv_stream;
+mod resumptions;
 mod routes;
 mod routing;
 mod send_stream;
@@ -115,6 +117,6 @@ pub use sphinx_proto::{
 };
 pub use sphinx_workers::WORKERS_MAX;
 pub use sphinx_xdp::{XdpConfig, XdpError};
-pub use stats::{Load, PathEvent, PathFigures, Stats};
+pub use stats::{EarlyData, Load, PathEvent, PathFigures, Stats};
 pub use ticket::{ServerKey, Ticket, TicketError};
 pub use unordered::UnorderedReceiver;

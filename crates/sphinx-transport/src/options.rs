@@ -320,6 +320,14 @@ pub struct Options {
     /// so that the next session over the same path starts faster; `None` remembers nothing.
     /// [`path_memory_file`](crate::path_memory_file) is the usual place.
     pub path_memory: Option<PathBuf>,
+    /// Sessions may begin before their handshakes are over, where the two ends have met before within a day (`docs/protocol.md` §3.1). *Of a connecting end* with
+    /// [`path_memory`](Self::path_memory), and neither [`paths`](Self::paths) nor a mode of its own: [`connect`](crate::connect) does not wait for
+    /// the other end, and what the application writes at first leaves with the handshake; why there is no session after all is told by what it does with
+    /// it. *Of a listening end*: an application is given such a session, and what has come, at once; else when the handshake has shown who the
+    /// other end is. Whoever records such a beginning and keeps it from arriving can have it arrive later, once, within that day: so this is for what
+    /// may come late or, since a connecting end tries again, twice. [`Session::wait_confirmed`](crate::Session::wait_confirmed) waits for the
+    /// handshake. False by default.
+    pub early_data: bool,
     /// Most bytes, in each direction, that the sessions of the endpoint may hold together: received and not read, or written and
     /// not delivered. The more sessions there are, the smaller are the windows of those that come; beyond it they are refused. A
     /// session that waits to be accepted holds a small part of its window. A window that is too small for its path grows as far as others leave
@@ -371,6 +379,7 @@ impl Default for Options {
             quiet: false,
             readers_may_pause: false,
             path_memory: None,
+            early_data: false,
             memory: default_memory(),
             workers: 0,
             cpus: Vec::new(),

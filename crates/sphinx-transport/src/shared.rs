@@ -17,11 +17,13 @@ use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Nanos, PathMemory, Role, StreamId, Time};
 
 use crate::access::Peer;
+use crate::control::Resumption;
 use crate::error::{Error, ErrorKind, close_code};
 use crate::memory::PathFile;
 use crate::options::{Cc, Profile, Service};
 use crate::paths::PathWish;
 use crate::recv_stream::RecvStream;
+use crate::resumptions::ResumptionFile;
 use crate::send_stream::SendStream;
 use crate::signal::{Signal, Waiter};
 use crate::stats::{PathEvent, Stats};
@@ -85,6 +87,11 @@ pub(crate) struct Inner {
     pub(crate) path_wishes: Vec<PathWish>,
     /// The longest datagram that the peer takes, bytes; 0: it takes none.
     pub(crate) datagram_max: usize,
+    /// The handshake is over.
+    pub(crate) is_confirmed: bool,
+    /// What a later session may begin with, when it was agreed on (Unix seconds), and where to keep it: of a connecting end, until it has been
+    /// done.
+    pub(crate) resumption: Option<(ResumptionFile, Resumption, u64)>,
     /// What is worth remembering about the path to this address, by now.
     pub(crate) learned: Option<(IpAddr, PathMemory)>,
     /// Where to remember it: of a connecting end, until it has been done.
@@ -138,6 +145,8 @@ pub(crate) struct Signals {
     pub(crate) opening_bi: Signal,
     /// The session has ended, or the peer has answered CLOSE.
     pub(crate) ending: Signal,
+    /// The handshake is over.
+    pub(crate) confirming: Signal,
 }
 
 /// State behind every handle of a session.
@@ -185,6 +194,8 @@ impl Shared {
             path_events: VecDeque::new(),
             path_wishes: Vec::new(),
             datagram_max,
+            is_confirmed: true,
+            resumption: None,
             learned: None,
             paths: None,
             heard_at: None,
@@ -270,6 +281,7 @@ impl Shared {
             (&signals.opening_uni, is_over || queues.can_open_uni()),
             (&signals.opening_bi, is_over || queues.can_open_bi()),
             (&signals.ending, is_over || inner.close_answered),
+            (&signals.confirming, is_over || inner.is_confirmed),
         ];
         drop(inner);
         for (signal, _) in news.into_iter().filter(|(_, is_so)| *is_so) {
@@ -316,16 +328,18 @@ impl Shared {
         self.ringing.store(false, Ordering::Release);
     }
 
-    /// Remembers what the session has learned about its path, once. To be called by whoever lets go of it: files may be slow,
+    /// Remembers what the session has learned about its path, and what it has agreed on for a later one, once. To be called by whoever lets go of it: files may be slow,
     /// and neither the engine nor other threads of the session wait for this.
     fn remember(&self) {
         let mut inner = self.lock();
-        let Some((remote, memory)) = inner.learned else {
-            return;
-        };
-        let paths = inner.paths.take();
+        let resumption = inner.resumption.take();
+        let learned = inner.learned;
+        let path = learned.zip(inner.paths.take_if(|_| learned.is_some()));
         drop(inner);
-        if let Some(paths) = paths {
+        if let Some((file, resumption, agreed_at)) = resumption {
+            file.keep(resumption, agreed_at);
+        }
+        if let Some(((remote, memory), paths)) = path {
             paths.remember(remote, memory);
         }
     }
@@ -434,6 +448,29 @@ impl Session {
     /// How the client has shown who it is; `None` at its own end.
     pub fn peer(&self) -> Option<Peer> {
         self.shared.who
+    }
+
+    /// Whether the handshake is over, which shows that the other end is who it should be. It always is of a session that did not begin with
+    /// [early data](crate::Options::early_data).
+    pub fn is_confirmed(&self) -> bool {
+        self.shared.lock().is_confirmed
+    }
+
+    /// Waits for that.
+    ///
+    /// # Errors
+    /// When the session ends before.
+    pub fn wait_confirmed(&self) -> Result<(), Error> {
+        let confirming = &self.shared.signals.confirming;
+        (self.shared).wait(confirming, |inner| inner.is_confirmed.then_some(()))
+    }
+
+    pub(crate) fn poll_confirmed(
+        &self,
+        waiter: &mut Waiter,
+        cx: &Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        (self.shared).poll(waiter, cx, |inner| inner.is_confirmed.then_some(()))
     }
 
     /// The peer's present address.

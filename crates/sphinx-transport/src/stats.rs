@@ -54,6 +54,33 @@ pub struct PathEvent {
     pub news: PathNews,
 }
 
+/// Whether a session began before its handshake was over ([`Options::early_data`](crate::Options::early_data)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum EarlyData {
+    /// It did not.
+    #[default]
+    None,
+    /// It did, and the handshake is not over.
+    Pending,
+    /// It did, and the connecting end knows, or the listening end has heard, that nothing has to be sent again for that.
+    Accepted,
+    /// It did, and the listening end knew nothing of it: what had been sent was sent again.
+    Refused,
+}
+
+impl EarlyData {
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Pending => "pending",
+            Self::Accepted => "accepted",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// A snapshot of one session's counters and estimates. Rates are IP bytes per second.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stats {
@@ -114,6 +141,10 @@ pub struct Stats {
     pub invalid_datagrams: u64,
     /// Datagrams that had been received before.
     pub replayed_datagrams: u64,
+    /// What became of what was sent, or came, before the handshake was over.
+    pub early_data: EarlyData,
+    /// IP bytes of the packets that this end had sent by then, if it is the one that connected, or else of those that it had received; 0 before.
+    pub early_bytes: u64,
     /// Data bytes that the peer has confirmed.
     pub bytes_delivered: u64,
     /// Data bytes given to this end's application.

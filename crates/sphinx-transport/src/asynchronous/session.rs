@@ -159,6 +159,17 @@ impl Session {
         accepted.map_ok(both_ways)
     }
 
+    /// Waits until the [handshake is over](crate::Session::is_confirmed).
+    ///
+    /// *Cancelling* changes nothing.
+    ///
+    /// # Errors
+    /// When the session ends before.
+    pub async fn wait_confirmed(&self) -> Result<(), Error> {
+        let mut waiter = Waiter::new(&self.session.signals().confirming);
+        poll_fn(|cx| self.session.poll_confirmed(&mut waiter, cx)).await
+    }
+
     /// Ends the session as [`crate::Session::close`] does, and waits until the peer has answered, or has not for a third of a second or so.
     ///
     /// *Cancelling* does not take that back: the peer is told all the same, as long as the process lives. Nothing happens before

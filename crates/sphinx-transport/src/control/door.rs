@@ -10,6 +10,8 @@ use std::hash::Hash;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use sphinx_proto::wire::Reader;
+
 use super::greeting::{GREETING_LEN, is_greeting};
 use crate::access::DOOR_KEY_LEN;
 
@@ -194,6 +196,20 @@ fn destination(datagram: &[u8]) -> Option<&[u8]> {
     rest.get(..usize::from(*len))
 }
 
+/// The token of an Initial packet of our version (RFC 9000 §17.2.2): empty without any.
+pub(super) fn token(datagram: &[u8]) -> Option<&[u8]> {
+    if !is_initial(datagram) {
+        return None;
+    }
+    let mut reader = Reader::new(datagram.get(1 + QUIC_VERSION.len()..)?);
+    for _id in ["destination", "source"] {
+        let len = reader.u8().ok()?;
+        reader.take(usize::from(len)).ok()?;
+    }
+    let len = usize::try_from(reader.varint().ok()?).ok()?;
+    reader.take(len).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,6 +301,19 @@ mod tests {
             greetings.map(|greeting| door.may_begin(greeting)),
             [true, true, false]
         );
+    }
+
+    #[test]
+    fn a_token_is_found_wherever_it_ends() {
+        let mut datagram = vec![0xc3, 0, 0, 0, 1, 3, 1, 2, 3, 2, 4, 5, 0x40, 4];
+        datagram.extend_from_slice(b"ticket");
+        assert_eq!(token(&datagram), Some(&b"tick"[..]));
+        for cut in 0..18 {
+            assert_eq!(token(&datagram[..cut]), None, "{cut}");
+        }
+        datagram[0] = 0xd3;
+        assert_eq!(token(&datagram), None);
+        assert_eq!(token(&[0xc3; 1200]), None);
     }
 
     #[test]

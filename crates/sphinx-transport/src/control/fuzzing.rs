@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use sphinx_fuzz::Input;
 
-use super::door::Door;
+use super::door::{Door, token};
+use super::early::Resumptions;
 use super::greeting::{GREETING_LEN, greeting, is_greeting};
 use super::params::Credential;
 use super::session::identify;
-use crate::access::{AccessList, ClientKey, DOOR_KEY_LEN, Guests, TicketSecret};
+use crate::access::{AccessList, ClientKey, DOOR_KEY_LEN, Guests, Peer, TicketSecret};
 use sphinx_driver::keys::SECRET_LEN;
-use sphinx_proto::wire::Reader;
+use sphinx_proto::wire::{ConnectionId, Reader};
+use zeroize::Zeroizing;
 
 const KEY: [u8; DOOR_KEY_LEN] = [7; DOOR_KEY_LEN];
 
@@ -36,8 +38,23 @@ pub(crate) fn greetings(data: &[u8]) {
 
     // Whoever does not have what is on the list gets nowhere, whatever it says.
     let mut list = AccessList::new();
-    list.add_ticket(TicketSecret::new([5; 16]), true);
+    let secret = TicketSecret::new([5; 16]);
+    let who = Peer::Ticket(secret.id());
+    list.add_ticket(secret, true);
     list.add_key(ClientKey::generate().public_key());
+
+    // Nor does it begin a session that others have agreed on, even if it knows its id.
+    let mut resumptions = Resumptions::default();
+    let id = ConnectionId::new([1; 8]).expect("not zero");
+    resumptions.keep(now, id, Zeroizing::new([3; SECRET_LEN]), who);
+    let named = [&id.bytes()[..], data].concat();
+    for token in [token(data), Some(data), Some(&named)]
+        .into_iter()
+        .flatten()
+    {
+        assert!(resumptions.take(now, &known, token, &list).is_none());
+    }
+    assert!(resumptions.expects(now, id));
     let guests = Guests::new(list);
     if let Ok(credential) = Credential::take(&mut Reader::new(data)) {
         let (proof, exporter) = ([1; SECRET_LEN], [2; SECRET_LEN]);

@@ -20,6 +20,7 @@ const ID_PATHS_MAX: u64 = 9;
 const ID_PAPER: u64 = 10;
 const ID_BOND: u64 = 11;
 const ID_SC: u64 = 12;
+const ID_RESUMPTION: u64 = 13;
 const ID_CREDENTIAL: u64 = 14;
 const ID_SERVICES: u64 = 30;
 
@@ -151,6 +152,8 @@ pub(crate) struct Params {
     pub(crate) sc: Option<Option<Sc>>,
     /// Whether this end knows the paper's mode; and with which settings it wants it, if it does.
     pub(crate) paper: Option<Option<Paper>>,
+    /// Of a server: what names the resumption that it keeps of this session.
+    pub(crate) resumption: Option<ConnectionId>,
     /// Who this end is; the client's only.
     pub(crate) credential: Option<Credential>,
 }
@@ -219,6 +222,11 @@ impl Params {
             put_varint(&mut out, value.len() as u64);
             out.extend(value);
         }
+        if let Some(cid) = self.resumption {
+            put_varint(&mut out, ID_RESUMPTION);
+            put_varint(&mut out, 8);
+            out.extend_from_slice(&cid.bytes());
+        }
         if let Some(credential) = &self.credential {
             credential.put(&mut out);
         }
@@ -244,6 +252,7 @@ impl Params {
         let mut max_udp_payload = MAX_UDP_PAYLOAD;
         let mut paper = None;
         let mut sc = None;
+        let mut resumption = None;
         let mut credential = None;
         let mut bond = None;
         while !reader.is_empty() {
@@ -290,6 +299,10 @@ impl Params {
                     sc = Some(Sc::decode(bytes)?);
                     continue;
                 }
+                ID_RESUMPTION => {
+                    let id = ConnectionId::new(value.array()?);
+                    resumption = Some(id.ok_or(WireError::Invalid("resumption"))?);
+                }
                 ID_CREDENTIAL => credential = Some(Credential::take(&mut value)?),
                 _ => continue,
             }
@@ -313,6 +326,7 @@ impl Params {
             bond,
             paper,
             sc,
+            resumption,
             credential,
         })
     }
@@ -339,8 +353,22 @@ mod tests {
             bond: None,
             paper: None,
             sc: None,
+            resumption: None,
             credential: None,
         }
+    }
+
+    #[test]
+    fn vector_of_a_resumption() {
+        let told = Params {
+            resumption: ConnectionId::new([8, 7, 6, 5, 4, 3, 2, 1]),
+            ..params()
+        };
+        let bytes = [&params().encode()[..], &[13, 8, 8, 7, 6, 5, 4, 3, 2, 1]].concat();
+        assert_eq!(told.encode(), bytes);
+        assert_eq!(Params::decode(&bytes), Ok(told));
+        let none = [&params().encode()[..], &[13, 8, 0, 0, 0, 0, 4, 3, 2, 1]].concat();
+        assert!(Params::decode(&none).is_err());
     }
 
     #[test]
@@ -473,7 +501,7 @@ mod tests {
                 let (service, services) = (Service(service), Services(services));
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, services, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, bond, paper, sc, credential: None };
+                    Params { cid, service, services, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, bond, paper, sc, resumption: None, credential: None };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

@@ -92,6 +92,8 @@ pub(super) struct Session {
     answers_left: u32,
     /// This end has found a reason to end the connection.
     closing: bool,
+    /// What the client has said of itself, and who it was then, if its session has begun at once; the server's only.
+    pub(super) began: Option<(Params, Peer)>,
     /// Why the client is not let in, whoever it is; the server's only.
     pub(super) turned_away: Option<&'static str>,
 }
@@ -167,6 +169,7 @@ impl Session {
             flight: Vec::new(),
             answers_left: MAX_ANSWERED_AGAIN,
             closing: false,
+            began: None,
             turned_away: None,
         }
     }
@@ -444,6 +447,18 @@ impl Session {
                 let peer = decode(message)?;
                 let found = identify(peer.credential.as_ref(), proof, guests, door_key, &exporter);
                 let (secret, who) = found.ok_or_else(Fault::stranger)?;
+                if let Some((said, was)) = &self.began {
+                    let peer = Params {
+                        credential: None,
+                        ..peer
+                    };
+                    if who != *was {
+                        return Err(Fault::stranger());
+                    }
+                    if peer != *said {
+                        return Err(Fault::protocol("other parameters than before"));
+                    }
+                }
                 (secret, Some(who), peer)
             }
         };
@@ -479,6 +494,10 @@ impl Session {
         }
         self.state = State::Established;
         self.message = Vec::new();
+        let resumption = match self.connects {
+            true => peer.resumption,
+            false => self.local.resumption,
+        };
         Ok(Event::Established {
             id: self.id,
             remote: self.remote,
@@ -497,6 +516,7 @@ impl Session {
             } else {
                 Direction::ServerToClient
             },
+            resumption,
             rtt: self.conn.min_rtt(),
         })
     }

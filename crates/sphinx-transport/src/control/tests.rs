@@ -34,6 +34,7 @@ fn settings(service: Service) -> Settings {
         budget: Budget::new(8 << 20),
         idle_timeout_ms: 15_000,
         max_udp_payload: 65_527,
+        resumptions: true,
     }
 }
 
@@ -52,7 +53,7 @@ fn guests(identity: &Identity) -> Guests {
 /// A ticket of a server with this pin and secret, whether or not there is one.
 fn ticket_with(pin: [u8; 32], secret: [u8; 32]) -> Ticket {
     let addresses = vec!["10.0.0.2:4433".to_owned()];
-    Ticket::new(addresses, pin, zeroize::Zeroizing::new(secret)).expect("valid")
+    Ticket::new(addresses, pin, Zeroizing::new(secret)).expect("valid")
 }
 
 fn ticket_of(identity: &Identity) -> Ticket {
@@ -160,8 +161,9 @@ impl Net {
     fn connect(&mut self, ticket: &Ticket, service: Service) -> ConnId {
         self.ends[0]
             .control
-            .connect(self.now, SERVER, ticket, &settings(service))
+            .connect(self.now, SERVER, ticket, &settings(service), None)
             .expect("a valid address")
+            .id
     }
 
     fn drain(&mut self) {
@@ -272,6 +274,7 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
             secret: client_secret,
             who: None,
             direction: Direction::ClientToServer,
+            resumption,
             rtt,
         },
     )) = client.events.pop()
@@ -290,6 +293,7 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
             peer: client_params,
             secret: server_secret,
             direction: Direction::ServerToClient,
+            resumption: kept,
             rtt,
             ..
         },
@@ -298,7 +302,8 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
         panic!("checked above");
     };
     assert_eq!((remote, at_server, rtt), (CLIENT, ms(15), ms(10)));
-    let Some((_, Event::Pending { id, local_cid })) = server.events.pop() else {
+    assert!(kept.is_some() && kept == resumption && kept == server_params.resumption);
+    let Some((_, Event::Pending { id, local_cid, .. })) = server.events.pop() else {
         panic!("checked above");
     };
     assert_eq!((id, local_cid), (accepted, server_cid));
@@ -314,6 +319,76 @@ fn both_ends_get_the_same_keys_and_each_other_parameters() {
     assert_eq!(client_params.idle_timeout_ms, Some(15_000));
     assert_eq!(client_params.datagram_max, 65_507);
     assert_eq!(client_secret.proof(), server_secret.proof());
+}
+
+/// What names the session is expected before its first datagram, and as long as nobody has been told that it begins: what came with it must find it.
+#[test]
+fn a_client_that_is_known_begins_with_its_first_datagram() {
+    let identity = Identity::generate();
+    let ticket = ticket_of(&identity);
+    let mut net = Net::pair(&identity);
+    net.connect(&ticket, Service::PERF);
+    net.run_until_established(ms(1000));
+    let [client, server] = &mut net.ends;
+    let Some((_, Event::Established { secret, peer, .. })) = client.events.pop() else {
+        panic!("{:?}", client.events);
+    };
+    let Some((
+        _,
+        Event::Established {
+            secret: kept,
+            who: Some(who),
+            resumption: Some(cid),
+            ..
+        },
+    )) = server.events.pop()
+    else {
+        panic!("{:?}", server.events);
+    };
+    let (now, settings) = (net.now, settings(Service::PERF));
+    let [client, server] = &mut net.ends;
+    let (client, server) = (&mut client.control, &mut server.control);
+    server.keep(now, cid, kept.resumption(cid), who);
+    let resumption = Resumption {
+        cid,
+        secret: secret.resumption(cid),
+        server: *peer,
+    };
+    let begun = client
+        .connect(now, SERVER, &ticket, &settings, Some(&resumption))
+        .expect("a valid address");
+    assert!(begun.secret.is_some());
+    // Beside what the first connection still acknowledges.
+    let sent = hostile::flush(client, now);
+    let [flight] = &sent
+        .iter()
+        .filter(|it| it.len() == 1200)
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("one datagram, with the token");
+    };
+
+    assert!(server.expects(now, cid));
+    server.handle_datagram(now, CLIENT, None, flight);
+    assert!(server.expects(now, cid));
+    let Some(Event::Pending {
+        local_cid,
+        beginning: Some(beginning),
+        ..
+    }) = server.poll_event()
+    else {
+        panic!("it does not begin");
+    };
+    assert_eq!(
+        (local_cid, beginning.peer.cid, beginning.who),
+        (cid, begun.cid, who)
+    );
+    assert!(!server.expects(now, cid));
+    // A copy of it begins nothing, nor does it from elsewhere.
+    for remote in [CLIENT, ([10, 0, 0, 9], 9).into()] {
+        server.handle_datagram(now, remote, None, flight);
+        assert!(server.poll_event().is_none());
+    }
 }
 
 #[test]
@@ -343,8 +418,10 @@ fn a_wrong_pin_is_an_authentication_failure() {
             SERVER,
             &ticket_with(other.pin(), *ticket.secret()),
             &settings,
+            None,
         )
-        .expect("a valid address");
+        .expect("a valid address")
+        .id;
     net.run(ms(2000));
     assert!(matches!(net.client().events[..], [(_, Event::Failed { id, .. })] if id == connected));
     let Some(Failure::Authentication(message)) = net.client().failure() else {
@@ -370,7 +447,7 @@ fn a_wrong_secret_is_refused_before_the_handshake() {
         let settings = settings(Service::PERF);
         net.ends[0]
             .control
-            .connect(net.now, SERVER, &ticket_with(pin, [1; 32]), &settings)
+            .connect(net.now, SERVER, &ticket_with(pin, [1; 32]), &settings, None)
             .expect("a valid address");
         net.run(ms(3000));
         assert!(
@@ -447,7 +524,7 @@ fn a_peer_without_the_papers_mode_is_refused() {
         let (now, ticket) = (net.now, ticket_of(&identity));
         let client = &mut net.client().control;
         client
-            .connect(now, SERVER, &ticket, &wants(service))
+            .connect(now, SERVER, &ticket, &wants(service), None)
             .expect("a valid address");
         net.run(ms(2000));
         assert_eq!(net.client().established_at().is_some(), knows);
@@ -620,6 +697,7 @@ fn impossible_addresses_are_refused() {
             address.parse().expect("valid"),
             &ticket_with([0; 32], [0; 32]),
             &settings(Service::PERF),
+            None,
         );
         assert!(matches!(result, Err(Failure::Unreachable(_))), "{address}");
     }

@@ -1,15 +1,16 @@
 //! TLS and QUIC settings of the control plane, and the certificate check
 //! (`docs/protocol.md` §1 and §2).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::constant_time;
+use bytes::Bytes;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
     ClientConfig, ConnectionId, ConnectionIdGenerator, EndpointConfig, RandomConnectionIdGenerator,
-    ServerConfig, TransportConfig, VarInt,
+    ServerConfig, TokenStore, TransportConfig, VarInt,
 };
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider, verify_tls13_signature};
@@ -130,9 +131,12 @@ fn ids(versions: &[&[u8]]) -> Vec<Vec<u8>> {
     versions.iter().map(|id| id.to_vec()).collect()
 }
 
-/// The settings of one connection, and a flag that its verifier raises when the server is not the
+/// The settings of one connection, whose first packets carry `token`, and a flag that its verifier raises when the server is not the
 /// pinned one.
-pub(super) fn client_config(pin: &[u8; 32]) -> (ClientConfig, Arc<AtomicBool>) {
+pub(super) fn client_config(
+    pin: &[u8; 32],
+    token: Option<Vec<u8>>,
+) -> (ClientConfig, Arc<AtomicBool>) {
     let wrong_server = Arc::new(AtomicBool::new(false));
     let provider = Arc::new(crypto_provider());
     let verifier = PinVerifier {
@@ -152,7 +156,20 @@ pub(super) fn client_config(pin: &[u8; 32]) -> (ClientConfig, Arc<AtomicBool>) {
     let quic = QuicClientConfig::try_from(tls).expect("has the suite that QUIC begins with");
     let mut config = ClientConfig::new(Arc::new(quic));
     config.transport_config(transport_config());
+    config.token_store(Arc::new(OneToken(Mutex::new(token))));
     (config, wrong_server)
+}
+
+/// What the first packets of one connection carry.
+struct OneToken(Mutex<Option<Vec<u8>>>);
+
+impl TokenStore for OneToken {
+    fn insert(&self, _: &str, _: Bytes) {}
+
+    fn take(&self, _: &str) -> Option<Bytes> {
+        let mut token = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        token.take().map(Bytes::from)
+    }
 }
 
 /// Accepts one certificate only, by its hash, whatever it says; the signature over the handshake

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use sphinx_proto::wire::ConnectionId;
 
+use super::early::Beginning;
 use super::{Params, Service, Services};
 use crate::access::Peer;
 use crate::budget::{Budget, Window};
-use sphinx_driver::keys::{Direction, SessionSecret};
+use sphinx_driver::keys::{Direction, EarlySecret, SessionSecret};
 
 /// A control connection; never used for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) recv_window: Option<u64>,
     /// The paper's mode, if this end wants it.
     pub(crate) paper: Option<sphinx_proto::Paper>,
+    /// Of a server: it keeps what later sessions may begin with, one of each.
+    pub(crate) resumptions: bool,
 }
 
 impl Settings {
@@ -60,6 +63,19 @@ impl Settings {
             ..window
         }
     }
+}
+
+/// A handshake that a client has begun.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    /// Its connection.
+    pub(crate) id: ConnId,
+    /// What data packets to this end are to carry.
+    pub(crate) cid: ConnectionId,
+    /// What this end may hold for the session.
+    pub(crate) window: Window,
+    /// Gives the keys of what may be sent at once.
+    pub(crate) secret: Option<EarlySecret>,
 }
 
 /// Why a session did not come about, or was lost.
@@ -90,6 +106,12 @@ pub(crate) enum Event {
         id: ConnId,
         /// What data packets of the session carry.
         local_cid: ConnectionId,
+        /// Where the client is.
+        place: (SocketAddr, Option<IpAddr>),
+        /// What this end may hold for the session.
+        window: Window,
+        /// How it begins, if it does so at once.
+        beginning: Option<Box<Beginning>>,
     },
     /// Data may flow. On the client the server has yet to check the proof: the first data packet
     /// that opens shows that it has; `Failed` with `Authentication` may still come instead.
@@ -112,6 +134,8 @@ pub(crate) enum Event {
         secret: SessionSecret,
         /// The direction in which this end sends.
         direction: Direction,
+        /// What names what a later session may begin with.
+        resumption: Option<ConnectionId>,
         /// Shortest round trip seen in the handshake; a repeated datagram can make it up to 15 ms
         /// too long.
         rtt: Duration,

@@ -8,6 +8,7 @@ use sphinx_net::{PacketIo, PacketRx, Received};
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use sphinx_proto::{Time, Tuple};
 
+use super::early::Overtaken;
 use super::{Engine, Member, time_since};
 use crate::control::Control;
 use crate::routes::Routes;
@@ -25,6 +26,7 @@ struct Inside<'a> {
     routes: &'a Routes,
     sessions: &'a mut Sessions<Member>,
     holding: &'a mut Holding,
+    overtaken: &'a mut Overtaken,
     workshop: &'a mut Workshop,
     strays: &'a mut u64,
 }
@@ -69,7 +71,13 @@ impl Inside<'_> {
             member
                 .association
                 .handle_datagram(now, origin, datagram, self.workshop);
-        } else if !self.holding.hold(cid, origin, datagram) {
+            return None;
+        }
+        if self.control.expects(clock, cid) && self.holding.since(cid).is_none() {
+            // It has overtaken the datagram that says what opens it.
+            self.overtaken.begin(now, cid, self.holding);
+        }
+        if !self.holding.hold(cid, origin, datagram) {
             let other = elsewhere(datagram);
             *self.strays += u64::from(other.is_none());
             return other;
@@ -86,6 +94,7 @@ impl<Io: PacketIo> Engine<Io> {
             routes: &self.routes,
             sessions: &mut self.sessions,
             holding: &mut self.holding,
+            overtaken: &mut self.overtaken,
             workshop: &mut self.workshop,
             strays: &mut self.strays,
         };

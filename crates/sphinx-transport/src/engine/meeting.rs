@@ -5,18 +5,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sphinx_driver::keys::Keys;
+use sphinx_driver::keys::{Keys, SessionSecret};
 use sphinx_net::{Destination, Ecn, PacketIo, PacketTx};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{
     Bond, Config, ConnectionIds, Nanos, PATHS_MAX, PathId, Role, Session as Core, Time, Tuple,
 };
 
+use super::early::{Beginner, Met};
 use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
 use crate::access::Peer;
 use crate::association::Association;
 use crate::budget::Window;
-use crate::control::{ConnId, Event, Failure, Params};
+use crate::control::{ConnId, Event, Failure, Params, Resumption};
 use crate::endpoint::attempt_delay;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::memory::PathFile;
@@ -29,6 +30,25 @@ const REFUSALS_MIN: u32 = 3;
 /// is waited for. Handshake datagrams are repeated within it.
 const REFUSED_FOR: Duration = Duration::from_millis(250);
 
+/// What a session begins with.
+pub(super) struct Start<'a> {
+    pub(super) id: ConnId,
+    /// This end's connection id.
+    pub(super) local_cid: ConnectionId,
+    /// Where the other end is, and this one where known.
+    pub(super) place: (SocketAddr, Option<IpAddr>),
+    /// What this end may hold.
+    pub(super) window: Window,
+    /// What the other end says of itself.
+    pub(super) peer: &'a Params,
+    /// Who the client is; at the server.
+    pub(super) who: Option<Peer>,
+    pub(super) keys: Keys,
+    pub(super) rtt: Duration,
+    /// Its handshake is not over.
+    pub(super) is_early: bool,
+}
+
 impl<Io: PacketIo> Engine<Io> {
     pub(super) fn run_control(&mut self, clock: Instant, now: Time) {
         if self.control.poll_timeout().is_some_and(|at| at <= clock) {
@@ -36,9 +56,21 @@ impl<Io: PacketIo> Engine<Io> {
         }
         while let Some(event) = self.control.poll_event() {
             match event {
-                Event::Pending { id, local_cid } => {
+                Event::Pending {
+                    id,
+                    local_cid,
+                    place,
+                    window,
+                    beginning,
+                } => {
                     self.connections.insert(id, local_cid);
-                    self.holding.begin(local_cid, now);
+                    match beginning {
+                        None => self.holding.begin(local_cid, now),
+                        Some(beginning) => {
+                            let begins = (window, &*beginning);
+                            self.receive_early(now, (id, local_cid), place, begins);
+                        }
+                    }
                 }
                 Event::Established {
                     id,
@@ -50,6 +82,7 @@ impl<Io: PacketIo> Engine<Io> {
                     who,
                     secret,
                     direction,
+                    resumption,
                     rtt,
                 } => {
                     let is_client = matches!(self.purpose, Purpose::Connect { .. });
@@ -58,22 +91,47 @@ impl<Io: PacketIo> Engine<Io> {
                         self.control.close(clock, id, close_code::DONE, "");
                         continue;
                     }
+                    let keys = (&secret, direction);
+                    let met = match is_client {
+                        true => {
+                            let (times, ends) = ((now, clock), (id, local_cid, remote));
+                            self.meet_early(times, ends, &peer, keys, rtt)
+                        }
+                        false => self.confirm_early(now, local_cid, keys),
+                    };
+                    match met {
+                        Met::Nothing => {}
+                        Met::Session(cid) => {
+                            self.agree(clock, cid, (who, &*peer, resumption), &secret);
+                            continue;
+                        }
+                        Met::Elsewhere => continue,
+                    }
                     if let Some(why) = self.no_room(window) {
                         self.holding.end(local_cid);
                         self.connections.remove(&id);
                         self.control.close(clock, id, close_code::CANCELLED, why);
                         continue;
                     }
-                    let keys = secret.keys(direction, PathId::FIRST);
-                    let place = (remote, local_ip);
-                    self.establish(
-                        now,
-                        (id, local_cid),
-                        place,
-                        (window, &*peer, who),
-                        keys,
+                    let start = Start {
+                        id,
+                        local_cid,
+                        place: (remote, local_ip),
+                        window,
+                        peer: &peer,
+                        who,
+                        keys: secret.keys(direction, PathId::FIRST),
                         rtt,
-                    );
+                        is_early: false,
+                    };
+                    let session = self.establish(now, start);
+                    self.has_met = true;
+                    self.connections.insert(id, local_cid);
+                    self.agree(clock, local_cid, (who, &*peer, resumption), &secret);
+                    self.lobby.arrive(session);
+                    if is_client {
+                        self.drop_attempts_but(id);
+                    }
                 }
                 Event::Settled { id, traffic } => {
                     let cid = self.connections.remove(&id);
@@ -104,7 +162,7 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     /// Why there is no room for another session, in words for who connects; with room, one is about to begin.
-    fn no_room(&self, window: Window) -> Option<&'static str> {
+    pub(super) fn no_room(&self, window: Window) -> Option<&'static str> {
         let sessions = self.sessions.len().max(self.lobby.waiting());
         if sessions >= SESSIONS_MAX {
             Some("it has too many sessions")
@@ -117,15 +175,59 @@ impl<Io: PacketIo> Engine<Io> {
         }
     }
 
-    fn establish(
+    /// A later session may begin with what this one, which is known under `cid`, has agreed on.
+    fn agree(
         &mut self,
-        now: Time,
-        (id, local_cid): (ConnId, ConnectionId),
-        (remote, local_ip): (SocketAddr, Option<IpAddr>),
-        (window, peer, who): (Window, &Params, Option<Peer>),
-        keys: Keys,
-        rtt: Duration,
+        clock: Instant,
+        cid: ConnectionId,
+        (who, peer, resumption): (Option<Peer>, &Params, Option<ConnectionId>),
+        secret: &SessionSecret,
     ) {
+        let (Some(named), Some(member)) = (resumption, self.sessions.get(cid)) else {
+            return;
+        };
+        match (&self.purpose, who) {
+            (Purpose::Listen, Some(who)) => {
+                self.control
+                    .keep(clock, named, secret.resumption(named), who);
+            }
+            (Purpose::Connect { resumptions, .. }, _) => {
+                if let Some(file) = resumptions {
+                    let resumption = Resumption {
+                        cid: named,
+                        secret: secret.resumption(named),
+                        server: *peer,
+                    };
+                    member.association.will_keep(file, resumption);
+                }
+            }
+            (Purpose::Listen, None) => {}
+        }
+    }
+
+    /// Of a client: one of its attempts has led to a session.
+    pub(super) fn drop_attempts_but(&mut self, id: ConnId) {
+        for other in std::mem::take(&mut self.attempts) {
+            if other.id != id {
+                self.control
+                    .close(Instant::now(), other.id, close_code::DONE, "");
+            }
+        }
+    }
+
+    /// A session begins. Nobody has been told of it.
+    pub(super) fn establish(&mut self, now: Time, start: Start<'_>) -> Session {
+        let Start {
+            id,
+            local_cid,
+            place: (remote, local_ip),
+            window,
+            peer,
+            who,
+            keys,
+            rtt,
+            is_early,
+        } = start;
         let is_client = matches!(self.purpose, Purpose::Connect { .. });
         let tuple = Tuple { remote, local_ip };
         let (further, own_paths_max) = match &self.purpose {
@@ -196,7 +298,11 @@ impl<Io: PacketIo> Engine<Io> {
         let core = Core::new(config, now);
         let waiting = self.holding.end(local_cid);
         // A client's first datagram left when its engine began.
-        let started = waiting.as_ref().map_or(Time::ZERO, |waiting| waiting.since);
+        let started = match &waiting {
+            Some(waiting) => waiting.since,
+            None if is_client => Time::ZERO,
+            None => now,
+        };
         let shared = Shared::new(
             Arc::clone(&self.doorbell),
             local_cid,
@@ -220,6 +326,9 @@ impl<Io: PacketIo> Engine<Io> {
             Association::new(core, keyed, is_client, shared, &self.options, self.counts());
         let bound = self.io.local_addr().ip();
         association.will_open((!bound.is_unspecified()).then_some(bound), further);
+        if is_early {
+            association.begin_early(now, local_cid);
+        }
         association.introduce();
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
@@ -234,17 +343,7 @@ impl<Io: PacketIo> Engine<Io> {
         self.sessions.insert(local_cid, member);
         self.windows += window.cost();
         self.share_memory(now);
-        self.has_met = true;
-        self.connections.insert(id, local_cid);
-        self.lobby.arrive(session);
-        if is_client {
-            for other in std::mem::take(&mut self.attempts) {
-                if other.id != id {
-                    self.control
-                        .close(Instant::now(), other.id, close_code::DONE, "");
-                }
-            }
-        }
+        session
     }
 
     /// A control connection is over; `by_peer`: because the peer closed it in peace.
@@ -258,8 +357,8 @@ impl<Io: PacketIo> Engine<Io> {
                 error.kind(),
                 ErrorKind::Authentication | ErrorKind::Protocol
             );
-            if (by_peer || refused)
-                && let Some(member) = self.sessions.wake(cid)
+            if let Some(member) = self.sessions.wake(cid)
+                && (by_peer || refused || member.association.is_early())
             {
                 member.association.refused(error);
             }
@@ -302,6 +401,11 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// The client's next attempts; when to look again.
     pub(super) fn connect_more(&mut self, clock: Instant) -> Option<Duration> {
+        // The first attempt has it.
+        let mut resumption = match &mut self.purpose {
+            Purpose::Connect { resumption, .. } => resumption.take(),
+            Purpose::Listen => None,
+        };
         let Purpose::Connect {
             service,
             ticket,
@@ -315,6 +419,7 @@ impl<Io: PacketIo> Engine<Io> {
             return None;
         }
         let elapsed = clock.saturating_duration_since(self.base);
+        let mut beginner = None;
         while let Some(Remote { address, memory }) = remotes.get(self.next_attempt) {
             let due = attempt_delay(self.next_attempt);
             if elapsed < due && !self.attempts.is_empty() {
@@ -323,8 +428,21 @@ impl<Io: PacketIo> Engine<Io> {
             self.next_attempt += 1;
             let (paths, bond) = (self.own_paths_max(), self.own_bond());
             let settings = settings(&[*service], &self.options, paths, bond);
-            match self.control.connect(clock, *address, ticket, &settings) {
-                Ok(id) => {
+            let resumption = resumption.take();
+            let begun =
+                self.control
+                    .connect(clock, *address, ticket, &settings, resumption.as_deref());
+            match begun {
+                Ok(begun) => {
+                    let id = begun.id;
+                    if let (Some(secret), Some(resumption)) = (begun.secret, resumption) {
+                        beginner = Some(Beginner {
+                            remote: *address,
+                            handshake: (id, begun.cid, begun.window),
+                            secret,
+                            resumption,
+                        });
+                    }
                     if let Some(memory) = memory {
                         let rtt = Duration::from_nanos(memory.rtt);
                         self.control.remember(id, rtt, memory.plr);
@@ -354,10 +472,13 @@ impl<Io: PacketIo> Engine<Io> {
             // That one address is refused says nothing about another that does not answer.
             let known = self.failure.take();
             let known = known.filter(|e| hopeless || e.kind() != ErrorKind::Unreachable);
-            self.lobby.fail(known.unwrap_or_else(unanswered));
+            let error = known.unwrap_or_else(unanswered);
+            self.end_early(&error);
+            self.lobby.fail(error);
             self.stopping.get_or_insert(clock);
             return None;
         }
+        self.beginner = self.beginner.take().or(beginner);
         let next_try =
             (self.next_attempt < remotes.len()).then(|| attempt_delay(self.next_attempt));
         next_try

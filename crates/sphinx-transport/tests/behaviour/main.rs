@@ -4,6 +4,7 @@
 mod budget;
 mod controllers;
 mod datagrams;
+mod early;
 mod ending;
 mod hostile;
 #[cfg(feature = "tokio")]

@@ -13,7 +13,7 @@ fn server() -> Control {
     Control::server(&identity, guests(&identity), settings(Service::PERF), ids())
 }
 
-fn flush(control: &mut Control, now: Instant) -> Vec<Vec<u8>> {
+pub(super) fn flush(control: &mut Control, now: Instant) -> Vec<Vec<u8>> {
     let mut buf = Vec::new();
     let mut out = Vec::new();
     while control.poll_transmit(now, &mut buf).is_some() {
@@ -31,6 +31,7 @@ fn begin(client: &mut Control, now: Instant, server: &Identity) {
             SERVER,
             &ticket_with([0; 32], *ticket.secret()),
             &settings(Service::PERF),
+            None,
         )
         .expect("a valid address");
 }

@@ -88,7 +88,7 @@ fn a_first_flight_is_answered_a_few_times_only() {
         let mut client = Control::client(ids());
         let (ticket, settings) = (ticket_of(&identity), settings(Service::PERF));
         client
-            .connect(now, SERVER, &ticket, &settings)
+            .connect(now, SERVER, &ticket, &settings, None)
             .expect("a valid address");
         let mut flight = Vec::new();
         client.poll_transmit(now, &mut flight).expect("a flight");
