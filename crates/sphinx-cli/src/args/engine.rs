@@ -59,7 +59,7 @@ pub(crate) struct CommonArgs {
     /// Give up a session in which nothing is heard, or nothing of what is to be sent comes further, for this long
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = units::period_positive)]
     pub(crate) idle_timeout: Duration,
-    /// Neither use nor keep what sessions learn about the path to a peer (rate, round trip, loss, MTU)
+    /// Neither use nor keep what sessions learn about the path to a peer (rate, round trip, loss, MTU), nor what later ones begin with at once
     #[arg(long)]
     pub(crate) no_cache: bool,
     /// Use IPv4 only

@@ -40,6 +40,8 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
     // What the client measures decides what the engine optimises for.
     let options = Options {
         once: args.listen.once,
+        // Nothing is done but to count.
+        early_data: true,
         ..args.common.options(Profile::Auto)
     };
     let options = args.listen.serving.apply(&args.common, options);
@@ -110,6 +112,7 @@ pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     )?;
     ticket::note_exposure(&source, &context.reporter);
     let ticket = ticket::read(source)?;
+    options.early_data = true;
     let (session, _registration) = context.connect(&ticket, Service::Perf, &options)?;
     measure_over(&session, request, &args.paths, context)
 }

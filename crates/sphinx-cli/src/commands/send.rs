@@ -38,9 +38,14 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     let key = SourceKey::load().map_err(|error| local_io("make", "a key", error))?;
     let announced = roots::announce(&roots)?;
     ticket::note_exposure(&source, &context.reporter);
+    // What comes twice is the same transfer, and nothing is done for who cannot finish the handshake.
+    let options = Options {
+        early_data: true,
+        ..args.common.options(Profile::Bulk)
+    };
     let sending = Sending {
         ticket: ticket::read(source)?,
-        options: args.paths.apply(args.common.options(Profile::Bulk))?,
+        options: args.paths.apply(options)?,
         names: args.paths.names(),
         control: args.paths.is_used().then(Control::listen),
         is_auto: args.paths.is_auto(),
@@ -85,7 +90,9 @@ impl Sending<'_> {
     fn once(&self, announced: Announced, retry: &mut Retry) -> Outcome<u8> {
         let (session, _registration) =
             (self.context).connect(&self.ticket, Service::Files, &self.options)?;
-        retry.connected();
+        if session.is_confirmed() {
+            retry.connected();
+        }
         let announced = Announced {
             source: Some(self.key.roots(&self.roots)),
             ..announced
@@ -114,6 +121,9 @@ impl Sending<'_> {
         );
         drop(ticker);
         teller.tell();
+        if session.is_confirmed() {
+            retry.connected();
+        }
         let (transferred, stats) = sent?;
         let code = transferred.exit_code()?;
         let bytes = transferred.counts.bytes;

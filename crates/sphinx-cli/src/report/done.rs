@@ -146,6 +146,8 @@ impl Done {
             .with("wire_bytes_sent", stats.wire_bytes_sent)
             .with("wire_packets_sent", stats.wire_packets_sent)
             .with("wire_bytes_received", stats.wire_bytes_received)
+            .with("early_data", stats.early_data.name())
+            .with("early_data_bytes", stats.early_bytes)
             .with("overhead", self.overhead().map(|share| rounded(share, 6)))
             .with("overhead_headers", part(|parts| parts.headers))
             .with("overhead_repair_ahead", part(|parts| parts.ahead))

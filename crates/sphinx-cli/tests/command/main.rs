@@ -6,6 +6,7 @@ mod cp;
 mod deep_trees;
 #[cfg(feature = "lab")]
 mod demo;
+mod early;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod examples;
 mod faults;
