@@ -171,6 +171,69 @@ fn run(origin: Time) -> Vec<(Nanos, u64, String)> {
     sent
 }
 
+/// What left before the peer was met leaves again, to where it is found, within what it grants, and counts as lost nowhere.
+#[test]
+fn what_left_before_the_peer_was_met_leaves_again() {
+    let mut ends = [
+        End::new(Role::Client, 1, 9, time(0)),
+        End::new(Role::Server, 2, 1, time(0)),
+    ];
+    for slot in 0..3 {
+        let (session, parts) = (&mut ends[0].session, &mut [part()]);
+        assert!(session.can_submit((20, 1000), Urgency::default(), parts));
+        session.submit(
+            Slot(slot),
+            (20, 1000),
+            (slot == 2, Urgency::default()),
+            parts,
+        );
+    }
+    let at = (0..DELAY).step_by((MS / 4) as usize);
+    let early: Vec<_> = at.flat_map(|at| ends[0].drive(time(at))).collect();
+    assert!(early.len() > 20, "{}", early.len());
+    let mut now = time(2 * DELAY);
+    let introduction = Introduction {
+        peer_cid: ConnectionId::new([2; 8]).expect("not zero"),
+        window: 1 << 20,
+        credit: 1 << 19,
+        idle_timeout: None,
+        datagram_max: 1472,
+    };
+    let tuple = Tuple {
+        remote: SocketAddr::from(([10, 0, 0, 2], 1)),
+        local_ip: None,
+    };
+    let place = (tuple, 2 * DELAY);
+    ends[0].session.begin_again(now, place, &introduction);
+    assert_eq!(ends[0].session.stats().peer_window, 1 << 20);
+    let mut under_way: [VecDeque<(Time, Transmit)>; 2] = [VecDeque::new(), VecDeque::new()];
+    while now < time(END) {
+        for (side, end) in ends.iter_mut().enumerate() {
+            for transmit in end.drive(now) {
+                if side == 0 {
+                    assert!(transmit.packet_number > early[early.len() - 1].packet_number);
+                    assert_eq!(
+                        (transmit.header.cid, transmit.to),
+                        (introduction.peer_cid, tuple)
+                    );
+                }
+                under_way[side].push_back((now + DELAY, transmit));
+            }
+        }
+        let timers = ends.iter_mut().filter_map(|end| end.session.poll_timeout());
+        let arrivals = under_way.iter().filter_map(|queue| Some(queue.front()?.0));
+        now = now.max(timers.chain(arrivals).min().expect("sessions are open"));
+        for (side, queue) in under_way.iter_mut().enumerate() {
+            while let Some((_, transmit)) = queue.pop_front_if(|(at, _)| *at <= now) {
+                ends[1 - side].receive(now, side as u8 + 1, &transmit);
+            }
+        }
+    }
+    assert!(ends[0].session.stream_delivered(part().stream));
+    let losses = ends[0].session.stats().losses_sent.expect("acknowledged");
+    assert_eq!(losses.mean, 0.0);
+}
+
 /// What a session has for its application after a packet with this number and these frames.
 fn hear(session: &mut Session, packet_number: PacketNumber, frames: &[Frame<'_>]) -> Vec<Event> {
     let mut body = Vec::new();
