@@ -1,10 +1,39 @@
-//! What the kernel knows of a TCP connection.
+//! What the kernel knows of a TCP connection, and listeners for those that come by one interface.
 
 use std::{
     io,
     mem::{MaybeUninit, offset_of},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     os::fd::{AsFd, AsRawFd},
 };
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Connections that wait to be accepted; the system's own limit (`net.core.somaxconn`) holds as well.
+const BACKLOG: i32 = 4096;
+
+/// Listens, on any free port of all addresses of both families, for connections that come by this interface of the calling thread's namespace, or from
+/// the machine itself to the interface's address, and by no other. What has been accepted leaves by it too. Accepting does not block.
+///
+/// # Errors
+///
+/// Those of the system calls: there is no such interface.
+pub fn listen_on(device: &str) -> io::Result<TcpListener> {
+    let listen = |domain: Domain, any: SocketAddr| {
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        if domain == Domain::IPV6 {
+            socket.set_only_v6(false)?;
+        }
+        socket.bind_device(Some(device.as_bytes()))?;
+        socket.bind(&any.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    let both = listen(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, 0).into());
+    // There may be no IPv6.
+    both.or_else(|_: io::Error| listen(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into()))
+}
 
 /// What a sender holds back by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use crate::{
     join::Run,
     netlink::Message,
     netns::{context, write_sysctl},
-    offload::{HEADER, finish},
+    offload::{HEADER, NEEDS_CHECKSUM, finish},
 };
 
 /// The largest IP packet a device can carry.
@@ -149,6 +149,11 @@ impl Unfinished {
         self.0[1] != 0
     }
 
+    /// Whether the checksum covers everything. Otherwise it covers addresses, protocol and length so far.
+    pub fn has_checksum(&self) -> bool {
+        self.0[0] & NEEDS_CHECKSUM == 0
+    }
+
     /// Gives every packet that this one stands for to `emit`, complete: itself, or its segments. Returns false if it is of a kind
     /// that cannot be taken apart.
     pub fn finish(self, packet: &mut [u8], emit: impl FnMut(&[u8])) -> bool {
@@ -260,7 +265,7 @@ impl JoiningTun {
         refused
     }
 
-    /// Gives a packet that has been received back to the namespace, as it came.
+    /// Gives a packet that has been received back to the namespace, with as much left to be done about it.
     ///
     /// # Errors
     ///
