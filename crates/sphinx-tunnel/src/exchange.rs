@@ -7,7 +7,7 @@ use sphinx_transport::asynchronous::{RecvStream, SendStream, Session};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use crate::wire::{HEADER_MAX, Refusal, Reply, Request, Status};
+use crate::wire::{HEADER_MAX, Refusal, Reply, Request, Status, Target};
 
 /// How long the header of a stream may take after the stream has begun.
 const HEADER_TIME: Duration = Duration::from_secs(30);
@@ -32,6 +32,17 @@ pub(crate) async fn ask(
     let (mut send, recv) = session.open_bi().await.map_err(lost)?;
     send.write_all(&request.to_bytes()).await.map_err(lost)?;
     Ok((send, recv))
+}
+
+/// Has the other end connect to `target`, and waits until it has: the stream, and from where.
+pub(crate) async fn open(
+    session: &Session,
+    target: &Target,
+) -> Result<((SendStream, RecvStream), Option<SocketAddr>), Refusal> {
+    let (mut send, mut recv) = ask(session, &Request::Connect(target.clone())).await?;
+    send.flush().await.map_err(lost)?;
+    let from = reply(&mut recv).await?;
+    Ok(((send, recv), from))
 }
 
 /// Waits for the reply to what was asked.

@@ -132,14 +132,16 @@ impl Proxy {
             (Socks5Command::TCPConnect, None) => {
                 protocol.reply_error(&ReplyError::HostUnreachable).await
             }
-            (Socks5Command::TCPConnect, Some(target)) => match open(&live, &target).await {
-                Ok((both, from)) => {
-                    let stream = protocol.reply_success(from.unwrap_or(NOWHERE)).await?;
-                    self.carry(stream, both, &target).await;
-                    Ok(())
+            (Socks5Command::TCPConnect, Some(target)) => {
+                match exchange::open(&live.session, &target).await {
+                    Ok((both, from)) => {
+                        let stream = protocol.reply_success(from.unwrap_or(NOWHERE)).await?;
+                        self.carry(stream, both, &target).await;
+                        Ok(())
+                    }
+                    Err(refusal) => protocol.reply_error(&socks_code(refusal.status)).await,
                 }
-                Err(refusal) => protocol.reply_error(&socks_code(refusal.status)).await,
-            },
+            }
             (Socks5Command::UDPAssociate, _) => {
                 self.associate(protocol, (own.ip(), program.ip()), live)
                     .await
@@ -222,7 +224,7 @@ impl Proxy {
                     "Service Unavailable",
                     "no session with the server",
                 )),
-                Some(live) => match open(&live, &target).await {
+                Some(live) => match exchange::open(&live.session, &target).await {
                     Ok((both, _)) => Ok((both, target, rest)),
                     Err(refusal) => Err(http_answer(&refusal)),
                 },
@@ -294,19 +296,6 @@ pub(crate) async fn socks_wish<S: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     authenticated.read_command().await
-}
-
-/// Waits until the other end has connected: the stream, and from where it has.
-async fn open(
-    live: &Live,
-    target: &Target,
-) -> Result<((SendStream, RecvStream), Option<SocketAddr>), Refusal> {
-    let request = Request::Connect(target.clone());
-    let (mut send, mut recv) = exchange::ask(&live.session, &request).await?;
-    let flushed = send.flush().await;
-    flushed.map_err(|error| Refusal::new(Status::Other, error.to_string()))?;
-    let from = exchange::reply(&mut recv).await?;
-    Ok(((send, recv), from))
 }
 
 fn target_of(address: &TargetAddr) -> Option<Target> {
