@@ -49,6 +49,15 @@ pub struct Plan {
     pub tun: Option<TunPlan>,
 }
 
+/// How a client is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// At once.
+    Now,
+    /// After what programs have sent through `--tun --split-tcp` and closed is delivered, unless that takes longer than 10 s.
+    Delivered,
+}
+
 /// Why a client has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -95,7 +104,7 @@ pub async fn forward(
     ticket: &Ticket,
     options: &Options,
     events: &Events,
-    stop: impl Future<Output = ()>,
+    stop: impl Future<Output = Stop>,
 ) -> Result<(), ClientError> {
     // Ports first: what fails at once is told before anything is connected.
     let listeners = listen(&plan).await?;
@@ -109,7 +118,7 @@ pub async fn forward(
     let mut listeners = Some(listeners);
     let mut next = tokio::select! {
         session = connect(ticket, Service::Tunnel, options) => session?,
-        () = &mut stop => return Ok(()),
+        _ = &mut stop => return Ok(()),
     };
     loop {
         let live = Live::new(next, true);
@@ -138,7 +147,7 @@ pub async fn forward(
             let held = tokio::select! {
                 held = ready => held,
                 error = &mut serving => Err(error.into()),
-                () = &mut stop => {
+                _ = &mut stop => {
                     close(&live.session, "done").await;
                     return Ok(());
                 }
@@ -148,7 +157,7 @@ pub async fn forward(
                     if let Some(listeners) = listeners.take() {
                         start(listeners, &plan, &link, events, &mut tasks);
                         if let Some(tun) = &tun {
-                            tun.start(&mut tasks);
+                            tun.start(&link, &mut tasks);
                         }
                     }
                     let carrying = async {
@@ -160,7 +169,10 @@ pub async fn forward(
                     tokio::select! {
                         error = serving => error,
                         error = carrying => error,
-                        () = &mut stop => {
+                        stop = &mut stop => {
+                            if let Some(tun) = &tun {
+                                tun.end(stop == Stop::Delivered).await;
+                            }
                             close(&live.session, "done").await;
                             return Ok(());
                         }
@@ -178,7 +190,7 @@ pub async fn forward(
         drop(live);
         next = tokio::select! {
             session = again(ticket, options, events, over) => session?,
-            () = &mut stop => return Ok(()),
+            _ = &mut stop => return Ok(()),
         };
     }
 }

@@ -1,13 +1,20 @@
-//! What the fuzz targets `tunnel` and `tun` run (`docs/fuzzing.md`).
+//! What the fuzz targets `tunnel`, `tun` and `split` run (`docs/fuzzing.md`).
 
 use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use sphinx_fuzz::Input;
+use sphinx_netdev::checksum::Sum;
 
 use crate::forward::{self, Carried, Forward};
 use crate::permit::{Permit, Transport};
 use crate::proxy;
 use crate::tun::fq_codel::FqCodel;
+use crate::tun::segment::{Segment, Unreachable};
+use crate::tun::split::table::{Connection, Id, Table, Verdict};
 use crate::tun::{packet, settings::Settings};
 use crate::wire::{HEADER_MAX, Reply, Request, Target};
 
@@ -117,6 +124,9 @@ pub fn tun(data: &[u8]) {
         assert!(answer.len() <= packet::MTU_MIN);
         assert_eq!(packet::too_big(&answer, mtu), None);
     }
+    if let Some(segment) = Segment::of(rest) {
+        turned(rest, &segment);
+    }
     let _ = packet::must_stay_whole(rest);
     let mut clamped = rest.to_vec();
     packet::clamp_mss(&mut clamped, mtu);
@@ -134,6 +144,138 @@ pub fn tun(data: &[u8]) {
     }
 }
 
+/// A segment is turned round, and back, and answered.
+fn turned(packet: &[u8], segment: &Segment) {
+    let ports = |segment: &Segment| (segment.source.port(), segment.destination.port());
+    let ips = |segment: &Segment| (segment.source.ip(), segment.destination.ip());
+    let mut changed = packet.to_vec();
+    segment.turn(&mut changed, (1, 65_535), true);
+    let there = Segment::of(&changed).expect("a segment");
+    assert_eq!(
+        (ports(&there), ips(&there)),
+        ((1, 65_535), (ips(segment).1, ips(segment).0))
+    );
+    // What was right is right, and what was wrong is wrong.
+    assert_eq!(
+        Sum::default().with(&changed).checksum(),
+        Sum::default().with(packet).checksum()
+    );
+    there.turn(&mut changed, ports(segment), true);
+    assert_eq!(Segment::of(&changed), Some(*segment));
+    let answers = [
+        segment.refused(),
+        segment.unreachable(packet, Unreachable::Network),
+        segment.unreachable(packet, Unreachable::Host),
+    ];
+    for answer in answers {
+        let to = packet::ends(&answer.expect("an answer")).expect("a packet");
+        assert_eq!((to.destination, to.source), ips(segment));
+    }
+}
+
+/// An IPv4 or IPv6 packet of TCP with these flags.
+fn segment((source, destination): (SocketAddr, SocketAddr), flags: u8) -> Vec<u8> {
+    let mut packet = match (source.ip(), destination.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let head = [0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
+            [&head[..], &from.octets(), &to.octets()].concat()
+        }
+        (from, to) => {
+            let octets = |ip| match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                IpAddr::V6(ip) => ip.octets(),
+            };
+            let head = [0x60, 0, 0, 0, 0, 20, 6, 64];
+            [&head[..], &octets(from), &octets(to)].concat()
+        }
+    };
+    packet.extend(source.port().to_be_bytes());
+    packet.extend(destination.port().to_be_bytes());
+    packet.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
+    packet
+}
+
+/// What programs send, what their kernel answers, what becomes of what was asked for, and time, in any order.
+///
+/// # Panics
+/// If the table of connections contradicts itself, or a segment that goes back does not come from where an answer to it goes.
+pub fn split(data: &[u8]) {
+    const LISTENER: u16 = 9;
+    let mut input = Input::new(data);
+    let mut table: Table<u8> = Table::new(LISTENER);
+    let mut now = Instant::now();
+    let mut begun: Vec<(Connection, Id)> = Vec::new();
+    let port = |input: &mut Input<'_>| input.pick(&[1, 2, LISTENER, 443, 65_535]);
+    while !input.is_empty() {
+        let choice = input.byte();
+        let known = input.below(begun.len() as u64) as usize;
+        let known = begun.get(known).copied();
+        match (choice % 8, known) {
+            (0..=3, _) => {
+                let far: IpAddr = match input.below(3) {
+                    2 => [7_u16; 8].into(),
+                    last => [192, 0, 2, last as u8].into(),
+                };
+                let own: IpAddr = match far {
+                    IpAddr::V4(_) => [10, 9, 0, 2].into(),
+                    IpAddr::V6(_) => [8_u16; 8].into(),
+                };
+                let ends = (
+                    SocketAddr::new(own, port(&mut input)),
+                    SocketAddr::new(far, port(&mut input)),
+                );
+                let packet = segment(ends, input.byte());
+                let heard = Segment::of(&packet).expect("a segment");
+                match table.judge(&heard, now) {
+                    Verdict::Begins(connection) => {
+                        let id = table.begin(connection, packet, choice, now);
+                        begun.extend(id.map(|id| (connection, id)));
+                    }
+                    Verdict::Back(source, destination) => {
+                        let answer = segment(
+                            (
+                                SocketAddr::new(own, destination),
+                                SocketAddr::new(far, source),
+                            ),
+                            0x10,
+                        );
+                        let answer = Segment::of(&answer).expect("a segment");
+                        let back = Verdict::Back(ends.1.port(), ends.0.port());
+                        assert_eq!(table.judge(&answer, now), back);
+                    }
+                    Verdict::Through | Verdict::Nowhere | Verdict::Unheard => {}
+                }
+            }
+            (4, Some((connection, id))) => {
+                if let Some(syn) = table.connected(&connection, id) {
+                    let syn = Segment::of(&syn).expect("a segment");
+                    assert_eq!(syn.destination.port(), LISTENER);
+                    if choice >= 128 {
+                        table.accepted(syn.source);
+                        assert_eq!(table.accepted(syn.source), None);
+                    }
+                }
+            }
+            (5, Some((connection, id))) => {
+                if choice >= 128 {
+                    table.set_apart(connection.far, now);
+                }
+                let syn = table.refused(&connection, id);
+                assert!(syn.is_none() || table.connected(&connection, id).is_none());
+            }
+            (6, Some((connection, id))) => table.over(&connection, id, now),
+            _ => {
+                now += Duration::from_secs(input.byte().into());
+                table.sweep(now);
+                if choice >= 128 {
+                    table.renew();
+                }
+            }
+        }
+        table.check();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -145,6 +287,7 @@ mod tests {
     fn corpus() {
         replay("tunnel", tunnel);
         replay("tun", tun);
+        replay("split", split);
     }
 
     proptest! {
@@ -152,6 +295,11 @@ mod tests {
         fn random(data in prop::collection::vec(any::<u8>(), 0..300)) {
             tunnel(&data);
             tun(&data);
+        }
+
+        #[test]
+        fn random_connections(data in prop::collection::vec(any::<u8>(), 0..600)) {
+            split(&data);
         }
 
         #[test]

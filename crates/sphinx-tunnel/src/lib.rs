@@ -37,7 +37,7 @@ mod tun;
 mod udp;
 mod wire;
 
-pub use client::{ClientError, Plan, forward, is_known, join, stdio};
+pub use client::{ClientError, Plan, Stop, forward, is_known, join, stdio};
 pub use event::{Event, Events};
 pub use forward::{Carried, Forward, ForwardError, Giving, Listen, listen_address, target};
 pub use grant::{Grant, Granted, Limits};

@@ -7,6 +7,8 @@
 //! | `outbox` | packets on their way from a device into a session |
 //! | `path` | how a packet is sent: what is repaired, how long it is waited for |
 //! | `device` | the interface |
+//! | `segment` | TCP segments: whose they are, turned round, refused |
+//! | `split` | connections that are ended here, and become streams |
 //! | `settings` | what a server tells a client of its addresses |
 //! | `client`, `server` | the two ends |
 
@@ -18,8 +20,10 @@ mod inner;
 mod outbox;
 pub(crate) mod packet;
 mod path;
+pub(crate) mod segment;
 mod server;
 pub(crate) mod settings;
+pub(crate) mod split;
 
 use std::net::IpAddr;
 

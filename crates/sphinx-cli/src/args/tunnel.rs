@@ -53,6 +53,10 @@ pub(crate) struct TunnelArgs {
     /// What of it does not
     #[arg(long, value_name = "CIDR", num_args = 1.., value_parser = sphinx_tunnel::parse_prefix, requires = "route")]
     pub(crate) exclude: Vec<Prefix>,
+    /// End the TCP connections that programs open through --tun at this end, and carry them as -L does: faster in bulk over long links, and over
+    /// those that lose packets. The server connects from its own address, where it has a rule tunnel for that; what it has none for goes as packets
+    #[arg(long, requires = "tun")]
+    pub(crate) split_tcp: bool,
     /// Where PROGRAM asks for names [default: where the server does]
     #[arg(long, value_name = "ADDR", requires = "program")]
     pub(crate) dns: Vec<IpAddr>,
@@ -84,6 +88,8 @@ pub(crate) struct InsideArgs {
     pub(crate) directory: PathBuf,
     #[arg(long)]
     pub(crate) dns: Vec<IpAddr>,
+    #[arg(long)]
+    pub(crate) split_tcp: bool,
     #[arg(last = true, required = true)]
     pub(crate) program: Vec<OsString>,
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use sphinx_transport::{ErrorKind, Options, Profile, Ticket};
-use sphinx_tunnel::{ClientError, Credentials, Event, Events, Forward, Listen, Plan, Status};
+use sphinx_tunnel::{ClientError, Credentials, Event, Events, Forward, Listen, Plan, Status, Stop};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -47,18 +47,28 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
     let (program, device) = match args.program.is_empty() {
         true => (None, None),
         false => {
-            let (waiting, device) = inside::start(&args.program, &args.dns)?;
+            let (waiting, device) = inside::start(&args)?;
             (Some(Program::watch(waiting, &stop)?), Some(device))
         }
     };
     plan.tun = interface::plan(&args, device);
     let ended = runtime.block_on(async {
-        let stop = stop.notified();
+        let stopped = stop.notified();
         match args.stdio {
             Some(target) => {
-                sphinx_tunnel::stdio(target, &ticket, &options, &told.events, stop).await
+                sphinx_tunnel::stdio(target, &ticket, &options, &told.events, stopped).await
             }
-            None => sphinx_tunnel::forward(plan, &ticket, &options, &told.events, stop).await,
+            None => {
+                let stop = async {
+                    stopped.await;
+                    // Otherwise the program has ended.
+                    match context.stop.requested() {
+                        true => Stop::Now,
+                        false => Stop::Delivered,
+                    }
+                };
+                sphinx_tunnel::forward(plan, &ticket, &options, &told.events, stop).await
+            }
         }
     });
     // Standard input may be read for ever.

@@ -9,11 +9,11 @@ use crate::common::{Running, Scratch};
 
 const TOOLS: &str = include_str!("tun.py");
 /// A user without rights.
-const NOBODY: &str =
+pub(crate) const NOBODY: &str =
     "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all";
 
 /// Whether the machine gives what these tests need; says why they are skipped if not.
-fn may_run(programs: &[&str]) -> bool {
+pub(crate) fn may_run(programs: &[&str]) -> bool {
     match netns::probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
@@ -51,15 +51,24 @@ fn between_as(scratch: &Scratch, link: &[&str], server: &str, left: &str) {
     let binary = env!("CARGO_BIN_EXE_sphx");
     // Served once it listens: before, there is no ticket to begin with.
     let right = format!(
-        "ip link set lo up; mkdir -p served; cp page served; (cd served; exec python3 ../tun.py serve 8080) & \
+        "mkdir -p served; cp page served; (cd served; exec python3 ../tun.py serve 8080) & \
          while ! curl -sf http://127.0.0.1:8080/ >/dev/null; do sleep 0.05; done; \
          exec {binary} server {server} --tun-pool 10.9.0.0/24 --tun-pool fd09::/64 --json > served.events"
     );
     let left = format!(
-        "set -e; SPHX={binary}; TOOLS='python3 tun.py'; ip link set lo up; \
-         up() {{ while ! grep -q '\"tun\"' $1; do kill -0 $2; sleep 0.02; done; }}; \
-         has() {{ command -v $1 >/dev/null 2>&1 && return; echo \"skipped: there is no $1\" >&2; return 1; }}; \
+        "TOOLS='python3 tun.py'; has() {{ command -v $1 >/dev/null 2>&1 && return; echo \"skipped: there is no $1\" >&2; return 1; }}; \
          not() {{ if \"$@\"; then echo is so: $* >&2; exit 1; fi; }}; {left}"
+    );
+    joined(scratch, link, &left, &right);
+}
+
+/// Runs both scripts at the ends of a link, until the left one has ended, with 0.
+pub(crate) fn joined(scratch: &Scratch, link: &[&str], left: &str, right: &str) {
+    let binary = env!("CARGO_BIN_EXE_sphx");
+    let right = format!("SPHX={binary}; ip link set lo up; {right}");
+    let left = format!(
+        "set -e; SPHX={binary}; ip link set lo up; \
+         up() {{ while ! grep -q '\"tun\"' $1; do kill -0 $2; sleep 0.02; done; }}; {left}"
     );
     let mut arguments = vec!["lab", "link", "--quiet", "--left", &left, "--right", &right];
     arguments.extend(link);

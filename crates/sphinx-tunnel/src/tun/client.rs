@@ -1,13 +1,14 @@
 //! The end with an interface of its own, or with that of one program.
 
 use std::io::{self, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sphinx_netdev::split::SplitRoutes;
-use sphinx_netdev::tun::{JoiningTun, add_address};
+use sphinx_netdev::tcp::listen_on;
+use sphinx_netdev::tun::{JoiningTun, Unfinished, add_address};
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
 use sphinx_transport::{Error, Ticket};
 use tokio::net::lookup_host;
@@ -17,11 +18,12 @@ use tokio::time::{sleep, timeout};
 use super::device::Device;
 use super::outbox::Outbox;
 use super::settings::Settings;
+use super::split::{Split, Taken};
 use super::{Prefix, packet};
 use crate::client::ClientError;
 use crate::event::{Direction, Event, Events, Flow};
 use crate::exchange;
-use crate::live::Live;
+use crate::live::{Link, Live};
 use crate::udp::closed;
 use crate::wire::{Refusal, Request, Status};
 
@@ -45,6 +47,8 @@ pub struct TunPlan {
     pub excluded: Vec<Prefix>,
     /// The interface is that of a program.
     pub program: Option<ProgramDevice>,
+    /// TCP is ended here; a program has to come with a listener then.
+    pub split_tcp: bool,
 }
 
 /// The interface of a program in a namespace of its own, which waits for its addresses.
@@ -54,6 +58,8 @@ pub struct ProgramDevice {
     pub device: JoiningTun,
     /// Gets [`Settings`].
     pub waiting: UnixStream,
+    /// Hears what comes by the interface ([`listen_on`]), if TCP is to be ended here.
+    pub listener: Option<TcpListener>,
 }
 
 /// The interface, and what it is for.
@@ -62,6 +68,7 @@ pub(crate) struct Client {
     plan: TunPlan,
     /// In this process's namespace. They go before the device does.
     state: Mutex<State>,
+    split: Option<Arc<Split>>,
     events: Events,
 }
 
@@ -97,14 +104,21 @@ impl Client {
     /// There is none: `PermissionDenied` without `CAP_NET_ADMIN`.
     pub(crate) fn open(mut plan: TunPlan, events: &Events) -> Result<Arc<Self>, ClientError> {
         let opened = match plan.program.take() {
-            Some(ProgramDevice { device, waiting }) => {
-                // Only the stream is still of use.
-                let opened = Device::new(device);
-                opened.map(|device| (device, Some(waiting)))
+            Some(program) => {
+                // Only the stream and the listener are still of use.
+                let opened = Device::new(program.device);
+                opened.map(|device| (device, Some(program.waiting), program.listener))
             }
-            None => Device::open(plan.name.as_deref()).map(|device| (device, None)),
+            None => Device::open(plan.name.as_deref()).map(|device| (device, None, None)),
         };
-        let (device, waiting) = opened.map_err(failed("--tun: opening a TUN device"))?;
+        let (device, waiting, listener) = opened.map_err(failed("--tun: opening a TUN device"))?;
+        let split = if plan.split_tcp {
+            let listener = listener.map_or_else(|| listen_on(device.name()), Ok);
+            let split = listener.and_then(|listener| Split::new(listener, events));
+            Some(Arc::new(split.map_err(failed("--split-tcp"))?))
+        } else {
+            None
+        };
         Ok(Arc::new(Self {
             device,
             plan,
@@ -112,6 +126,7 @@ impl Client {
                 waiting,
                 ..State::default()
             }),
+            split,
             events: events.clone(),
         }))
     }
@@ -121,29 +136,64 @@ impl Client {
     }
 
     /// Takes what the device has, for the present session.
-    pub(crate) fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+    pub(crate) fn start(self: &Arc<Self>, link: &Link, tasks: &mut JoinSet<()>) {
         let client = Arc::clone(self);
         tasks.spawn(async move {
             loop {
-                let read = client.device.read(|packet| client.take(packet)).await;
-                if read.is_err() {
+                let read = client
+                    .device
+                    .read_joined(|rest, packet| client.take(rest, packet));
+                if read.await.is_err() {
                     sleep(READ_PAUSE).await;
                 }
             }
         });
+        if let Some(split) = &self.split {
+            tasks.spawn(Arc::clone(split).run(Arc::clone(self), link.clone()));
+        }
     }
 
-    /// One packet of the device. Without a session, or from an address that is not this end's, it goes nowhere.
-    fn take(&self, packet: &[u8]) {
-        let outbox = {
-            let state = self.state();
-            let ends = packet::ends(packet);
-            let is_own = ends.is_some_and(|ends| state.has(ends.source));
-            state.outbox.clone().filter(|_| is_own)
-        };
+    /// Connections that are ended here are reset; `delivers`: after those that their programs have closed are delivered.
+    pub(crate) async fn end(&self, delivers: bool) {
+        if let Some(split) = &self.split {
+            split.end(delivers).await;
+            // Their programs are told by what the kernel has just sent.
+            while self
+                .device
+                .read_now(|rest, packet| self.take(rest, packet))
+                .is_ok_and(|more| more)
+            {}
+        }
+    }
+
+    /// A packet of the device, or several that the kernel has joined. Those from an address that is not this end's go nowhere.
+    fn take(&self, rest: Unfinished, packet: &mut [u8]) {
+        let ends = packet::ends(packet);
+        if !ends.is_some_and(|ends| self.state().has(ends.source)) {
+            return;
+        }
+        let split = self.split.as_ref();
+        let taken = split.map_or(Taken::Through, |split| split.take(rest, packet));
+        match taken {
+            Taken::Through => {
+                rest.finish(packet, |packet| self.send(packet));
+            }
+            Taken::Back => self.device.write_back(rest, packet),
+            Taken::Done => {}
+        }
+    }
+
+    /// Sends a complete packet of this machine. Without a session it goes nowhere.
+    pub(super) fn send(&self, packet: &[u8]) {
+        let outbox = self.state().outbox.clone();
         if let Some(outbox) = outbox {
             outbox.push(packet, &self.device);
         }
+    }
+
+    /// Gives this machine a complete packet.
+    pub(super) fn give(&self, packet: &[u8]) {
+        self.device.write(packet);
     }
 
     /// Asks the other end to carry packets, and sets up the interface the first time.
@@ -171,7 +221,10 @@ impl Client {
         let first = live.datagrams.open_packets(Arc::new(move |packet| {
             let (client, outbox) = &arriving;
             let ends = packet::ends(packet);
-            if ends.is_some_and(|ends| client.state().has(ends.destination)) {
+            let is_hidden = |split: &Arc<Split>| split.is_for_listener(packet);
+            if ends.is_some_and(|ends| client.state().has(ends.destination))
+                && !client.split.as_ref().is_some_and(is_hidden)
+            {
                 outbox.arrived(packet);
                 client.device.write(packet);
             }
@@ -189,6 +242,9 @@ impl Client {
         match known.is_empty() {
             true => self.set_up(live, ticket, settings).await?,
             false => self.exclude_server(live),
+        }
+        if let Some(split) = &self.split {
+            split.renew();
         }
         self.state().outbox = Some(Arc::clone(&outbox));
         Ok(Carried {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-use sphinx_netdev::tun::{JoiningTun, MTU_MAX, TunConfig};
+use sphinx_netdev::tun::{JoiningTun, MTU_MAX, TunConfig, Unfinished};
 use tokio::io::unix::AsyncFd;
 
 use super::MTU;
@@ -76,27 +76,52 @@ impl Device {
     /// # Errors
     /// The device has failed.
     pub(super) async fn read(&self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        // What cannot be taken apart is of no kind that was asked for.
+        self.read_joined(|rest, packet| {
+            rest.finish(packet, &mut each);
+        })
+        .await
+    }
+
+    /// The same, as the kernel has left them.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub(super) async fn read_joined(
+        &self,
+        each: impl FnMut(Unfinished, &mut [u8]),
+    ) -> io::Result<()> {
         let mut ready = self.file.readable().await?;
+        if !self.read_now(each)? {
+            ready.clear_ready();
+        }
+        Ok(())
+    }
+
+    /// Takes what is there, but no more than lets others have their turn: whether there may be more.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub(super) fn read_now(&self, mut each: impl FnMut(Unfinished, &mut [u8])) -> io::Result<bool> {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..TURN {
             match self.file.get_ref().0.receive(&mut buffer) {
-                Ok((rest, len)) => {
-                    // What cannot be taken apart is of no kind that was asked for.
-                    rest.finish(&mut buffer[..len], &mut each);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready.clear_ready();
-                    break;
-                }
+                Ok((rest, len)) => each(rest, &mut buffer[..len]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Gives the kernel a packet. One that it does not take is lost.
     pub(super) fn write(&self, packet: &[u8]) {
         let _ = self.file.get_ref().0.send(packet);
+    }
+
+    /// Gives a packet back to the kernel, with as much left to be done about it.
+    pub(super) fn write_back(&self, rest: Unfinished, packet: &[u8]) {
+        let _ = self.file.get_ref().0.send_unfinished(rest, packet);
     }
 }
 

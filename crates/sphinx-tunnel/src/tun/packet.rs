@@ -59,7 +59,7 @@ pub(crate) fn ends(packet: &[u8]) -> Option<Ends> {
     }
 }
 
-fn be16(bytes: &[u8], at: usize) -> u16 {
+pub(super) fn be16(bytes: &[u8], at: usize) -> u16 {
     match bytes.get(at..at + 2) {
         Some(&[a, b]) => u16::from_be_bytes([a, b]),
         _ => 0,
@@ -109,10 +109,7 @@ pub(crate) fn too_big(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
                 Icmpv4Type::DestinationUnreachable(DestUnreachableHeader::FragmentationNeeded {
                     next_hop_mtu: mtu,
                 });
-            // RFC 1812, 4.3.2.3: as much as fits 576 bytes.
-            let quoted = &packet[..packet.len().min(576 - 28)];
-            let builder = PacketBuilder::ipv4(destination.octets(), source.octets(), 64);
-            written(builder.icmpv4(what), quoted)
+            icmp_v4((destination, source), what, packet)
         }
         Ends {
             source: IpAddr::V6(source),
@@ -125,9 +122,7 @@ pub(crate) fn too_big(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
                 return None;
             }
             let what = Icmpv6Type::PacketTooBig { mtu: mtu.into() };
-            let quoted = &packet[..packet.len().min(MTU_MIN - 48)];
-            let builder = PacketBuilder::ipv6(destination.octets(), source.octets(), 64);
-            written(builder.icmpv6(what), quoted)
+            icmp_v6((destination, source), what, packet)
         }
         _ => None,
     }
@@ -137,28 +132,30 @@ fn is_of_one(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && !address.is_loopback()
 }
 
-/// What a builder writes, with these bytes behind it.
-fn written<T: Write>(builder: T, quoted: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(quoted.len() + 48);
+/// An error about a packet, which it quotes as much of as fits 576 bytes (RFC 1812, 4.3.2.3).
+pub(super) fn icmp_v4(
+    (from, to): (Ipv4Addr, Ipv4Addr),
+    what: Icmpv4Type,
+    about: &[u8],
+) -> Option<Vec<u8>> {
+    let quoted = &about[..about.len().min(576 - 28)];
+    let builder = PacketBuilder::ipv4(from.octets(), to.octets(), 64).icmpv4(what);
+    let mut out = Vec::with_capacity(builder.size(quoted.len()));
     builder.write(&mut out, quoted).ok()?;
     Some(out)
 }
 
-/// The two builders that are used.
-trait Write {
-    fn write(self, out: &mut Vec<u8>, quoted: &[u8]) -> Result<(), ()>;
-}
-
-impl Write for etherparse::PacketBuilderStep<etherparse::Icmpv4Header> {
-    fn write(self, out: &mut Vec<u8>, quoted: &[u8]) -> Result<(), ()> {
-        self.write(out, quoted).map_err(drop)
-    }
-}
-
-impl Write for etherparse::PacketBuilderStep<etherparse::Icmpv6Header> {
-    fn write(self, out: &mut Vec<u8>, quoted: &[u8]) -> Result<(), ()> {
-        self.write(out, quoted).map_err(drop)
-    }
+/// The same, of as much as fits the smallest MTU (RFC 4443, 2.4).
+pub(super) fn icmp_v6(
+    (from, to): (Ipv6Addr, Ipv6Addr),
+    what: Icmpv6Type,
+    about: &[u8],
+) -> Option<Vec<u8>> {
+    let quoted = &about[..about.len().min(MTU_MIN - 48)];
+    let builder = PacketBuilder::ipv6(from.octets(), to.octets(), 64).icmpv6(what);
+    let mut out = Vec::with_capacity(builder.size(quoted.len()));
+    builder.write(&mut out, quoted).ok()?;
+    Some(out)
 }
 
 /// Lowers the largest segment that a TCP connection is opened with to what fits. Other packets, and those that are not whole, stay as they are.
@@ -197,7 +194,7 @@ pub(crate) fn clamp_mss(packet: &mut [u8], mtu: usize) {
 }
 
 /// Where TCP begins in a packet that holds its beginning, and the bytes of the IP and TCP headers without options.
-fn tcp(packet: &[u8]) -> Option<(usize, usize)> {
+pub(super) fn tcp(packet: &[u8]) -> Option<(usize, usize)> {
     match packet.first()? >> 4 {
         4 if packet.len() >= 20 && packet[9] == TCP && be16(packet, 6) & 0x1fff == 0 => {
             Some(((usize::from(packet[0] & 15) * 4).max(20), 40))
@@ -209,7 +206,7 @@ fn tcp(packet: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// A checksum after a word has changed (RFC 1624), which may begin at an odd place.
-fn updated(checksum: u16, (old, new): (u16, u16), is_odd: bool) -> u16 {
+pub(super) fn updated(checksum: u16, (old, new): (u16, u16), is_odd: bool) -> u16 {
     let place = |word: u16| u32::from(if is_odd { word.swap_bytes() } else { word });
     let mut sum = u32::from(!checksum) + (!place(old) & 0xffff) + place(new);
     sum = (sum & 0xffff) + (sum >> 16);

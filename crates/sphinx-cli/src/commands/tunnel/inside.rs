@@ -1,7 +1,6 @@
 //! One program whose packets a tunnel carries: `sphx __inside` makes namespaces, gives the interface away, waits for its addresses and becomes the
 //! program.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -13,12 +12,13 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sphinx_netdev::tcp::listen_on;
 use sphinx_netdev::tun::{JoiningTun, TunConfig, add_address};
 use sphinx_netdev::{confine, route};
 use sphinx_transport::ErrorKind;
 use sphinx_tunnel::{MTU, ProgramDevice, Settings};
 
-use crate::args::tunnel::InsideArgs;
+use crate::args::tunnel::{InsideArgs, TunnelArgs};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
 use crate::text::printable;
 
@@ -43,7 +43,7 @@ pub(super) struct Waiting {
 }
 
 /// Starts the process that is to become a program: it has an interface, and waits.
-pub(super) fn start(program: &[OsString], dns: &[IpAddr]) -> Outcome<(Waiting, ProgramDevice)> {
+pub(super) fn start(args: &TunnelArgs) -> Outcome<(Waiting, ProgramDevice)> {
     let refused = |error: io::Error| local_io("start", "the program's namespace", error);
     let directory = tempfile::tempdir().map_err(refused)?;
     let listener = UnixListener::bind(directory.path().join(SOCKET)).map_err(refused)?;
@@ -53,15 +53,19 @@ pub(super) fn start(program: &[OsString], dns: &[IpAddr]) -> Outcome<(Waiting, P
         .arg(COMMAND)
         .arg("--directory")
         .arg(directory.path());
-    for address in dns {
+    for address in &args.dns {
         command.arg("--dns").arg(address.to_string());
     }
-    command.arg("--").args(program).env_remove("SPHX_TICKET");
+    if args.split_tcp {
+        command.arg("--split-tcp");
+    }
+    command.arg("--").args(&args.program);
+    command.env_remove("SPHX_TICKET");
     let mut waiting = Waiting {
         child: command.spawn().map_err(refused)?,
         _directory: directory,
     };
-    let met = meet(&listener, &mut waiting.child);
+    let met = meet(&listener, &mut waiting.child, args.split_tcp);
     match met {
         Ok(device) => Ok((waiting, device)),
         Err(failure) => {
@@ -72,7 +76,8 @@ pub(super) fn start(program: &[OsString], dns: &[IpAddr]) -> Outcome<(Waiting, P
     }
 }
 
-fn meet(listener: &UnixListener, child: &mut Child) -> Outcome<ProgramDevice> {
+/// `listens`: a listener comes behind the interface.
+fn meet(listener: &UnixListener, child: &mut Child, listens: bool) -> Outcome<ProgramDevice> {
     let refused = |error: io::Error| local_io("set up", "the program's namespace", error);
     let end = Instant::now() + PATIENCE;
     let mut stream = loop {
@@ -87,7 +92,11 @@ fn meet(listener: &UnixListener, child: &mut Child) -> Outcome<ProgramDevice> {
     };
     stream.set_nonblocking(false).map_err(refused)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(refused)?;
-    let Ok(file) = confine::take(&stream) else {
+    let taken = confine::take(&stream).and_then(|device| {
+        let listener = listens.then(|| confine::take(&stream)).transpose()?;
+        Ok((device, listener))
+    });
+    let Ok((file, own)) = taken else {
         let mut why = String::new();
         let _ = (&mut stream).take(ERROR_BYTES_MAX).read_to_string(&mut why);
         let why = printable(why.as_bytes());
@@ -99,8 +108,11 @@ fn meet(listener: &UnixListener, child: &mut Child) -> Outcome<ProgramDevice> {
         ));
     };
     let device = JoiningTun::adopt(file, INTERFACE.to_owned()).map_err(refused)?;
-    let waiting = stream;
-    Ok(ProgramDevice { device, waiting })
+    Ok(ProgramDevice {
+        device,
+        waiting: stream,
+        listener: own.map(Into::into),
+    })
 }
 
 impl Waiting {
@@ -143,10 +155,19 @@ fn become_program(args: &InsideArgs) -> Result<std::convert::Infallible, Option<
             queue_packets: QUEUE_PACKETS,
             addresses: Vec::new(),
         };
-        Ok(JoiningTun::open_any(&config)?.0)
+        let device = JoiningTun::open_any(&config)?.0;
+        let listener = args.split_tcp.then(|| listen_on(INTERFACE)).transpose()?;
+        Ok((device, listener))
     });
     match opened {
-        Ok(device) => confine::give(&stream, &device).map_err(|error| told("give away", error))?,
+        Ok((device, listener)) => {
+            let given = confine::give(&stream, &device);
+            let given = given.and_then(|()| match listener {
+                Some(listener) => confine::give(&stream, &listener),
+                None => Ok(()),
+            });
+            given.map_err(|error| told("give away", error))?;
+        }
         Err(error) => {
             // Something without a file, then why.
             let _ = stream.write_all(format!(" {error}").as_bytes());

@@ -17,6 +17,7 @@ pub(super) fn plan(args: &TunnelArgs, program: Option<ProgramDevice>) -> Option<
         routes: args.route.clone(),
         excluded: args.exclude.clone(),
         program,
+        split_tcp: args.split_tcp,
     })
 }
 
