@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sphinx_link::{
-    Aqm, Blackout, CoDel, Corruption, Depth, FlowKey, Flows, GilbertElliott, IpPacket, Jitter,
+    Aqm, Blackout, CoDel, Corruption, Depth, DualPi2, EcnRule, FlowKey, Flows, GilbertElliott, IpPacket, Jitter,
     LinkConfig, Loss, LossTrace, Order, Packet, Pair, Policer, Radio, Rate, RateStep, RateTrace,
     Red, Reorder, Retries, Shift, Signal, Span, Varying, Wake,
 };
@@ -97,7 +97,7 @@ fn signal(input: &mut Input<'_>) -> Signal {
 }
 
 fn aqm(input: &mut Input<'_>) -> Aqm {
-    match input.byte() % 4 {
+    match input.byte() % 5 {
         0 => Aqm::None,
         1 => Aqm::Step {
             threshold: depth(input),
@@ -107,6 +107,14 @@ fn aqm(input: &mut Input<'_>) -> Aqm {
             target: span(input),
             interval: span(input),
             signal: signal(input),
+        }),
+        3 => Aqm::DualPi2(DualPi2 {
+            target: span(input),
+            step: span(input),
+            tupdate: span(input),
+            alpha: f64::from(input.byte()),
+            beta: f64::from(input.byte()),
+            coupling: f64::from(input.byte()) / 16.0,
         }),
         _ => Aqm::Red(Red {
             min: depth(input),
@@ -214,6 +222,16 @@ fn config(input: &mut Input<'_>) -> LinkConfig {
     }
     if has() {
         config.aqm = aqm(input);
+        let rules = [
+            EcnRule::Keep,
+            EcnRule::Clear,
+            EcnRule::Classic,
+            EcnRule::Mark,
+            EcnRule::Drop,
+        ];
+        if input.rarely(2) {
+            config.ecn = input.pick(&rules);
+        }
     }
     if has() {
         config.loss = loss(input);

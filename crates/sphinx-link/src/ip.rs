@@ -8,6 +8,9 @@ use crate::FlowKey;
 pub(crate) const NOT_ECT: u8 = 0b00;
 /// The ECN codepoint "congestion experienced".
 pub(crate) const CE: u8 = 0b11;
+/// "ECN-capable transport" of scalable flows (RFC 9331), and of all others.
+pub(crate) const ECT_1: u8 = 0b01;
+pub(crate) const ECT_0: u8 = 0b10;
 
 /// Protocol numbers.
 const ICMP: u8 = 1;
@@ -42,32 +45,29 @@ pub(crate) fn body(packet: &[u8]) -> &[u8] {
 /// Sets CE in an IP header and repairs the IPv4 header checksum (RFC 1624); false if the packet is
 /// not ECN-capable or not IP.
 pub fn mark_ce(packet: &mut [u8]) -> bool {
-    let is_capable = ecn(packet).is_some_and(|ecn| ecn != NOT_ECT);
+    let is_capable = ecn(packet) != NOT_ECT;
     if is_capable {
         set_ecn(packet, CE);
     }
     is_capable
 }
 
-/// Sets "not ECN-capable transport" in an IP header, likewise; nothing if the packet is not IP.
-pub(crate) fn clear_ecn(packet: &mut [u8]) {
-    if ecn(packet).is_some() {
-        set_ecn(packet, NOT_ECT);
+/// The ECN field of an IP packet; 0 for anything that is not IP.
+pub(crate) fn ecn(packet: &[u8]) -> u8 {
+    match version(packet) {
+        Some(4) => packet[1] & CE,
+        Some(6) => (packet[1] >> 4) & CE,
+        _ => NOT_ECT,
     }
 }
 
-/// The ECN field of an IP packet.
-fn ecn(packet: &[u8]) -> Option<u8> {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) if packet.len() >= 20 => Some(packet[1] & CE),
-        Some(6) if packet.len() >= 40 => Some((packet[1] >> 4) & CE),
-        _ => None,
-    }
-}
-
-/// Of a packet that has an ECN field.
-fn set_ecn(packet: &mut [u8], ecn: u8) {
-    if packet[0] >> 4 == 6 {
+/// Changes the ECN field, and the IPv4 header checksum with it; nothing if the packet is not IP.
+pub(crate) fn set_ecn(packet: &mut [u8], ecn: u8) {
+    let Some(version) = version(packet) else {
+        return;
+    };
+    let ecn = ecn & CE;
+    if version == 6 {
         packet[1] = packet[1] & !(CE << 4) | ecn << 4;
         return;
     }
@@ -79,6 +79,15 @@ fn set_ecn(packet: &mut [u8], ecn: u8) {
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
     packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
+/// The version of an IP packet that has a whole header.
+fn version(packet: &[u8]) -> Option<u8> {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) if packet.len() >= 20 => Some(4),
+        Some(6) if packet.len() >= 40 => Some(6),
+        _ => None,
+    }
 }
 
 /// The differentiated services codepoint; 0 for anything that is not IP.

@@ -62,9 +62,9 @@ use std::time::Duration;
 
 pub use aqm::{CoDelState, Verdict};
 pub use config::{
-    Aqm, Blackout, CoDel, ConfigError, Corruption, Depth, Flows, GilbertElliott, Jitter,
-    LinkConfig, Loss, LossTrace, Order, Periods, Policer, Radio, Rate, RateStep, RateTrace, Red,
-    Reorder, Retries, Shift, Signal, Span, TraceError, Varying, Wake,
+    Aqm, Blackout, CoDel, ConfigError, Corruption, Depth, DualPi2, EcnRule, Flows, GilbertElliott,
+    Jitter, LinkConfig, Loss, LossTrace, Order, Periods, Policer, Radio, Rate, RateStep, RateTrace,
+    Red, Reorder, Retries, Shift, Signal, Span, TraceError, Varying, Wake,
 };
 pub use flow::FlowKey;
 pub use ip::mark_ce;

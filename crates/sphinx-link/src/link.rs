@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use crate::{
     Time,
-    aqm::{AqmState, Verdict},
-    config::{Aqm, ConfigError, Depth, LinkConfig, Order, Rate, Retries, Signal},
+    aqm::{AqmState, Band, Heads, Leaving as Dequeued, Verdict},
+    config::{Aqm, ConfigError, Depth, EcnRule, LinkConfig, Order, Rate, Retries, Signal},
     flow::FlowTable,
+    ip,
     loss::{Leaving, LossProcess},
     nanos,
     packet::Packet,
@@ -49,6 +50,8 @@ pub struct Link<P> {
     loss: LossProcess,
     flows: FlowTable,
     queue: VecDeque<Waiting<P>>,
+    /// What waits in the queue of low latency, where there are two.
+    low: VecDeque<Waiting<P>>,
     /// How many of those in front have priority.
     urgent: usize,
     queue_bytes: u64,
@@ -120,6 +123,7 @@ impl<P: Packet> Link<P> {
             loss: LossProcess::new(&config.loss, config.seed),
             flows: FlowTable::new(config.flows, config.seed),
             queue: VecDeque::new(),
+            low: VecDeque::new(),
             urgent: 0,
             queue_bytes: 0,
             largest: 0,
@@ -209,8 +213,9 @@ impl<P: Packet> Link<P> {
             self.counters.dropped_policer += 1;
             return self.record(now, index, None, &packet, Event::DroppedPolicer);
         }
-        if self.config.clear_ecn {
-            packet.clear_ecn();
+        if !apply(self.config.ecn, &mut packet) {
+            self.counters.dropped_policer += 1;
+            return self.record(now, index, None, &packet, Event::DroppedPolicer);
         }
         let compressed = self.config.compressed_ack.filter(|_| packet.is_pure_ack());
         let bytes = compressed.unwrap_or(bytes);
@@ -231,10 +236,14 @@ impl<P: Packet> Link<P> {
             since: now,
             packet,
         };
+        let band = self.band(&waiting.packet);
+        self.advance_queues(now);
         if waits {
             self.queue_bytes += bytes as u64;
             self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(self.queue_bytes);
-            if self.config.priority == Some(waiting.packet.dscp()) {
+            if band == Band::Low {
+                self.low.push_back(waiting);
+            } else if self.config.priority == Some(waiting.packet.dscp()) {
                 self.queue.insert(self.urgent, waiting);
                 self.urgent += 1;
             } else {
@@ -243,6 +252,10 @@ impl<P: Packet> Link<P> {
         } else {
             if let AqmState::CoDel(codel, _) = &mut self.aqm {
                 codel.idle();
+            }
+            let mut waiting = waiting;
+            if self.is_dropped_by_dual(now, band, &mut waiting) {
+                return;
             }
             let start = now.saturating_add(self.time_to_wake(now));
             self.start_sending(waiting, start, 0);
@@ -299,7 +312,7 @@ impl<P: Packet> Link<P> {
 
     /// Packets waiting, being sent, or in flight.
     pub fn packets_inside(&self) -> usize {
-        self.queue.len() + usize::from(self.sending.is_some()) + self.in_flight.len()
+        self.waiting_packets() + usize::from(self.sending.is_some()) + self.in_flight.len()
     }
 
     /// Moves the records kept so far to the end of `into`, oldest first.
@@ -317,7 +330,7 @@ impl<P: Packet> Link<P> {
         let bytes = self.queue_bytes + more_bytes;
         match depth {
             Depth::Bytes(limit) => bytes > limit,
-            Depth::Packets(limit) => self.queue.len() as u64 + more_packets > limit,
+            Depth::Packets(limit) => self.waiting_packets() as u64 + more_packets > limit,
             Depth::Time(limit) => self.limiter.reference(self.now).is_some_and(|rate| {
                 work(bytes as usize) > u128::from(rate) * u128::from(nanos(limit))
             }),
@@ -346,7 +359,7 @@ impl<P: Packet> Link<P> {
     /// How congestion is to be signalled with the packet that comes now, if it is.
     fn signal_on_arrival(&mut self, index: u64) -> Option<Signal> {
         match &mut self.aqm {
-            AqmState::None | AqmState::CoDel(..) => None,
+            AqmState::None | AqmState::CoDel(..) | AqmState::DualPi2(_) => None,
             AqmState::Red(red, signal) => red.signals(index).then_some(*signal),
             &mut AqmState::Step(threshold, signal) => {
                 let found = self.sending.is_some() && self.exceeds(threshold, 0, 0);
@@ -408,9 +421,12 @@ impl<P: Packet> Link<P> {
 
     /// Sends what waits, if anything does, after another packet.
     fn send_next(&mut self, now: Time, spare: u128) {
-        while let Some(mut next) = self.queue.pop_front() {
+        self.advance_queues(now);
+        while let Some((band, mut next)) = self.take_next() {
             self.queue_bytes -= next.bytes as u64;
-            self.urgent = self.urgent.saturating_sub(1);
+            if self.is_dropped_by_dual(now, band, &mut next) {
+                continue;
+            }
             if let AqmState::CoDel(codel, signal) = &mut self.aqm {
                 let is_last = self.queue_bytes <= self.largest as u64;
                 let signal = *signal;
@@ -423,6 +439,73 @@ impl<P: Packet> Link<P> {
             return self.start_sending(next, now, spare);
         }
         self.idle_since = now;
+    }
+
+    fn waiting_packets(&self) -> usize {
+        self.queue.len() + self.low.len()
+    }
+
+    /// The queue that a packet waits in.
+    fn band(&self, packet: &P) -> Band {
+        match &self.aqm {
+            AqmState::DualPi2(_) => Band::of(packet.ecn()),
+            _ => Band::Classic,
+        }
+    }
+
+    fn heads(&self) -> Heads {
+        Heads {
+            low: self.low.front().map(|first| first.since),
+            classic: self.queue.front().map(|first| first.since),
+        }
+    }
+
+    /// Tells the management of two queues what has waited, before that changes.
+    fn advance_queues(&mut self, now: Time) {
+        let heads = self.heads();
+        if let AqmState::DualPi2(dual) = &mut self.aqm {
+            dual.advance(now, heads);
+        }
+    }
+
+    /// The next packet to send, out of its queue.
+    fn take_next(&mut self) -> Option<(Band, Waiting<P>)> {
+        let heads = self.heads();
+        let band = match &self.aqm {
+            AqmState::DualPi2(dual) => dual.turn(heads)?,
+            // What waits there since there were two.
+            _ if heads.low.is_some() => Band::Low,
+            _ => Band::Classic,
+        };
+        let next = match band {
+            Band::Low => self.low.pop_front()?,
+            Band::Classic => {
+                self.urgent = self.urgent.saturating_sub(1);
+                self.queue.pop_front()?
+            }
+        };
+        if let AqmState::DualPi2(dual) = &mut self.aqm {
+            let both_wait = heads.low.is_some() && heads.classic.is_some();
+            dual.sends(band, next.bytes, both_wait);
+        }
+        Some((band, next))
+    }
+
+    /// Signals congestion as two queues do with a packet that leaves one; true if it has been dropped for that.
+    fn is_dropped_by_dual(&mut self, now: Time, band: Band, next: &mut Waiting<P>) -> bool {
+        let AqmState::DualPi2(dual) = &self.aqm else {
+            return false;
+        };
+        let signal = dual.signal(Dequeued {
+            band,
+            index: next.index,
+            sojourn: now.saturating_sub(next.since),
+            is_last: match band {
+                Band::Low => self.low.is_empty(),
+                Band::Classic => self.queue.is_empty(),
+            },
+        });
+        signal.is_some_and(|signal| self.drops(now, next.index, &mut next.packet, signal))
     }
 
     fn start_sending(&mut self, waiting: Waiting<P>, start: Time, spare: u128) {
@@ -600,6 +683,18 @@ fn validate(config: &LinkConfig) -> Result<(), ConfigError> {
         Some(_) => Err(ConfigError::RadioOfOne),
         None => config.validate(),
     }
+}
+
+/// What a path does to the ECN codepoint of a packet; whether the packet passes.
+fn apply(rule: EcnRule, packet: &mut impl Packet) -> bool {
+    match (rule, packet.ecn()) {
+        (EcnRule::Drop, ecn) => return ecn == ip::NOT_ECT,
+        (EcnRule::Clear, ecn) if ecn != ip::NOT_ECT => packet.set_ecn(ip::NOT_ECT),
+        (EcnRule::Classic, ip::ECT_1) => packet.set_ecn(ip::ECT_0),
+        (EcnRule::Mark, _) => _ = packet.mark_ce(),
+        (EcnRule::Keep | EcnRule::Clear | EcnRule::Classic, _) => {}
+    }
+    true
 }
 
 /// How many tries of a packet fail, of those that there may be.

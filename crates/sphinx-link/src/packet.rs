@@ -16,12 +16,21 @@ pub trait Packet: Sized {
     /// Length in bytes at the IP layer, headers included. Rates, queues and MTU count these bytes.
     fn ip_len(&self) -> usize;
 
+    /// The ECN field: 0 not ECN-capable, 1 ECT(1), 2 ECT(0), 3 CE; 0 of what has none.
+    fn ecn(&self) -> u8;
+
+    /// Changes the ECN field of a packet that has one.
+    fn set_ecn(&mut self, ecn: u8);
+
     /// Sets ECN "congestion experienced" and returns true; returns false, changing nothing, if the
     /// packet is not ECN-capable.
-    fn mark_ce(&mut self) -> bool;
-
-    /// Sets ECN "not ECN-capable", as routers do that clear what they do not know.
-    fn clear_ecn(&mut self);
+    fn mark_ce(&mut self) -> bool {
+        let is_capable = self.ecn() != ip::NOT_ECT;
+        if is_capable {
+            self.set_ecn(ip::CE);
+        }
+        is_capable
+    }
 
     /// Number of bits that corruption may flip. A packet with none is never corrupted.
     fn corruptible_bits(&self) -> u64;
@@ -77,16 +86,12 @@ impl Packet for Datagram {
         self.payload.len() + overhead
     }
 
-    fn mark_ce(&mut self) -> bool {
-        let capable = self.ecn & ip::CE != ip::NOT_ECT;
-        if capable {
-            self.ecn = ip::CE;
-        }
-        capable
+    fn ecn(&self) -> u8 {
+        self.ecn & ip::CE
     }
 
-    fn clear_ecn(&mut self) {
-        self.ecn = ip::NOT_ECT;
+    fn set_ecn(&mut self, ecn: u8) {
+        self.ecn = ecn;
     }
 
     fn corruptible_bits(&self) -> u64 {
@@ -122,12 +127,12 @@ impl Packet for IpPacket {
         self.0.len()
     }
 
-    fn mark_ce(&mut self) -> bool {
-        ip::mark_ce(&mut self.0)
+    fn ecn(&self) -> u8 {
+        ip::ecn(&self.0)
     }
 
-    fn clear_ecn(&mut self) {
-        ip::clear_ecn(&mut self.0);
+    fn set_ecn(&mut self, ecn: u8) {
+        ip::set_ecn(&mut self.0, ecn);
     }
 
     fn dscp(&self) -> u8 {
@@ -206,15 +211,15 @@ mod tests {
     #[test]
     fn cleared_packets_are_not_ecn_capable_any_more() {
         let mut packet = IpPacket(ipv4_header(0xba));
-        packet.clear_ecn();
+        packet.set_ecn(ip::NOT_ECT);
         assert_eq!(packet.0, ipv4_header(0xb8));
         let mut packet = IpPacket(vec![0; 40]);
         (packet.0[0], packet.0[1]) = (0x6f, 0xff);
-        packet.clear_ecn();
+        packet.set_ecn(ip::NOT_ECT);
         assert_eq!((packet.0[0], packet.0[1]), (0x6f, 0xcf));
         for short in [vec![], vec![0x45; 19], vec![0x60; 39]] {
             let mut packet = IpPacket(short.clone());
-            packet.clear_ecn();
+            packet.set_ecn(ip::NOT_ECT);
             assert_eq!(packet.0, short);
         }
     }

@@ -24,6 +24,7 @@ pub(crate) enum Element {
     Retry = 12,
     Shift = 13,
     Backoff = 14,
+    DualPi2 = 15,
 }
 
 /// The random numbers of one element: a function from packet index to value.

@@ -17,7 +17,7 @@ pub struct Counters {
     pub offered_bytes: u64,
     /// Packets larger than the MTU.
     pub dropped_mtu: u64,
-    /// Packets beyond the policer's bucket.
+    /// Packets beyond the policer's bucket, or dropped for their ECN codepoint ([`EcnRule::Drop`](crate::EcnRule::Drop)).
     pub dropped_policer: u64,
     /// Packets that found the queue full.
     pub dropped_queue: u64,
@@ -93,7 +93,7 @@ pub enum Event {
     DroppedLoss,
     /// Dropped: larger than the MTU.
     DroppedMtu,
-    /// Dropped: beyond the policer's bucket.
+    /// Dropped: beyond the policer's bucket, or for its ECN codepoint.
     DroppedPolicer,
     /// Dropped: the queue was full.
     DroppedQueue,

@@ -3,8 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use sphinx_link::{
-    Aqm, Blackout, CoDel, Datagram, Delivery, Depth, Event, Flows, GilbertElliott, IpPacket, Link,
-    LinkConfig, Loss, LossTrace, Packet, Rate, RateTrace, Red, Signal, Time,
+    Aqm, Blackout, CoDel, Datagram, Delivery, Depth, DualPi2, EcnRule, Event, Flows,
+    GilbertElliott, IpPacket, Link, LinkConfig, Loss, LossTrace, Packet, Rate, RateTrace, Red,
+    Signal, Time,
 };
 
 const MS: Time = 1_000_000;
@@ -350,4 +351,73 @@ fn records_name_the_flow() {
         .map(|record| (record.offered, record.flow.source.port(), record.sent))
         .collect();
     assert_eq!(told, [(2, 40_001, Some(1)), (3, 40_000, Some(1))]);
+}
+
+#[test]
+fn low_latency_overtakes_and_is_marked_where_classic_is_dropped() {
+    let mut link = Link::new(LinkConfig {
+        seed: 3,
+        rate: Rate::Constant(12_000_000),
+        queue: Depth::Packets(10_000),
+        aqm: Aqm::DualPi2(DualPi2::default()),
+        ..LinkConfig::default()
+    })
+    .unwrap();
+    // Twice what the link carries of packets that are not capable, for 120 ms; 20 % of it of scalable ones, two at a time.
+    for n in 0..240_u64 {
+        link.enqueue(n * MS / 2, datagram(source(9), n, 0));
+        if n % 20 == 0 {
+            for _ in 0..2 {
+                link.enqueue(n * MS / 2, datagram(source(9), n, 1));
+            }
+        }
+    }
+    let delivered = drain(&mut link);
+    let low: Vec<_> = { delivered.iter() }
+        .filter(|it| it.packet.ecn != 0)
+        .collect();
+    assert_eq!(low.len(), 24);
+    let waited = |it: &&Delivery<Datagram>| it.at - number(&it.packet) * MS / 2;
+    // The one being sent, the other one of the pair and themselves; a classic one whose turn it is.
+    assert!(low.iter().map(waited).max().unwrap() <= 4 * MS);
+    let marked = low.iter().filter(|it| it.packet.ecn == 3).count();
+    assert!((3..24).contains(&marked), "{marked}");
+    let counters = *link.counters();
+    assert_eq!(counters.marked, marked as u64);
+    assert!(counters.dropped_aqm > 2, "{counters:?}");
+
+    // Packets that wait when one queue takes the place of two still leave.
+    (0..5).for_each(|n| link.enqueue(5000 * MS, datagram(source(9), n, n as u8 % 2)));
+    let one = LinkConfig {
+        aqm: Aqm::None,
+        ..link.config().clone()
+    };
+    link.reconfigure(5000 * MS, one).unwrap();
+    assert_eq!(drain(&mut link).len(), 5);
+}
+
+#[test]
+fn paths_change_codepoints() {
+    let through = |ecn| -> Vec<Vec<u8>> {
+        let of = |codepoint| {
+            let mut link = Link::new(LinkConfig {
+                ecn,
+                ..LinkConfig::default()
+            })
+            .unwrap();
+            link.enqueue(0, datagram(source(9), 0, codepoint));
+            let came = drain(&mut link).into_iter().map(|it| it.packet.ecn);
+            came.collect()
+        };
+        (0..4).map(of).collect()
+    };
+    for (rule, wanted) in [
+        (EcnRule::Keep, [&[0][..], &[1], &[2], &[3]]),
+        (EcnRule::Clear, [&[0], &[0], &[0], &[0]]),
+        (EcnRule::Classic, [&[0], &[2], &[2], &[3]]),
+        (EcnRule::Mark, [&[0], &[3], &[3], &[3]]),
+        (EcnRule::Drop, [&[0], &[], &[], &[]]),
+    ] {
+        assert_eq!(through(rule), wanted, "{rule:?}");
+    }
 }

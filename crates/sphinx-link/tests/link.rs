@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use sphinx_link::{
-    Aqm, Blackout, Corruption, Delivery, Depth, Event, FlowKey, GilbertElliott, IpPacket, Jitter,
-    Link, LinkConfig, Loss, Order, Policer, Rate, RateStep, Record, Reorder, Retries, Shift,
-    Signal, Time, Varying, Wake,
+    Aqm, Blackout, Corruption, Delivery, Depth, EcnRule, Event, FlowKey, GilbertElliott, IpPacket,
+    Jitter, Link, LinkConfig, Loss, Order, Policer, Rate, RateStep, Record, Reorder, Retries,
+    Shift, Signal, Time, Varying, Wake,
 };
 
 const MS: Time = 1_000_000;
@@ -210,7 +210,7 @@ fn ecn_marks_exactly_above_the_step() {
 fn a_link_that_clears_ecn_has_nothing_to_mark() {
     let mut link = link(LinkConfig {
         rate: Rate::Constant(12_000_000),
-        clear_ecn: true,
+        ecn: EcnRule::Clear,
         aqm: Aqm::Step {
             threshold: Depth::Packets(0),
             signal: Signal::MarkOnly,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sphinx_link::{
-    Aqm, Blackout, CoDel, Corruption, Delivery, Depth, Flows, GilbertElliott, IpPacket, Jitter,
-    Link, LinkConfig, Loss, LossTrace, Order, Pair, Periods, Policer, Radio, Rate, RateStep,
-    RateTrace, Red, Reorder, Retries, Shift, Signal, Span, Time, Varying, Wake,
+    Aqm, Blackout, CoDel, Corruption, Delivery, Depth, DualPi2, EcnRule, Flows, GilbertElliott,
+    IpPacket, Jitter, Link, LinkConfig, Loss, LossTrace, Order, Pair, Periods, Policer, Radio,
+    Rate, RateStep, RateTrace, Red, Reorder, Retries, Shift, Signal, Span, Time, Varying, Wake,
 };
 
 fn micros(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
@@ -103,7 +103,26 @@ fn aqm() -> impl Strategy<Value = Aqm> {
         },
     );
     let step = (depth(), signal()).prop_map(|(threshold, signal)| Aqm::Step { threshold, signal });
-    prop_oneof![Just(Aqm::None), codel, red, step]
+    let dual =
+        (micros(0..50_000), micros(0..5000), 0.0..3.0).prop_map(|(target, step, coupling)| {
+            Aqm::DualPi2(DualPi2 {
+                target,
+                step,
+                coupling,
+                ..DualPi2::default()
+            })
+        });
+    prop_oneof![Just(Aqm::None), codel, red, step, dual]
+}
+
+fn ecn() -> impl Strategy<Value = EcnRule> {
+    prop::sample::select(vec![
+        EcnRule::Keep,
+        EcnRule::Clear,
+        EcnRule::Classic,
+        EcnRule::Mark,
+        EcnRule::Drop,
+    ])
 }
 
 fn trace() -> impl Strategy<Value = RateTrace> {
@@ -167,7 +186,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         0.0..0.3,
         any::<bool>(),
         any::<bool>(),
-        any::<bool>(),
+        ecn(),
     );
     let delays = (
         micros(0..50_000),
@@ -189,7 +208,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         priority: channel.5.then_some(0),
         // No datagram is an acknowledgement.
         compressed_ack: channel.5.then_some(6),
-        clear_ecn: channel.6,
+        ecn: channel.6,
         aqm: front.3,
         loss: channel.0,
         blackouts: channel.1,

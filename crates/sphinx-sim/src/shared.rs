@@ -16,12 +16,12 @@ impl Packet for Of {
         self.1.ip_len()
     }
 
-    fn mark_ce(&mut self) -> bool {
-        self.1.mark_ce()
+    fn ecn(&self) -> u8 {
+        self.1.ecn()
     }
 
-    fn clear_ecn(&mut self) {
-        self.1.clear_ecn();
+    fn set_ecn(&mut self, ecn: u8) {
+        self.1.set_ecn(ecn);
     }
 
     fn corruptible_bits(&self) -> u64 {

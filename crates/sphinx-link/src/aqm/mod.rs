@@ -1,9 +1,11 @@
 //! Active queue management: who gets a signal of congestion.
 
 mod codel;
+mod dualpi2;
 mod red;
 
 pub use codel::{CoDelState, Verdict};
+pub(crate) use dualpi2::{Band, DualPi2State, Heads, Leaving};
 pub(crate) use red::RedState;
 
 use crate::config::{Aqm, Depth, Signal};
@@ -18,6 +20,8 @@ pub(crate) enum AqmState {
     Red(RedState, Signal),
     /// Decides about packets that come, by what waits.
     Step(Depth, Signal),
+    /// Has two queues, and decides about packets that leave them.
+    DualPi2(DualPi2State),
 }
 
 impl AqmState {
@@ -31,6 +35,7 @@ impl AqmState {
                 AqmState::Red(RedState::new(red, min, max, seed), red.signal)
             }
             Aqm::Step { threshold, signal } => AqmState::Step(*threshold, *signal),
+            Aqm::DualPi2(dual) => AqmState::DualPi2(DualPi2State::new(dual, seed)),
         }
     }
 }

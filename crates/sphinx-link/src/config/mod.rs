@@ -16,7 +16,7 @@ use crate::rate::Limiter;
 pub(crate) use self::varying::PERIOD;
 pub use self::{
     loss::{GilbertElliott, Loss, LossTrace, Periods, Span},
-    queue::{Aqm, CoDel, Depth, Policer, Red, Signal},
+    queue::{Aqm, CoDel, Depth, DualPi2, Policer, Red, Signal},
     radio::Radio,
     rate::{Rate, RateStep, RateTrace},
     trace::TraceError,
@@ -50,8 +50,8 @@ pub struct LinkConfig {
     /// What a TCP segment that only acknowledges counts for in the queue and on the link, in bytes: headers are compressed there. `None`: what it
     /// has.
     pub compressed_ack: Option<usize>,
-    /// Whether packets lose their ECN codepoint before the queue.
-    pub clear_ecn: bool,
+    /// What becomes of ECN codepoints before the queue.
+    pub ecn: EcnRule,
     /// Signals congestion before the queue is full.
     pub aqm: Aqm,
     /// Packets lost by the channel, after they have used the link.
@@ -94,7 +94,7 @@ impl Default for LinkConfig {
             queue: Depth::Packets(1000),
             priority: None,
             compressed_ack: None,
-            clear_ecn: false,
+            ecn: EcnRule::default(),
             aqm: Aqm::None,
             loss: Loss::None,
             blackouts: Vec::new(),
@@ -197,6 +197,9 @@ pub enum ConfigError {
     /// Blackouts reach past their repetition, or repeat after no time.
     #[error("blackouts must end before they repeat")]
     BlackoutRepeat,
+    /// Gains that are negative or too large, or changes that are too frequent.
+    #[error("DualPI2 has gains from 0 to 1000, and changes every 1 ms at most")]
+    DualPi2,
     /// A blackout does not end after it starts.
     #[error("a blackout must end after it starts")]
     EmptyBlackout,
@@ -252,6 +255,22 @@ pub struct Blackout {
     pub start: Duration,
     /// The first moment behind it.
     pub end: Duration,
+}
+
+/// What a path does with ECN codepoints. Packets that are not ECN-capable pass all of these unchanged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EcnRule {
+    /// It leaves them alone.
+    #[default]
+    Keep,
+    /// It clears them, as some routers do that rewrite the whole octet.
+    Clear,
+    /// It makes ECT(0) of ECT(1).
+    Classic,
+    /// It marks all packets.
+    Mark,
+    /// It drops packets with one, as some firewalls do; they count among [`dropped_policer`](crate::Counters::dropped_policer).
+    Drop,
 }
 
 /// What the index of a packet counts. Losses, corruption, duplication, jitter and reordering depend

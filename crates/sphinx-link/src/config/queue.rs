@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use super::ConfigError;
 
+/// Largest gain of [`DualPi2`], and shortest time between its changes.
+const GAIN_MAX: f64 = 1000.0;
+const TUPDATE_MIN: Duration = Duration::from_millis(1);
+
 /// An amount of waiting packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
@@ -33,6 +37,8 @@ pub enum Aqm {
         /// How.
         signal: Signal,
     },
+    /// Two queues, of which scalable flows find one short, coupled so that all flows have like shares.
+    DualPi2(DualPi2),
 }
 
 impl Aqm {
@@ -45,6 +51,9 @@ impl Aqm {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        if let Aqm::DualPi2(dual) = self {
+            return dual.validate();
+        }
         let Aqm::Red(red) = self else {
             return Ok(());
         };
@@ -108,6 +117,49 @@ impl Red {
             probability: 0.1,
             weight: 0.002,
             signal: Signal::Drop,
+        }
+    }
+}
+
+/// The coupled queues of RFC 9332: ECT(1) and CE wait in the one of low latency, all others in the classic one. Classic packets that are
+/// not ECN-capable are dropped where others are marked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DualPi2 {
+    /// The classic queue's delay that is acceptable for long.
+    pub target: Duration,
+    /// From this delay on, the queue of low latency marks all that does not wait alone.
+    pub step: Duration,
+    /// How often the base probability changes.
+    pub tupdate: Duration,
+    /// Gain of what the delay is above the target, 1/s, at least 0.
+    pub alpha: f64,
+    /// Gain of what the delay has grown by, 1/s, at least 0.
+    pub beta: f64,
+    /// k: how many times the base probability that of marks of low latency is, at least 0.
+    pub coupling: f64,
+}
+
+impl Default for DualPi2 {
+    /// Target 15 ms, a step at 1 ms, every 16 ms, gains for round trips up to 100 ms, k = 2 (appendix A.1 of the RFC).
+    fn default() -> DualPi2 {
+        DualPi2 {
+            target: Duration::from_millis(15),
+            step: Duration::from_millis(1),
+            tupdate: Duration::from_millis(16),
+            alpha: 0.16,
+            beta: 3.2,
+            coupling: 2.0,
+        }
+    }
+}
+
+impl DualPi2 {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let gains = [self.alpha, self.beta, self.coupling];
+        let can_be = |gain: &f64| (0.0..=GAIN_MAX).contains(gain);
+        match gains.iter().all(can_be) && self.tupdate >= TUPDATE_MIN {
+            true => Ok(()),
+            false => Err(ConfigError::DualPi2),
         }
     }
 }

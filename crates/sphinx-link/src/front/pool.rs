@@ -91,12 +91,13 @@ impl Packet for PooledPacket {
         self.bytes().len()
     }
 
-    fn mark_ce(&mut self) -> bool {
-        ip::mark_ce(&mut self.buffer[self.pool.header.min(self.length)..self.length])
+    fn ecn(&self) -> u8 {
+        ip::ecn(self.bytes())
     }
 
-    fn clear_ecn(&mut self) {
-        ip::clear_ecn(&mut self.buffer[self.pool.header.min(self.length)..self.length]);
+    fn set_ecn(&mut self, ecn: u8) {
+        let header = self.pool.header.min(self.length);
+        ip::set_ecn(&mut self.buffer[header..self.length], ecn);
     }
 
     fn corruptible_bits(&self) -> u64 {

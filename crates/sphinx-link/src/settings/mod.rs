@@ -64,16 +64,18 @@ pub const SETTINGS: [Setting; 21] = [
     },
     Setting {
         key: "ecn",
-        value_name: "keep|clear",
+        value_name: "RULE",
         default: "keep",
-        help: "Whether packets keep their ECN codepoint, or lose it before the queue, as some routers have it",
+        help: "What becomes of ECN codepoints before the queue: keep, clear, classic (ECT(1) becomes ECT(0)), mark (all become CE), \
+               drop (packets with one are dropped)",
     },
     Setting {
         key: "aqm",
         value_name: "AQM",
         default: "none",
         help: "Queue management: codel[:target=5ms,interval=100ms], red:MIN,MAX[,p=10%,weight=0.2%] or \
-               step:DEPTH; with ,drop ,mark (others are dropped) or ,mark-only (others pass)",
+               step:DEPTH; with ,drop ,mark (others are dropped) or ,mark-only (others pass); or \
+               dualpi2[:target=15ms,step=1ms,tupdate=16ms,alpha=0.16,beta=3.2,k=2]",
     },
     Setting {
         key: "rate",
@@ -381,7 +383,7 @@ fn apply(
             value::optional(text, value::compress).map(|bytes| config.compressed_ack = bytes)
         }
         "queue" => queue::depth(text).map(|depth| config.queue = depth),
-        "ecn" => value::clears_ecn(text).map(|clears| config.clear_ecn = clears),
+        "ecn" => value::ecn(text).map(|rule| config.ecn = rule),
         "aqm" => queue::aqm(text).map(|aqm| config.aqm = aqm),
         "rate" | "loss" => {
             if let Some(path) = text.strip_prefix("trace:") {
@@ -422,8 +424,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        Aqm, Blackout, CoDel, Corruption, Depth, GilbertElliott, Jitter, Loss, Order, Periods,
-        Policer, Radio, Rate, RateStep, RateTrace, Red, Reorder, Retries, Signal, Span, Varying,
+        Aqm, Blackout, CoDel, Corruption, Depth, DualPi2, EcnRule, GilbertElliott, Jitter, Loss,
+        Order, Periods, Policer, Radio, Rate, RateStep, RateTrace, Red, Reorder, Retries, Signal,
+        Span, Varying,
     };
 
     fn read(path: &str) -> io::Result<String> {
@@ -483,6 +486,16 @@ mod tests {
                 weight: 0.01,
                 signal: Signal::MarkOnly,
                 ..Red::new(Depth::Packets(10), Depth::Packets(30))
+            })
+        );
+        assert_eq!(aqm("dualpi2"), Aqm::DualPi2(DualPi2::default()));
+        assert_eq!(
+            aqm("dualpi2:step=500us,k=1.5,target=5ms"),
+            Aqm::DualPi2(DualPi2 {
+                target: ms(5),
+                step: Duration::from_micros(500),
+                coupling: 1.5,
+                ..DualPi2::default()
             })
         );
         assert_eq!(aqm("step:5ms"), Aqm::mark_above(Depth::Time(ms(5))));
@@ -597,8 +610,8 @@ mod tests {
         assert_eq!(config("corrupt=0.1%,3").unwrap().corruption, corruption(3));
         assert_eq!(config("duplicate=1%").unwrap().duplication, 0.01);
         assert_eq!(config("flows=together").unwrap().flows, Flows::Together);
-        assert!(config("ecn=clear").unwrap().clear_ecn);
-        assert!(!config("ecn=keep").unwrap().clear_ecn);
+        assert_eq!(config("ecn=clear").unwrap().ecn, EcnRule::Clear);
+        assert_eq!(config("ecn=keep").unwrap().ecn, EcnRule::Keep);
     }
 
     #[test]
@@ -661,6 +674,8 @@ mod tests {
             ("aqm=red:5p", "aqm: write red:MIN,MAX"),
             ("aqm=red:9p,5p", "aqm: RED needs two thresholds"),
             ("aqm=codel:speed=3", "aqm: 'speed=3' is no part of"),
+            ("aqm=dualpi2:drop", "aqm: 'drop' is no part of"),
+            ("aqm=dualpi2:k=-1", "aqm: DualPI2 has gains from 0"),
             ("policer=1mbit", "policer: write RATE,BURST"),
             ("blackout=5s", "blackout: '5s' is no time span"),
             (
@@ -671,7 +686,7 @@ mod tests {
             ("jitter=1ms,shuffle", "jitter: 'shuffle' is not 'reorder'"),
             ("seed=x", "seed: 'x' is not a whole number"),
             ("flows=many", "flows: write apart or together"),
-            ("ecn=mark", "ecn: write keep or clear"),
+            ("ecn=red", "ecn: write keep, clear"),
             ("mtu=-1", "mtu: "),
         ] {
             let error = config(text).expect_err(text).to_string();

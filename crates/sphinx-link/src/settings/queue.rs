@@ -2,8 +2,8 @@
 
 use sphinx_units as units;
 
-use super::value::{bytes, number};
-use crate::{Aqm, CoDel, Depth, Policer, Red, Signal};
+use super::value::{bytes, gain, number};
+use crate::{Aqm, CoDel, Depth, DualPi2, Policer, Red, Signal};
 
 pub(super) fn policer(text: &str) -> Result<Policer, String> {
     let parts = text.split_once(',');
@@ -81,8 +81,23 @@ pub(super) fn aqm(text: &str) -> Result<Aqm, String> {
                 signal: how,
             })
         }
+        "dualpi2" => {
+            let mut dual = DualPi2::default();
+            for part in parts {
+                match part.split_once('=') {
+                    Some(("target", time)) => dual.target = units::duration(time)?,
+                    Some(("step", time)) => dual.step = units::duration(time)?,
+                    Some(("tupdate", time)) => dual.tupdate = units::duration(time)?,
+                    Some(("alpha", text)) => dual.alpha = gain(text)?,
+                    Some(("beta", text)) => dual.beta = gain(text)?,
+                    Some(("k", text)) => dual.coupling = gain(text)?,
+                    _ => return foreign(part),
+                }
+            }
+            Ok(Aqm::DualPi2(dual))
+        }
         _ => Err(format!(
-            "'{text}' is none of none, codel, red:MIN,MAX and step:DEPTH"
+            "'{text}' is none of none, codel, red:MIN,MAX, step:DEPTH and dualpi2"
         )),
     }
 }

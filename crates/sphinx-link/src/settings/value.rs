@@ -5,8 +5,8 @@ use std::time::Duration;
 use sphinx_units as units;
 
 use crate::{
-    Blackout, Corruption, Flows, GilbertElliott, Jitter, LinkConfig, Loss, LossTrace, Order,
-    Periods, Radio, Rate, RateStep, RateTrace, Reorder, Retries, Shift, Span, Varying, Wake,
+    Blackout, Corruption, EcnRule, Flows, GilbertElliott, Jitter, LinkConfig, Loss, LossTrace,
+    Order, Periods, Radio, Rate, RateStep, RateTrace, Reorder, Retries, Shift, Span, Varying, Wake,
 };
 
 /// Most packets that a list may name.
@@ -27,6 +27,12 @@ pub(super) fn number(text: &str) -> Result<u64, String> {
     text.trim()
         .parse()
         .map_err(|_| format!("'{text}' is not a whole number"))
+}
+
+pub(super) fn gain(text: &str) -> Result<f64, String> {
+    text.trim()
+        .parse()
+        .map_err(|_| format!("'{text}' is not a number"))
 }
 
 pub(super) fn bytes(text: &str) -> Result<usize, String> {
@@ -350,11 +356,14 @@ pub(super) fn reorder(text: &str) -> Result<Reorder, String> {
     }
 }
 
-pub(super) fn clears_ecn(text: &str) -> Result<bool, String> {
+pub(super) fn ecn(text: &str) -> Result<EcnRule, String> {
     match text {
-        "keep" => Ok(false),
-        "clear" => Ok(true),
-        _ => Err("write keep or clear".into()),
+        "keep" => Ok(EcnRule::Keep),
+        "clear" => Ok(EcnRule::Clear),
+        "classic" => Ok(EcnRule::Classic),
+        "mark" => Ok(EcnRule::Mark),
+        "drop" => Ok(EcnRule::Drop),
+        _ => Err("write keep, clear, classic, mark or drop".into()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sphinx_fec::CodeId;
-use sphinx_link::{Aqm, Depth, Loss};
+use sphinx_link::{Aqm, Depth, EcnRule, Loss};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{Paper, Resend, Triggers};
 use sphinx_sim::{MS, SEC, Scenario, link};
@@ -82,7 +82,9 @@ fn a_long_queue_is_not_flooded() {
         let (mut forward, mut backward) = link(200, 1, Loss::Bernoulli(loss), 1);
         forward.queue = Depth::Time(Duration::from_millis(20));
         forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(10)));
-        (forward.clear_ecn, backward.clear_ecn) = (clear_ecn, clear_ecn);
+        if clear_ecn {
+            (forward.ecn, backward.ecn) = (EcnRule::Clear, EcnRule::Clear);
+        }
         let mut scenario = Scenario::new((forward, backward)).bulk(4 * LEN);
         scenario.paper = Some(Paper {
             code,
