@@ -89,6 +89,8 @@ struct Waiting<P> {
     bytes: usize,
     /// Since when it is here.
     since: Time,
+    /// Whether it found another one waiting in its queue.
+    is_behind: bool,
     packet: P,
 }
 
@@ -230,13 +232,17 @@ impl<P: Packet> Link<P> {
         {
             return;
         }
+        let band = self.band(&packet);
         let waiting = Waiting {
             index,
             bytes,
             since: now,
+            is_behind: match band {
+                Band::Low => !self.low.is_empty(),
+                Band::Classic => !self.queue.is_empty(),
+            },
             packet,
         };
-        let band = self.band(&waiting.packet);
         self.advance_queues(now);
         if waits {
             self.queue_bytes += bytes as u64;
@@ -500,10 +506,7 @@ impl<P: Packet> Link<P> {
             band,
             index: next.index,
             sojourn: now.saturating_sub(next.since),
-            is_last: match band {
-                Band::Low => self.low.is_empty(),
-                Band::Classic => self.queue.is_empty(),
-            },
+            is_behind: next.is_behind,
         });
         signal.is_some_and(|signal| self.drops(now, next.index, &mut next.packet, signal))
     }
@@ -538,6 +541,7 @@ impl<P: Packet> Link<P> {
             bytes,
             mut packet,
             since,
+            ..
         } = waiting;
         self.waits.note(at.saturating_sub(since));
         self.counters.sent_packets += 1;

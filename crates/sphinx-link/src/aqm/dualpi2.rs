@@ -63,8 +63,8 @@ pub(crate) struct Leaving {
     pub(crate) index: u64,
     /// How long it has waited.
     pub(crate) sojourn: Time,
-    /// Whether nothing waits behind it in its queue.
-    pub(crate) is_last: bool,
+    /// Whether it found another one waiting there.
+    pub(crate) is_behind: bool,
 }
 
 /// The state of RFC 9332, appendix A.
@@ -162,8 +162,8 @@ impl DualPi2State {
             Band::Classic => is_hit.then_some(Signal::Mark),
             Band::Low if is_hit && self.is_overloaded() => Some(Signal::Drop),
             Band::Low => {
-                // One packet alone waits for nothing but the link.
-                let is_late = leaving.sojourn >= nanos(self.settings.step) && !leaving.is_last;
+                // What waits for the packet being sent alone is no queue, however slow the link (Th_len of the appendix).
+                let is_late = leaving.sojourn >= nanos(self.settings.step) && leaving.is_behind;
                 (is_late || draws.chance(of_mark, self.coupled())).then_some(Signal::Mark)
             }
         }
@@ -192,7 +192,7 @@ mod tests {
                     band,
                     index,
                     sojourn,
-                    is_last: false,
+                    is_behind: true,
                 };
                 state.signal(leaving) == Some(signal)
             });
@@ -228,7 +228,7 @@ mod tests {
             band: Band::Low,
             index: 0,
             sojourn: 5 * MS,
-            is_last: true,
+            is_behind: false,
         };
         assert_eq!(state.signal(alone), None);
     }

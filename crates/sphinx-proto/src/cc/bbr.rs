@@ -17,6 +17,7 @@
 //! | drain | 0.75 | 1 | the queue is gone |
 //! | cruise | 1 (0.98 after probes that lost) | 2 | 4 to 64 rounds: the more, the more probes in a row lost packets |
 //! | sharing | 1; the estimate grows with time | 2 | a mark: then down, at 0.85 of the estimate ([`sharing`]) |
+//! | scalable | 1; the estimate grows by a packet in a round | 2 | a new start-up: marks of ECT(1) lower the estimate by their share ([`scalable`]) |
 //! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
 //! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
 //! | probe-rtt | 1 | 0.5 | two rounds; rare, since down empties the queue in every cycle |
@@ -27,6 +28,7 @@
 //! `docs/decisions/0007-rate-control.md`.
 
 mod cycle;
+mod scalable;
 mod sharing;
 mod span;
 
@@ -38,6 +40,7 @@ use super::resume::{CarefulResume, Jump};
 use super::sampler::{RateSampler, Sample};
 use super::startup::{INITIAL_PACKETS, Startup, Verdict};
 use super::{AckSummary, CcParams, MS, Nanos, RateControl, Time, bytes_in, rate_of, time_for};
+use scalable::Scalable;
 use sharing::{Evidence, Sharing};
 
 /// Round trip assumed before the first sample.
@@ -153,6 +156,9 @@ pub struct Bbr {
     /// Cycles in a row in which no round trip came near the minimum.
     cycles_without_min: u32,
     sharing: Sharing,
+    scalable: Scalable,
+    /// Sender's clock at the latest call.
+    latest: Time,
 }
 
 impl Bbr {
@@ -211,6 +217,8 @@ impl Bbr {
             probe_rtt_min: None,
             cycles_without_min: 0,
             sharing: Sharing::default(),
+            scalable: Scalable::default(),
+            latest: Time::ZERO,
         }
     }
 
@@ -253,6 +261,7 @@ impl Bbr {
         self.lossy_samples = 0;
         if matches!(phase, Phase::Startup | Phase::Blackout) {
             self.sharing.end();
+            self.scalable.end();
         }
         match phase {
             Phase::Startup => {
@@ -319,6 +328,10 @@ impl Bbr {
 
     fn on_sample(&mut self, s: Sample, now: Time) {
         let channel = self.loss.channel();
+        if self.scalable.is_on() {
+            self.on_scalable_sample(&s, channel, now);
+            return;
+        }
         if self.sharing.is_on() {
             // A queue that is full although it marks, or another one.
             if s.loss() > channel + self.tolerance(&s, channel).max(LOSS_SHARED) {
@@ -432,6 +445,7 @@ impl Bbr {
 
 impl RateControl for Bbr {
     fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, _bytes_in_flight: u64) {
+        self.latest = now;
         self.sampler.on_sent(now, pn, ip_bytes, self.bw);
         match self.phase {
             Phase::Startup => {
@@ -447,6 +461,7 @@ impl RateControl for Bbr {
 
     fn on_ack(&mut self, ack: &AckSummary<'_>) {
         let now = ack.now;
+        self.latest = now;
         self.delay.on_ack(ack, self.sampler.jitter());
         if !ack.acked.is_empty() && self.phase == Phase::Blackout {
             self.sampler.forget();
@@ -497,7 +512,9 @@ impl RateControl for Bbr {
                 }
             }
         }
-        if ack.ce_marked > 0 {
+        if ack.is_scalable {
+            self.on_scalable(ack);
+        } else if ack.ce_marked > 0 {
             self.on_ce(now);
         }
         let round_done = round_done && now.saturating_sub(self.round_at) >= self.min_round();
@@ -507,8 +524,9 @@ impl RateControl for Bbr {
         self.step(now, ack.bytes_in_flight as f64, round_done);
     }
 
-    fn on_app_limited(&mut self, _now: Time) {
+    fn on_app_limited(&mut self, now: Time) {
         self.sampler.on_app_limited();
+        self.scalable.pause(now);
         // What does not fill its rate learns nothing of it.
         self.sharing.end();
         self.startup.on_app_limited();
@@ -529,6 +547,7 @@ impl RateControl for Bbr {
             Phase::Up => UP_GAIN * self.up_from / self.bw.max(1.0),
             Phase::Down if self.in_doubt => DOUBT_GAIN,
             Phase::Drain | Phase::Down => DOWN_GAIN,
+            Phase::Cruise if self.scalable.is_on() => self.scalable.gain(self.latest),
             Phase::Cruise if self.lossy_probes >= 2 => WARY_GAIN,
             Phase::Cruise | Phase::ProbeRtt | Phase::Blackout => 1.0,
         };
@@ -572,6 +591,10 @@ impl RateControl for Bbr {
         !self.found
     }
 
+    fn can_scale(&self) -> bool {
+        true
+    }
+
     fn set_packet_bytes(&mut self, ip_bytes: u32) {
         self.packet_bytes = f64::from(ip_bytes.max(64));
     }
@@ -580,6 +603,7 @@ impl RateControl for Bbr {
         match self.phase {
             Phase::Startup => "startup",
             Phase::Drain => "drain",
+            Phase::Cruise if self.scalable.is_on() => "scalable",
             Phase::Cruise if self.sharing.is_on() => "sharing",
             Phase::Cruise => "cruise",
             Phase::Up => "up",

@@ -351,6 +351,7 @@ mod tests {
                 srtt: 100 * MS,
                 arrival: None,
                 ce_marked: 0,
+                is_scalable: false,
                 ecn_capable: false,
                 bytes_in_flight: 0,
             });

@@ -113,6 +113,10 @@ impl RateControl for Limited {
         self.inner.is_starting()
     }
 
+    fn can_scale(&self) -> bool {
+        self.inner.can_scale()
+    }
+
     fn between_losses(&self) -> Option<u64> {
         self.inner.between_losses()
     }

@@ -32,8 +32,12 @@ mod kind;
 mod limited;
 mod loss;
 #[cfg(test)]
+mod low_latency;
+#[cfg(test)]
 mod neighbours;
 mod path;
+#[cfg(test)]
+mod prague;
 mod resume;
 mod sampler;
 mod scavenger;
@@ -103,6 +107,8 @@ pub struct AckSummary<'a> {
     pub arrival: Option<Arrival>,
     /// Packets newly reported as carrying ECN-CE.
     pub ce_marked: u64,
+    /// Whether packets leave as ECT(1), so that marks ask for the scalable response of RFC 9331.
+    pub is_scalable: bool,
     /// Whether marks can be trusted: the path passed ECN validation (RFC 9000, section 13.4.2).
     pub ecn_capable: bool,
     /// IP bytes in flight once this SACK has been applied.
@@ -146,6 +152,11 @@ pub trait RateControl: Send {
 
     /// Whether it still looks for what the path carries, as it does at its beginning.
     fn is_starting(&self) -> bool {
+        false
+    }
+
+    /// Whether it has a scalable response to marks (RFC 9331, section 4.3): only then may packets leave as ECT(1).
+    fn can_scale(&self) -> bool {
         false
     }
 

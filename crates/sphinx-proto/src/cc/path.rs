@@ -245,6 +245,7 @@ mod tests {
             srtt: rtt,
             arrival: Some(Arrival { pn, received_at }),
             ce_marked: 0,
+            is_scalable: false,
             ecn_capable: false,
             bytes_in_flight: 0,
         };

@@ -496,6 +496,7 @@ mod tests {
             srtt: 0,
             arrival,
             ce_marked: 0,
+            is_scalable: false,
             ecn_capable: false,
             bytes_in_flight: 0,
         }

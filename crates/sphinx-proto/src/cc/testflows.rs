@@ -26,6 +26,10 @@ const SACK_BYTES: usize = 60;
 const REORDER_PACKETS: u64 = 3;
 /// Packets whose fate is remembered until it is asked for, every 10 ms.
 const RECORDS: usize = 1 << 16;
+/// Codepoints.
+pub(super) const ECT_1: u8 = 0b01;
+pub(super) const ECT_0: u8 = 0b10;
+const CE: u8 = 0b11;
 
 /// Megabits per second in bytes per second.
 pub(super) fn mbit(rate: f64) -> f64 {
@@ -46,6 +50,8 @@ pub(super) struct Link {
     /// (bytes per second, bucket bytes).
     pub(super) policer: Option<(f64, f64)>,
     pub(super) ce_threshold: Option<f64>,
+    /// Instead of a threshold.
+    pub(super) aqm: Aqm,
     /// Both directions are dead in between.
     pub(super) blackout: Option<(Nanos, Nanos)>,
     /// Extra forward delay, uniform, and whether packets keep their order all the same.
@@ -53,6 +59,8 @@ pub(super) struct Link {
     pub(super) keeps_order: bool,
     /// The sender wakes up no more often than this.
     pub(super) quantum: Nanos,
+    /// And up to so much later, at random.
+    pub(super) lateness: Nanos,
     /// The sender sleeps for the second time after each of the first.
     pub(super) stalls: Option<(Nanos, Nanos)>,
     /// Noise of the receiver's clock, uniform.
@@ -75,10 +83,12 @@ impl Link {
             sack_loss: 0.0,
             policer: None,
             ce_threshold: None,
+            aqm: Aqm::None,
             blackout: None,
             jitter: 0,
             keeps_order: false,
             quantum: MS / 4,
+            lateness: 0,
             stalls: None,
             clock_noise: MS / 20,
             rtt_step: None,
@@ -119,7 +129,7 @@ impl Link {
             queue: waiting(self.queue_bytes),
             aqm: self
                 .ce_threshold
-                .map_or(Aqm::None, |bytes| Aqm::mark_above(waiting(bytes))),
+                .map_or(self.aqm.clone(), |bytes| Aqm::mark_above(waiting(bytes))),
             loss: if self.burst > 1.0 {
                 Loss::GilbertElliott(GilbertElliott::bursts(self.loss, self.burst))
             } else {
@@ -169,6 +179,8 @@ pub(super) struct Report {
     pub(super) dropped_at: Vec<u64>,
     /// Queue bytes found by each packet, summed, and count, per 10 ms.
     pub(super) queue: Vec<(f64, u64)>,
+    /// When each packet that arrived left the link, and how long after its release.
+    pub(super) inside: Vec<(Nanos, Nanos)>,
     /// Estimate of the controller every 10 ms.
     pub(super) estimate: Vec<f64>,
     pub(super) phases: BTreeMap<&'static str, u64>,
@@ -230,7 +242,7 @@ enum Carried {
     Data {
         flow: usize,
         pn: PacketNumber,
-        ce: bool,
+        ecn: u8,
     },
     /// Everything in the receive log up to `len`.
     Sack { flow: usize, len: usize },
@@ -244,18 +256,18 @@ impl Packet for Carried {
         }
     }
 
-    fn mark_ce(&mut self) -> bool {
+    fn ecn(&self) -> u8 {
         match self {
-            Self::Data { ce, .. } => {
-                *ce = true;
-                true
-            }
-            Self::Sack { .. } => false,
+            Self::Data { ecn, .. } => *ecn,
+            Self::Sack { .. } => 0,
         }
     }
 
-    /// Nothing here clears it.
-    fn clear_ecn(&mut self) {}
+    fn set_ecn(&mut self, codepoint: u8) {
+        if let Self::Data { ecn, .. } = self {
+            *ecn = codepoint;
+        }
+    }
 
     fn corruptible_bits(&self) -> u64 {
         0
@@ -287,9 +299,12 @@ struct Flow {
     starts: Nanos,
     /// How much longer its round trip is than the link's.
     farther: Nanos,
+    /// The codepoint that its packets leave with.
+    ecn: u8,
     backlog: u64,
     next_pn: PacketNumber,
     release_at: Nanos,
+    late: Nanos,
     wake_at: Option<Nanos>,
     in_flight: BTreeMap<PacketNumber, InFlight>,
     bytes_in_flight: u64,
@@ -347,9 +362,11 @@ impl World {
             app,
             starts,
             farther: 0,
+            ecn: ECT_0,
             backlog: 0,
             next_pn: PacketNumber::ZERO,
             release_at: starts,
+            late: 0,
             wake_at: None,
             in_flight: BTreeMap::new(),
             bytes_in_flight: 0,
@@ -384,6 +401,13 @@ impl World {
         self
     }
 
+    /// The latest flow's packets leave with this codepoint.
+    pub(super) fn leaving_as(mut self, ecn: u8) -> Self {
+        let flow = self.flows.last_mut().expect("added before");
+        flow.ecn = ecn;
+        self
+    }
+
     /// Runs until `end` and returns one report per flow.
     pub(super) fn run(mut self, end: Nanos) -> Vec<Report> {
         while let Some(Reverse((at, ..))) = self.events.peek() {
@@ -405,6 +429,8 @@ impl World {
                 break;
             };
             match event {
+                // Another one is earlier, and has set its own.
+                Event::Wake(f) if self.link.lateness > 0 && self.flows[f].wake_at != Some(now) => {}
                 Event::Wake(f) => {
                     self.flows[f].wake_at = None;
                     self.transmit(f);
@@ -474,8 +500,8 @@ impl World {
     fn deliver(&mut self) {
         while let Some(delivery) = self.forward.poll(self.now) {
             self.note_carried(delivery.at, &delivery.packet);
-            if let Carried::Data { flow, pn, ce } = delivery.packet {
-                self.arrive(flow, pn, ce);
+            if let Carried::Data { flow, pn, ecn } = delivery.packet {
+                self.arrive(flow, pn, ecn == CE);
             }
         }
         while let Some(delivery) = self.backward.poll(self.now) {
@@ -500,8 +526,13 @@ impl World {
 
     /// A packet that arrives has left the limiter.
     fn note_carried(&mut self, at: Nanos, packet: &Carried) {
-        if let Carried::Data { flow, .. } = *packet {
+        if let Carried::Data { flow, pn, .. } = *packet {
             let left = at.saturating_sub(self.link.rtt / 2);
+            let flow_of = &mut self.flows[flow];
+            if let Some(packet) = flow_of.in_flight.get(&pn) {
+                let inside = left.saturating_sub(packet.info.sent_at.as_nanos());
+                flow_of.report.inside.push((left, inside));
+            }
             bump(
                 &mut self.flows[flow].report.carried,
                 left,
@@ -553,6 +584,7 @@ impl World {
             if flow.release_at > now {
                 let at = flow.release_at.max(now + self.link.quantum / 2);
                 if !empty {
+                    let at = at + flow.late;
                     self.wake(f, at);
                 }
                 return;
@@ -567,6 +599,11 @@ impl World {
 
     fn send(&mut self, f: usize) {
         let now = self.now;
+        let late = match self.link.lateness {
+            0 => 0,
+            most => (self.random() * most as f64) as Nanos,
+        };
+        self.flows[f].late = late;
         let flow = &mut self.flows[f];
         let pn = flow.next_pn;
         flow.next_pn += 1;
@@ -589,8 +626,8 @@ impl World {
             counters.dropped_queue + counters.dropped_policer
         };
         let before = drops(&self.forward);
-        let (flow, ce) = (f, false);
-        self.forward.enqueue(now, Carried::Data { flow, pn, ce });
+        let (flow, ecn) = (f, flow.ecn);
+        self.forward.enqueue(now, Carried::Data { flow, pn, ecn });
         let is_dropped = drops(&self.forward) > before;
         // It waits behind the one being sent, which counts as waiting here.
         let report = &mut self.flows[f].report;
@@ -718,7 +755,8 @@ impl World {
             srtt: flow.srtt,
             arrival,
             ce_marked,
-            ecn_capable: self.link.ce_threshold.is_some(),
+            is_scalable: flow.ecn == ECT_1,
+            ecn_capable: self.link.ce_threshold.is_some() || self.link.aqm != Aqm::None,
             bytes_in_flight: flow.bytes_in_flight,
         });
         self.share();

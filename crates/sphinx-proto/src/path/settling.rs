@@ -147,6 +147,7 @@ impl Path {
             srtt: address.rtt.smoothed(),
             arrival: observed.arrival,
             ce_marked: observed.ce_marked,
+            is_scalable: false,
             ecn_capable: address.ecn.is_capable(),
             bytes_in_flight: address.bytes_in_flight,
         });

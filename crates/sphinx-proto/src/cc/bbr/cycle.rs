@@ -133,6 +133,10 @@ impl Bbr {
 
     /// Moves through the phases.
     pub(super) fn step(&mut self, now: Time, in_flight: f64, round_done: bool) {
+        if self.scalable.is_on() {
+            self.step_scalable(now, in_flight);
+            return;
+        }
         if self.sharing.is_on() {
             self.step_shared(now);
             return;
