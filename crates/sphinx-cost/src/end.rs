@@ -192,7 +192,7 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
         self.tx.taken_bytes()
     }
 
-    fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
+    fn push(&mut self, to: &Tuple, _ecn: u8, len: usize) -> &mut [u8] {
         match self.tx.frame(&destination(to), len) {
             Some(frame) => frame,
             None => {
@@ -205,6 +205,7 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
     fn push_sealed(
         &mut self,
         to: &Tuple,
+        _ecn: u8,
         memory: PoolBuffer,
         lens: &mut dyn Iterator<Item = usize>,
     ) -> usize {

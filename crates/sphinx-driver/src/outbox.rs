@@ -10,19 +10,21 @@ pub trait Outbox {
     fn len_bytes(&self) -> usize;
 
     /// The next datagram, of `len` bytes: the driver writes all of them before anything else happens.
-    /// Where `to` names no address of this end, routing chooses.
-    fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8];
+    /// Where `to` names no address of this end, routing chooses. `ecn`: the codepoint to leave with, 0–2.
+    fn push(&mut self, to: &Tuple, ecn: u8, len: usize) -> &mut [u8];
 
     /// The next datagrams, of these lengths, which lie in `memory` one after another. How many bytes were copied.
     fn push_sealed(
         &mut self,
         to: &Tuple,
+        ecn: u8,
         memory: PoolBuffer,
         lens: &mut dyn Iterator<Item = usize>,
     ) -> usize {
         let mut at = 0;
         for len in lens {
-            self.push(to, len).copy_from_slice(&memory[at..][..len]);
+            self.push(to, ecn, len)
+                .copy_from_slice(&memory[at..][..len]);
             at += len;
         }
         at

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use sphinx_link::{
-    Aqm, Blackout, CoDel, Corruption, Depth, DualPi2, EcnRule, FlowKey, Flows, GilbertElliott, IpPacket, Jitter,
-    LinkConfig, Loss, LossTrace, Order, Packet, Pair, Policer, Radio, Rate, RateStep, RateTrace,
-    Red, Reorder, Retries, Shift, Signal, Span, Varying, Wake,
+    Aqm, Blackout, CoDel, Corruption, Depth, DualPi2, EcnRule, FlowKey, Flows, GilbertElliott,
+    IpPacket, Jitter, LinkConfig, Loss, LossTrace, Order, Packet, Pair, Policer, Radio, Rate,
+    RateStep, RateTrace, Red, Reorder, Retries, Shift, Signal, Span, Varying, Wake,
 };
 
 use crate::Input;

@@ -9,7 +9,8 @@ use std::{
 use sphinx_fec::CodeId;
 use sphinx_link::{Counters, Datagram, Link, LinkConfig};
 use sphinx_proto::{
-    Bond, EPSILON, Icm, Nanos, Paper, PathPolicy, Profile, Sc, cc::CcKind, wire::BUNDLE_MAX,
+    Bond, EPSILON, EcnMode, Icm, Nanos, Paper, PathPolicy, Profile, Sc, cc::CcKind,
+    wire::BUNDLE_MAX,
 };
 use sphinx_sim::{Held, Pair, Processor, Reader, Scenario};
 use sphinx_units as units;
@@ -199,7 +200,7 @@ impl Simulated {
             }
         };
         for plan in [&mut scenario.client, &mut scenario.server] {
-            plan.ecn = true;
+            plan.ecn = EcnMode::Classic;
         }
         if cell.receive_buffer.is_some() {
             scenario.server.reader = Reader::InOrder;

@@ -6,7 +6,7 @@ use crate::Nanos;
 use crate::blocks::EPSILON;
 use crate::cc::{CcKind, Couple};
 use crate::paper::Paper;
-use crate::path::mtu_candidates;
+use crate::path::{EcnMode, mtu_candidates};
 use crate::paths::{Bond, PathPolicy};
 use crate::sc::Sc;
 use crate::session::BASE_DATAGRAM;
@@ -159,6 +159,8 @@ pub struct Config {
     /// What paths do that meet in one bottleneck; [`Couple::Auto`] by default, which is not for [`sc`](Self::sc). [`Couple::Lia`] and
     /// [`Couple::Olia`] are for controllers whose windows grow additively ([`CcKind::AimdEcn`]).
     pub couple: Couple,
+    /// What packets of this end leave with of ECN; [`EcnMode::Auto`] by default.
+    pub ecn: EcnMode,
     /// What the path of the handshake is to be used for.
     pub policy: PathPolicy,
     /// What an earlier session found out about the path. It may be wrong.
@@ -200,6 +202,7 @@ impl Config {
             paths_max: 1,
             bond: None,
             couple: Couple::default(),
+            ecn: EcnMode::default(),
             policy: PathPolicy::default(),
             memory: None,
         }

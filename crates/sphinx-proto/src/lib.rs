@@ -57,7 +57,7 @@ pub use blocks::EPSILON;
 pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
 pub use numbers::{BlockId, CidSequence, JobId, PacketNumber, PathId, WindowNumber};
 pub use paper::{Delta, Paper, Redundant, Resend, Triggers, redundant};
-pub use path::{Losses, mtu_candidates};
+pub use path::{EcnMode, EcnUse, Losses, mtu_candidates};
 pub use paths::{Bond, PATHS_MAX, PathPolicy, PathRole, PathState};
 pub use sc::{InOrder, Sc, symbol_cost};
 pub use session::{BASE_DATAGRAM, Introduction, Session};

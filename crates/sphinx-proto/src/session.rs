@@ -622,6 +622,8 @@ impl Session {
             rtt: path.rtt().smoothed(),
             min_rtt: path.rtt().min(),
             pacing_rate: path.cc().pacing_rate(),
+            ecn: path.ecn().0,
+            packets_marked: path.ecn().1,
             cwnd: self
                 .paper
                 .as_ref()

@@ -7,7 +7,7 @@ use std::ops::Range;
 use sphinx_fec::Row;
 
 use crate::config::Role;
-use crate::path::Losses;
+use crate::path::{EcnUse, Losses};
 use crate::paths::{PathPolicy, PathState};
 use crate::wire::{
     ConnectionId, FlowNews, Fragment, Header, Rider, SymbolId, VARINT_MAX, WindowSpan, WireError,
@@ -528,6 +528,8 @@ pub struct Transmit {
     pub packet_number: PacketNumber,
     /// Where it goes.
     pub to: Tuple,
+    /// ECN codepoint that it is to leave with, 0–2.
+    pub ecn: u8,
     /// Header; the key phase is the sealer's business.
     pub header: Header,
     /// Body.
@@ -651,6 +653,10 @@ pub struct SessionStats {
     pub packets_refused: u64,
     /// Bytes of symbols received that were of use.
     pub symbol_bytes_received: u64,
+    /// What is in use of ECN, on the first path.
+    pub ecn: EcnUse,
+    /// Packets that the peer has received there with ECN-CE.
+    pub packets_marked: u64,
     /// WARNINGs sent, and received and answered (`docs/protocol.md` §14).
     pub warnings_sent: u64,
     /// The latter.

@@ -22,7 +22,6 @@ use crate::late::Late;
 use crate::plan::{Plan, Ways, Write};
 
 /// ECN codepoint of a capable packet (RFC 3168).
-const ECT0: u8 = 0b10;
 /// Turns of a driver at one point in time after which it counts as stuck.
 const TURNS_MAX: u32 = 100_000;
 /// Bytes of blocks that are kept for sliding windows, if a quarter of the window is not less.
@@ -34,29 +33,30 @@ const POOL_BYTES: usize = 4 << 20;
 
 /// The datagrams of one turn, with the addresses that the driver wants.
 #[derive(Default)]
-struct Sent(Vec<(Tuple, Vec<u8>)>);
+struct Sent(Vec<(Tuple, u8, Vec<u8>)>);
 
 impl Outbox for Sent {
     fn len_bytes(&self) -> usize {
         0
     }
 
-    fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
-        self.0.push((*to, vec![0xaa; len]));
-        self.0.last_mut().map_or(&mut [], |(_, datagram)| datagram)
+    fn push(&mut self, to: &Tuple, ecn: u8, len: usize) -> &mut [u8] {
+        self.0.push((*to, ecn, vec![0xaa; len]));
+        self.0.last_mut().map_or(&mut [], |(.., datagram)| datagram)
     }
 
     /// As a back end that sends from any memory: what is copied here is on its way.
     fn push_sealed(
         &mut self,
         to: &Tuple,
+        ecn: u8,
         memory: PoolBuffer,
         lens: &mut dyn Iterator<Item = usize>,
     ) -> usize {
         let mut rest = &memory[..];
         for len in lens {
             let (datagram, behind) = rest.split_at(len);
-            self.0.push((*to, datagram.to_vec()));
+            self.0.push((*to, ecn, datagram.to_vec()));
             rest = behind;
         }
         0
@@ -76,7 +76,6 @@ pub struct End<P> {
     arrivals: Arrivals,
     random: Rng,
     ids: Rng,
-    ecn: u8,
     /// When the rate that it may send at changes.
     limits: VecDeque<(Nanos, Option<u64>)>,
     /// When its controller changes.
@@ -183,7 +182,6 @@ impl<P: PacketProtection> End<P> {
             arrivals: Arrivals::default(),
             random: Rng::new(seed ^ 0x6368_616c),
             ids: Rng::new(seed ^ 0x6369_6473),
-            ecn: if plan.ecn { ECT0 } else { 0 },
             shape: plan.shape,
             ways: plan.ways,
             limits: plan.limits.clone().into(),
@@ -605,7 +603,7 @@ impl<P: PacketProtection> End<P> {
             signal.raise();
             self.is_news = true;
         }
-        for (to, payload) in std::mem::take(&mut self.sent.0) {
+        for (to, ecn, payload) in std::mem::take(&mut self.sent.0) {
             let further = self
                 .further
                 .iter()
@@ -613,7 +611,7 @@ impl<P: PacketProtection> End<P> {
             let datagram = Datagram {
                 source: *further.unwrap_or(&self.address),
                 destination: to.remote,
-                ecn: self.ecn,
+                ecn,
                 payload,
             };
             self.ip_bytes_sent += datagram.ip_len() as u64;

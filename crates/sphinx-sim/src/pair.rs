@@ -74,6 +74,8 @@ impl<P: PacketProtection> Pair<P> {
             config.epsilon = scenario.epsilon;
             config.cc = scenario.cc;
             config.couple = scenario.couple;
+            config.ecn =
+                [&scenario.client, &scenario.server][usize::from(role == Role::Server)].ecn;
             config.paper = scenario.paper;
             config.sc = scenario.sc;
             config.initial_rtt = rtt;

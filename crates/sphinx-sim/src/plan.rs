@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{Nanos, Urgency};
+use sphinx_proto::{EcnMode, Nanos, Urgency};
 
 use crate::app::Say;
 
@@ -99,8 +99,8 @@ pub struct Plan {
     pub panics_at: Option<u64>,
     /// Packets that arrive gather while the session [allows it](sphinx_proto::Session::gather_until), as in an engine.
     pub gathers: bool,
-    /// Whether its packets are ECN-capable.
-    pub ecn: bool,
+    /// What its packets leave with of ECN; nothing by default.
+    pub ecn: EcnMode,
     /// Messages end with a flush; otherwise the driver has to see that the application pauses.
     pub flushes: bool,
     /// Indices of streams that are accepted and never read.
@@ -138,7 +138,7 @@ impl Default for Plan {
             workers: 0,
             panics_at: None,
             gathers: false,
-            ecn: false,
+            ecn: EcnMode::Off,
             flushes: true,
             unread: BTreeSet::new(),
             resets: Vec::new(),

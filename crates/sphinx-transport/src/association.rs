@@ -41,8 +41,8 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
         self.tx.taken_bytes()
     }
 
-    fn push(&mut self, to: &Tuple, len: usize) -> &mut [u8] {
-        match self.tx.frame(&destination(to), len) {
+    fn push(&mut self, to: &Tuple, ecn: u8, len: usize) -> &mut [u8] {
+        match self.tx.frame(&destination(to, ecn), len) {
             Some(frame) => frame,
             None => {
                 self.lost.resize(len, 0);
@@ -54,18 +54,20 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
     fn push_sealed(
         &mut self,
         to: &Tuple,
+        ecn: u8,
         memory: PoolBuffer,
         lens: &mut dyn Iterator<Item = usize>,
     ) -> usize {
-        self.tx.take_over(&destination(to), Box::new(memory), lens)
+        self.tx
+            .take_over(&destination(to, ecn), Box::new(memory), lens)
     }
 }
 
-fn destination(to: &Tuple) -> Destination {
+fn destination(to: &Tuple, ecn: u8) -> Destination {
     Destination {
         remote: to.remote,
         local_ip: to.local_ip,
-        ecn: Ecn::Ect0,
+        ecn: Ecn::from_bits(ecn),
     }
 }
 
@@ -642,6 +644,8 @@ impl Association {
             rtt: Duration::from_nanos(core.rtt),
             min_rtt: Duration::from_nanos(core.min_rtt),
             pacing_rate: core.pacing_rate,
+            ecn: core.ecn.name(),
+            packets_marked: core.packets_marked,
             cwnd: core.cwnd,
             recv_window: core.recv_window,
             peer_window: core.peer_window,

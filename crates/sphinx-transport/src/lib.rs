@@ -99,8 +99,8 @@ pub use error::{Error, ErrorKind, close_code};
 pub use memory::path_memory_file;
 pub use message::{MessageReceiver, MessageSender};
 pub use options::{
-    BUSY_POLL_MAX, Cc, Codec, Couple, Family, Icm, Io, LocalPath, Options, PathOptions, Profile,
-    Service, auto_workers,
+    BUSY_POLL_MAX, Cc, Codec, Couple, EcnMode, Family, Icm, Io, LocalPath, Options, PathOptions,
+    Profile, Service, auto_workers,
 };
 pub use recv_stream::RecvStream;
 pub use routing::{ROUTING_KEY_LEN, Route, RoutingKey};

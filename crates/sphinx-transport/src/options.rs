@@ -13,6 +13,7 @@ use sphinx_proto::{Bond, Config, Nanos, PathPolicy};
 use sphinx_workers::{usable_cpus, workers_for};
 
 pub use sphinx_net::Family;
+pub use sphinx_proto::EcnMode;
 pub use sphinx_proto::cc::{CcKind as Cc, Couple};
 use sphinx_proto::{Paper, Sc};
 use sphinx_xdp::XdpConfig;
@@ -304,6 +305,9 @@ pub struct Options {
     pub bond: Bond,
     /// What paths do that meet in one bottleneck, of what this end sends; [`Couple::Lia`] and [`Couple::Olia`] with [`Cc::AimdEcn`] only.
     pub couple: Couple,
+    /// How ECN is used in what this end sends. [`EcnMode::L4s`] is for [`Cc::Bbr`]: with others, and in the paper's mode, it is
+    /// [`EcnMode::Classic`].
+    pub ecn: EcnMode,
     /// How long to try to reach the peer.
     pub connect_timeout: Duration,
     /// Silence after which the peer counts as lost; and how long a session may have data to send of which
@@ -374,6 +378,7 @@ impl Default for Options {
             paths: Vec::new(),
             bond: Bond::Aggregate,
             couple: Couple::default(),
+            ecn: EcnMode::default(),
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(15),
             quiet: false,
@@ -413,6 +418,7 @@ impl Options {
         config.epsilon = self.epsilon;
         config.cc = self.cc;
         config.couple = self.couple;
+        config.ecn = self.ecn;
         config.paper = self.paper;
         config.sc = self.sc;
         config.limit = self.limit;

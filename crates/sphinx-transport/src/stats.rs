@@ -122,6 +122,10 @@ pub struct Stats {
     pub min_rtt: Duration,
     /// Pacing rate.
     pub pacing_rate: u64,
+    /// What is in use of ECN for what this end sends on the first path (`EcnUse::name`).
+    pub ecn: &'static str,
+    /// Packets that the peer has received there with ECN-CE.
+    pub packets_marked: u64,
     /// Congestion window, IP bytes.
     pub cwnd: u64,
     /// This end's window for what it receives, bytes: it grows and shrinks.

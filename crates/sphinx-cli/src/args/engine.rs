@@ -43,6 +43,13 @@ pub(crate) struct CommonArgs {
     pub(crate) icm: transport::Icm,
     #[arg(long, value_name = "CC", default_value = "auto", value_parser = cc, help = cc_help())]
     pub(crate) cc: transport::Cc,
+    /// Congestion marks of what this end sends:
+    ///   auto      classic
+    ///   l4s       ECT(1) and a response to the share of marks, for queues of low latency, with --cc bbr
+    ///   classic   ECT(0)
+    ///   off       none
+    #[arg(long, value_name = "ECN", default_value = "auto", value_parser = ecn, verbatim_doc_comment)]
+    pub(crate) ecn: transport::EcnMode,
     /// Send no more than this, headers and repair included, whatever rate control allows: 20mbit
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub(crate) limit: Option<u64>,
@@ -284,6 +291,15 @@ pub(crate) fn cc(text: &str) -> Result<transport::Cc, String> {
     named.ok_or_else(|| format!("expected {}", transport::Cc::expected()))
 }
 
+pub(crate) fn ecn(text: &str) -> Result<transport::EcnMode, String> {
+    let known = transport::EcnMode::ALL;
+    let named = known.into_iter().find(|mode| mode.name() == text);
+    named.ok_or_else(|| {
+        let names = known.map(transport::EcnMode::name);
+        format!("expected {}", names.join(", "))
+    })
+}
+
 /// A line for each controller.
 fn cc_help() -> String {
     let lines = transport::Cc::all().map(|(name, does)| format!("\n  {name:11} {does}"));
@@ -323,6 +339,7 @@ impl CommonArgs {
             icm: self.icm,
             epsilon: self.epsilon,
             cc: self.cc,
+            ecn: self.ecn,
             // On the command line rates are in bits.
             limit: self.limit.map(|bits| (bits / 8).max(1)),
             memory: self.memory.unwrap_or(default.memory),
@@ -354,6 +371,8 @@ mod tests {
     fn values() {
         assert_eq!(cc("fixed:190mbit"), Ok(transport::Cc::Fixed(23_750_000)));
         assert_eq!(cc("cubic"), Ok(transport::Cc::Cubic));
+        assert_eq!(ecn("l4s"), Ok(transport::EcnMode::L4s));
+        assert!(ecn("on").unwrap_err().contains("classic"));
         assert_eq!(cc("scavenger"), Ok(transport::Cc::Scavenger));
         assert!(cc("fast").unwrap_err().contains("scavenger"));
         assert_eq!(memory("4MiB"), Ok(4 << 20));

@@ -107,12 +107,13 @@ impl FromStr for Ports {
 pub(crate) struct Written(pub(crate) Vec<String>);
 
 /// What makes sense at both ends, with a value.
-const WITH_VALUE: [&str; 9] = [
+const WITH_VALUE: [&str; 10] = [
     "codec",
     "profile",
     "epsilon",
     "icm",
     "cc",
+    "ecn",
     "limit",
     "memory",
     "connect_timeout",

@@ -74,7 +74,7 @@ pub(super) const SERVER: [Key; 15] = [
 ];
 
 /// What the user's file may say at the top: options of every command that makes a session.
-pub(super) const USER: [Key; 6] = [
+pub(super) const USER: [Key; 7] = [
     key(
         "",
         "connect-timeout",
@@ -83,6 +83,7 @@ pub(super) const USER: [Key; 6] = [
     ),
     key("", "idle-timeout", "--idle-timeout", "idle_timeout"),
     key("", "cc", "--cc", "cc"),
+    key("", "ecn", "--ecn", "ecn"),
     key("", "codec", "--codec", "codec"),
     key("", "limit", "--limit", "limit"),
     key("", "memory", "--memory", "memory"),

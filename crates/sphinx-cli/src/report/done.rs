@@ -213,6 +213,8 @@ impl Done {
             .with("copied_bytes", stats.copied_bytes)
             .with("icm", stats.icm)
             .with("cc", stats.cc)
+            .with("ecn", stats.ecn)
+            .with("packets_marked", stats.packets_marked)
             .with("codec", stats.codec)
             .with("profile", stats.profile)
             .with("io", stats.io);
@@ -365,7 +367,7 @@ mod tests {
         wire_bytes_received overhead overhead_headers overhead_repair_ahead \
         overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive bundled_bytes bundles plr_mean burst rtt_ms window_bytes window_limited_ms streams_peak blocks \
         blocks_second_round block_ms_mean block_ms_p50 block_ms_p99 block_ms_max clock \
-        invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc codec profile \
+        invalid_datagrams replayed_datagrams cpu_seconds peak_rss_bytes icm cc ecn packets_marked codec profile \
         io wakeups syscalls packets_per_send packets_per_receive gso_downgrades workers worker_busy \
         shards steering handovers copied_bytes datagrams_sent datagrams_delivered datagrams_expired datagrams_evicted";
 

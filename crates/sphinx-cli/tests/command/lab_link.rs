@@ -100,6 +100,58 @@ fn the_exit_code_is_that_of_the_left_program() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// `perf` with this ECN mode over a link with two queues, with further settings of it: `done` of the sender and of the link.
+fn marked(mode: &str, further: &[&str]) -> Option<[Value; 2]> {
+    let scratch = ground()?;
+    let binary = env!("CARGO_BIN_EXE_sphx");
+    let serve = format!("{binary} perf server --once --ticket-file t --quiet");
+    let send = "while ! test -s t; do sleep 0.02; done; ".to_owned()
+        + &format!(
+            "{binary} perf client --ticket-file t --bytes 4MB --no-cache --ecn {mode} --json > sender"
+        );
+    let link = [
+        "--json",
+        "--rate",
+        "20mbit",
+        "--rtt",
+        "10ms",
+        "--forward",
+        "aqm=dualpi2",
+        "--right",
+        &serve,
+        "--left",
+        &send,
+    ];
+    let ended = run(&scratch, &[&link[..], further].concat()).expect(0);
+    let sender = fs::read_to_string(scratch.path("sender")).unwrap();
+    let sender = serde_json::from_str(sender.lines().last()?).unwrap();
+    Some([sender, ended.done().clone()])
+}
+
+#[test]
+fn marks_of_low_latency_are_counted_at_both_ends() {
+    let Some([sender, link]) = marked("l4s", &[]) else {
+        return;
+    };
+    assert_eq!(sender["ecn"], "l4s", "{sender}");
+    assert!(sender["packets_marked"].as_u64().unwrap() > 0, "{sender}");
+    assert!(link["forward"]["marked"].as_u64().unwrap() > 0, "{link}");
+    assert!(link["wait_p95_ms"].as_f64().unwrap() > 0.0, "{link}");
+}
+
+#[test]
+fn a_path_that_clears_marks_is_found_out() {
+    let Some([sender, link]) = marked("l4s", &["--ecn", "clear"]) else {
+        return;
+    };
+    assert_eq!(sender["ecn"], "bleached", "{sender}");
+    assert_eq!(link["forward"]["marked"], 0, "{link}");
+    let Some([sender, _]) = marked("off", &[]) else {
+        return;
+    };
+    assert_eq!(sender["ecn"], "off", "{sender}");
+}
+
 #[test]
 fn programs_meet_over_the_link() {
     let Some(scratch) = ground() else { return };

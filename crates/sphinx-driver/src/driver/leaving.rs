@@ -142,7 +142,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         for at in 0..run.packets.len() {
             let packet = &run.packets[at];
             let to = self.source.tuple(run.path, &packet.transmit.to);
-            let datagram = out.push(&to, packet.len());
+            let datagram = out.push(&to, packet.transmit.ecn, packet.len());
             let sealed = run.seal(at, workshop, datagram);
             sealed.map_err(EndReason::CannotSeal)?;
         }

@@ -56,7 +56,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         out: &mut impl Outbox,
     ) -> Result<(), EndReason> {
         let to = self.source.tuple(transmit.path, &transmit.to);
-        let datagram = out.push(&to, transmit.body_len + OVERHEAD);
+        let datagram = out.push(&to, transmit.ecn, transmit.body_len + OVERHEAD);
         let tx = &self.tx;
         let symbols_of = |slot| tx.get(slot).map(|block| &*block.symbols);
         let sealed = body_of(symbols_of, transmit, workshop, datagram).and_then(|body| {

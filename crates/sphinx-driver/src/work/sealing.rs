@@ -151,19 +151,23 @@ impl SealRun {
             return;
         };
         let path = self.path;
-        let goes_along = |packet: &Sealing| packet.transmit.to == first.transmit.to;
+        let goes_along = |packet: &Sealing| {
+            let (one, other) = (&packet.transmit, &first.transmit);
+            (one.to, one.ecn) == (other.to, other.ecn)
+        };
         if others.iter().all(goes_along) {
             let to = source.tuple(path, &first.transmit.to);
             let mut lens = self.packets.iter().map(Sealing::len);
-            self.copied += out.push_sealed(&to, memory, &mut lens);
+            self.copied += out.push_sealed(&to, first.transmit.ecn, memory, &mut lens);
             return;
         }
-        // Only while the path is being looked for.
+        // Only while the path is being looked for, or as its codepoint changes.
         let mut rest = &memory[..];
         for packet in &self.packets {
             let (datagram, behind) = rest.split_at(packet.len());
             let to = source.tuple(path, &packet.transmit.to);
-            out.push(&to, datagram.len()).copy_from_slice(datagram);
+            out.push(&to, packet.transmit.ecn, datagram.len())
+                .copy_from_slice(datagram);
             self.copied += datagram.len();
             rest = behind;
         }

@@ -104,7 +104,7 @@ impl Outbox for Wire {
         0
     }
 
-    fn push(&mut self, _to: &Tuple, len: usize) -> &mut [u8] {
+    fn push(&mut self, _to: &Tuple, _ecn: u8, len: usize) -> &mut [u8] {
         assert!(len <= self.len_max, "too long");
         self.sent.push(vec![0xaa; len]);
         self.sent.last_mut().expect("just made")

@@ -59,6 +59,8 @@ pub struct State {
     /// From right to left.
     #[serde(rename = "return")]
     pub back: DirectionState,
+    /// How long 95 % of the packets to the right took at most from their arrival until their last bit had left, ms.
+    pub wait_p95_ms: f64,
     /// How exact it is.
     pub lateness: Lateness,
     /// CPU time of its thread, in which the kernel does most of the receivers' work too.
@@ -131,6 +133,7 @@ impl State {
             right,
             forward: DirectionState::default(),
             back: DirectionState::default(),
+            wait_p95_ms: 0.0,
             lateness: Lateness::default(),
             cpu_seconds: 0.0,
             ignored_packets: 0,
@@ -151,6 +154,7 @@ impl State {
             &counters.right_to_left,
             counters.right_to_left_inside,
         );
+        self.wait_p95_ms = counters.left_to_right_wait_p95 as f64 * 1e-6;
         self.lateness = Lateness::from(&counters.lateness);
         self.cpu_seconds = counters.cpu.as_secs_f64();
         self.ignored_packets = counters.ignored;

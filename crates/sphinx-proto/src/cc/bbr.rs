@@ -514,6 +514,9 @@ impl RateControl for Bbr {
         }
         if ack.is_scalable {
             self.on_scalable(ack);
+        } else if self.scalable.is_on() && self.phase != Phase::Blackout {
+            // The path does not carry ECT(1), it has turned out: what its marks have made of the rate is worth nothing.
+            self.enter(Phase::Startup, now);
         } else if ack.ce_marked > 0 {
             self.on_ce(now);
         }

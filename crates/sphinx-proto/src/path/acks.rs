@@ -30,6 +30,10 @@ const SACK_REPEATS: usize = 8;
 const SACK_RANGES_MIN: usize = 32;
 /// Bytes of a SACK without its further ranges, at most.
 const SACK_FRAME_MIN: usize = 1 + 9 * 8;
+/// Bytes of an ECT1 frame before it, at most.
+const ECT1_LEN_MAX: usize = 2 + 8 + 8;
+/// "Congestion experienced".
+const CE: u8 = 0b11;
 
 /// The receiver's side of a packet number space.
 #[derive(Debug)]
@@ -40,7 +44,11 @@ pub(crate) struct Acks {
     largest: Option<(PacketNumber, Time)>,
     /// Packets seen with ECT and CE.
     ect: u64,
+    /// Those with ECT(1) among them.
+    ect1: u64,
     ce: u64,
+    /// The latest packet had CE.
+    was_marked: bool,
     sequence: u64,
     /// Packets that no SACK has told of.
     unacked: u64,
@@ -87,7 +95,9 @@ impl Acks {
             arrivals: Arrivals::default(),
             largest: None,
             ect: 0,
+            ect1: 0,
             ce: 0,
+            was_marked: false,
             sequence: 0,
             unacked: 0,
             sack_at: None,
@@ -135,10 +145,15 @@ impl Acks {
             self.largest = Some((meta.packet_number, meta.received_at));
         }
         match meta.ecn {
-            0b01 | 0b10 => self.ect += 1,
+            0b01 => (self.ect, self.ect1) = (self.ect + 1, self.ect1 + 1),
+            0b10 => self.ect += 1,
             0b11 => self.ce += 1,
             _ => {}
         }
+        // Of marks that come early and often (RFC 9331), only the first one of several is urgent.
+        let is_marked = meta.ecn == CE;
+        let is_news = is_marked && !(self.ect1 > 0 && self.was_marked);
+        self.was_marked = is_marked;
         if !marks.eliciting {
             return;
         }
@@ -153,7 +168,7 @@ impl Acks {
         let first_after_idle = meta.now.saturating_sub(self.last_eliciting) > 2 * rtt.max(delay);
         self.last_eliciting = meta.now;
         let at_once = marks.last_of_flight
-            || meta.ecn == 0b11
+            || is_news
             || self.unacked >= packets_per_sack(meta.packet_number)
             || first_after_idle;
         // However late it is looked at.
@@ -216,7 +231,7 @@ impl Acks {
         }
         self.unacked = 0;
         blocks(out.len() + room / 2, self.flight_over, out);
-        let ranges = self.ranges(end.saturating_sub(out.len() + SACK_FRAME_MIN));
+        let ranges = self.ranges(end.saturating_sub(out.len() + self.frames_min()));
         if self.told.len() == SACK_REPEATS {
             self.told.pop_front();
         }
@@ -231,7 +246,7 @@ impl Acks {
         path: PathId,
         out: &mut Vec<u8>,
     ) {
-        let ranges = self.ranges(room.saturating_sub(SACK_FRAME_MIN));
+        let ranges = self.ranges(room.saturating_sub(self.frames_min()));
         self.write_sack((now, credit), path, ranges, out);
     }
 
@@ -255,11 +270,24 @@ impl Acks {
             ranges,
         };
         self.sequence += 1;
+        // Before the SACK, whose counts are about the same packets.
+        if self.ect1 > 0 {
+            let count = self.ect1;
+            Frame::Ect1 { path, count }.encode(out);
+        }
         match path {
             PathId::FIRST => Frame::Sack(sack),
             path => Frame::PathSack { path, sack },
         }
         .encode(out);
+    }
+
+    /// Bytes of a SACK without its further ranges, and of what comes before it, at most.
+    fn frames_min(&self) -> usize {
+        match self.ect1 {
+            0 => SACK_FRAME_MIN,
+            _ => ECT1_LEN_MAX + SACK_FRAME_MIN,
+        }
     }
 
     /// The largest packet numbers: what arrived since the last few SACKs, in at most `room` bytes.

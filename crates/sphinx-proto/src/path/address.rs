@@ -7,7 +7,7 @@ use crate::types::Tuple;
 use crate::wire::{MAX_SYMBOL_LEN, OVERHEAD};
 use crate::{Nanos, PacketNumber, Time};
 
-use super::ecn::Ecn;
+use super::ecn::{Ecn, EcnMode};
 use super::monitor::Monitor;
 use super::mtu::{BlackHole, PathMtu, WORTHWHILE};
 use super::pacer::Pacer;
@@ -29,6 +29,7 @@ pub(super) struct Settings {
     pub(super) ip_overhead: u16,
     mtu_candidates: Vec<u16>,
     datagram_max: u16,
+    ecn: EcnMode,
 }
 
 impl Settings {
@@ -41,6 +42,11 @@ impl Settings {
             datagram_max: config
                 .peer_datagram_max
                 .min((MAX_SYMBOL_LEN + OVERHEAD) as u16),
+            ecn: match (config.ecn, &config.paper) {
+                // Its window is halved at a mark.
+                (EcnMode::L4s, Some(_)) => EcnMode::Classic,
+                (mode, _) => mode,
+            },
         }
     }
 
@@ -120,7 +126,7 @@ impl Address {
                 .path_mtu(memory.map(|memory| memory.datagram_len))
                 .after(WORTHWHILE),
             hole: BlackHole::new(settings.small_packet()),
-            ecn: Ecn::default(),
+            ecn: Ecn::new(settings.ecn, PacketNumber::ZERO),
             reordering: Reordering::default(),
             timer: ProbeTimer::new(now),
             bytes_in_flight: 0,
@@ -152,7 +158,7 @@ impl Address {
             pacer: Pacer::new(now),
             mtu: settings.path_mtu(None),
             hole: BlackHole::new(settings.small_packet()),
-            ecn: Ecn::default(),
+            ecn: Ecn::new(settings.ecn, PacketNumber::ZERO),
             reordering: Reordering::default(),
             timer: ProbeTimer::new(now),
             bytes_in_flight: 0,
@@ -178,7 +184,7 @@ impl Address {
             pacer: Pacer::new(now),
             mtu,
             hole: BlackHole::new(settings.small_packet()),
-            ecn: Ecn::default(),
+            ecn: Ecn::new(settings.ecn, first_packet),
             reordering: Reordering::default(),
             timer: ProbeTimer::new(now),
             bytes_in_flight: 0,
@@ -210,6 +216,7 @@ impl Address {
             before: Some(before),
         };
         self.cc.replace(settings.kind.build(params), first_packet);
+        self.ecn.restart(first_packet);
     }
 
     /// Whether the packet left for these addresses.

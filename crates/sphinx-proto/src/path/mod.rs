@@ -41,6 +41,7 @@ use crate::{Nanos, PacketNumber, PathId, Time};
 use acks::Acks;
 pub(crate) use acks::{Marks, SACK_DELAY_MAX};
 use address::{Address, Settings};
+pub use ecn::{EcnMode, EcnUse};
 pub(crate) use fragments::fragments_for;
 pub use monitor::Losses;
 pub(crate) use monitor::Monitor;
@@ -458,6 +459,22 @@ impl Path {
         self.space.acks.write_again(budget, self.id, out);
     }
 
+    /// The ECN field of the next packet.
+    pub(crate) fn codepoint(&self) -> u8 {
+        self.address.ecn.codepoint(self.address.cc.can_scale())
+    }
+
+    /// What is in use of ECN, and how many packets the peer has received with a mark.
+    pub(crate) fn ecn(&self) -> (EcnUse, u64) {
+        let can_scale = self.address.cc.can_scale();
+        (self.address.ecn.in_use(can_scale), self.space.ecn.marked())
+    }
+
+    /// The peer has received so many packets with ECT(1).
+    pub(crate) fn on_ect1(&mut self, count: u64) {
+        self.space.ecn.on_ect1(count);
+    }
+
     // ---- timers ----------------------------------------------------------------------------------
 
     /// Present probe timeout without backoff.
@@ -506,6 +523,7 @@ impl Path {
         let pto = self.probe_timeout();
         if self.address.timer.on_timeout(now, pto) {
             self.address.cc.on_persistent_loss(now);
+            self.address.ecn.on_silence(self.space.sent.next_pn());
         }
     }
 

@@ -5,6 +5,7 @@ use crate::session::BASE_DATAGRAM;
 use crate::wire::Sack;
 use crate::{Nanos, Time};
 
+use super::ecn::Told;
 use super::sent::{Carried, Settled};
 use super::space::Contents;
 use super::{Path, Reading};
@@ -69,12 +70,18 @@ impl Path {
             sample.saturating_sub(delay).max(1)
         });
         self.detect_losses(now, contents);
-        let acked_count = self.scratch.acked_infos.len() as u64;
+        let address = &mut self.address;
+        let told = Told {
+            now,
+            rtt: address.rtt.smoothed(),
+            next: self.space.sent.next_pn(),
+            ect: sack.ect,
+            ce: sack.ce,
+        };
+        let can_scale = address.cc.can_scale();
+        let acked = self.scratch.acked_infos.iter().map(|packet| packet.pn);
         let counts = &mut self.space.ecn;
-        let ce_marked = self
-            .address
-            .ecn
-            .on_sack(counts, sack.ect, sack.ce, acked_count);
+        let ce_marked = address.ecn.on_sack(counts, told, acked, can_scale);
         let arrival = newest.map(|newest| Arrival {
             pn: newest.pn,
             received_at: Time::from_nanos(sack.time_us.saturating_mul(1000)),
@@ -147,7 +154,7 @@ impl Path {
             srtt: address.rtt.smoothed(),
             arrival: observed.arrival,
             ce_marked: observed.ce_marked,
-            is_scalable: false,
+            is_scalable: address.ecn.is_scalable(address.cc.can_scale()),
             ecn_capable: address.ecn.is_capable(),
             bytes_in_flight: address.bytes_in_flight,
         });

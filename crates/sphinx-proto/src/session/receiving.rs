@@ -354,6 +354,14 @@ impl Session {
                         return self.violation(meta.now, "acknowledged a packet never sent");
                     }
                 }
+                Frame::Ect1 { path, count } => {
+                    if !self.paths.has_been(path) {
+                        return self.violation(meta.now, NO_PATH);
+                    }
+                    if let Some(at) = self.paths.index(path) {
+                        self.paths.at_mut(at).path.on_ect1(count);
+                    }
+                }
                 Frame::PathSack { path, sack } => {
                     if !self.paths.has_been(path) {
                         return self.violation(meta.now, NO_PATH);

@@ -2,7 +2,7 @@
 
 use super::{
     BlockSack, ConnectionId, FlowKind, PathStatus, Reader, SymbolSack, VARINT_MAX, WireError,
-    put_varint,
+    put_varint, varint_len,
 };
 use crate::numbers::{BlockId, CidSequence, Ordinal, PacketNumber, PathId, WindowNumber};
 use crate::paths::Bond;
@@ -24,6 +24,7 @@ const MAX_REASON_LEN: u64 = 256;
 const BAD_RANGE: WireError = WireError::Invalid("range");
 /// Frames of types with this bit name their length, so that an end that does not know them can pass over them.
 const IGNORABLE: u64 = 0x20;
+const ECT1: u64 = IGNORABLE;
 
 /// Symbol-SACK: which packets arrived, when, and what may still be sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -127,6 +128,13 @@ pub enum Frame<'a> {
         path: PathId,
         /// What has arrived on it.
         sack: Sack,
+    },
+    /// How many packets of a path have arrived with ECT(1); ignorable.
+    Ect1 {
+        /// The path.
+        path: PathId,
+        /// Packets since the start.
+        count: u64,
     },
     /// Block-SACK.
     Blocks(Blocks),
@@ -258,6 +266,13 @@ impl Frame<'_> {
             Frame::Ping => out.push(1),
             Frame::Sack(sack) => encode_sack(None, sack, out),
             Frame::PathSack { path, sack } => encode_sack(Some(*path), sack, out),
+            Frame::Ect1 { path, count } => {
+                put_varint(out, ECT1);
+                let path = u64::from(path.get());
+                put_varint(out, (varint_len(path) + varint_len(*count)) as u64);
+                put_varint(out, path);
+                put_varint(out, *count);
+            }
             Frame::Blocks(blocks) => encode_blocks(blocks, out),
             Frame::Streams(streams) => encode_streams(streams, out),
             Frame::Close { code, reason } => {
@@ -573,6 +588,15 @@ impl<'a> FrameIter<'a> {
                 deficit: r.varint()?,
                 free: r.varint()?,
             }),
+            ECT1 => {
+                let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
+                let mut fields = Reader::new(r.take(len)?);
+                let (path, count) = (decode_path(&mut fields)?, fields.varint()?);
+                if !fields.is_empty() {
+                    return Err(WireError::Invalid("count of ECT(1)"));
+                }
+                Frame::Ect1 { path, count }
+            }
             unknown if unknown & IGNORABLE != 0 => {
                 let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
                 r.take(len)?;
@@ -922,10 +946,30 @@ mod tests {
     }
 
     #[test]
+    fn ect1_vector() {
+        let frame = Frame::Ect1 {
+            path: PathId::new(2),
+            count: 300,
+        };
+        let body = bytes_of(&frame);
+        assert_eq!(body, [0x20, 3, 2, 0x41, 0x2c]);
+        assert!(!frame.is_ack_eliciting());
+        assert_eq!(FrameIter::new(&body).next(), Some(Ok(frame)));
+        // Too short for its fields, and longer than they are.
+        for body in [&[0x20, 1, 2][..], &[0x20, 3, 2, 1, 0]] {
+            assert!(
+                FrameIter::new(body)
+                    .next()
+                    .is_some_and(|frame| frame.is_err())
+            );
+        }
+    }
+
+    #[test]
     fn ignorable_frames_are_passed_over() {
-        // Types 0x20, 0x3f and 0x1022; the last one is as long as the packet lets it be.
+        // Types 0x21, 0x3f and 0x1022; the last one is as long as the packet lets it be.
         let ignored = [
-            &[0x20, 0][..],
+            &[0x21, 0][..],
             &[0x3f, 3, 9, 9, 9],
             &[0x50, 0x22, 0x40, 2, 9, 9],
         ]
@@ -933,7 +977,7 @@ mod tests {
         let body = [&[1][..], &ignored, &[1], &ignored].concat();
         let frames: Vec<_> = FrameIter::new(&body).collect();
         assert_eq!(frames, [Ok(Frame::Ping), Ok(Frame::Ping)]);
-        for cut in [&[0x20][..], &[0x3f, 3, 9, 9], &[0x50], &[0x20, 0xff, 9]] {
+        for cut in [&[0x21][..], &[0x3f, 3, 9, 9], &[0x50], &[0x21, 0xff, 9]] {
             let mut frames = FrameIter::new(cut);
             assert_eq!(frames.next(), Some(Err(WireError::Truncated)));
             assert_eq!(frames.next(), None);
@@ -1056,7 +1100,7 @@ mod tests {
             let mut body = Vec::new();
             for frame in &frames {
                 // Something of a later version before each.
-                put_varint(&mut body, IGNORABLE | number << 6 & VARINT_MAX);
+                put_varint(&mut body, IGNORABLE | 1 | number << 6 & VARINT_MAX);
                 put_varint(&mut body, skipped.len() as u64);
                 body.extend_from_slice(&skipped);
                 frame.encode(&mut body);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sphinx_fec::CodeId;
 use sphinx_link::{Aqm, Depth, EcnRule, Loss};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{Paper, Resend, Triggers};
+use sphinx_proto::{EcnMode, Paper, Resend, Triggers};
 use sphinx_sim::{MS, SEC, Scenario, link};
 
 const LEN: u64 = 3_000_000;
@@ -62,8 +62,8 @@ fn half_of_all_feedback_may_be_lost() {
 fn the_window_adapts() {
     let mut scenario = scenario(Paper::default(), 0.02, 3);
     scenario.cc = CcKind::AimdEcn;
-    scenario.client.ecn = true;
-    scenario.server.ecn = true;
+    scenario.client.ecn = EcnMode::Classic;
+    scenario.server.ecn = EcnMode::Classic;
     scenario.build().must_transfer(60 * SEC);
 }
 
@@ -91,7 +91,7 @@ fn a_long_queue_is_not_flooded() {
             ..Paper::default()
         });
         scenario.cc = CcKind::AimdEcn;
-        (scenario.client.ecn, scenario.server.ecn) = (true, true);
+        (scenario.client.ecn, scenario.server.ecn) = (EcnMode::Classic, EcnMode::Classic);
         let mut pair = scenario.build();
         pair.must_transfer(60 * SEC);
         let sent = pair.links[0].counters().offered_bytes;

@@ -8,6 +8,7 @@ mod bulk;
 mod bursts;
 mod codes;
 mod departures;
+mod ecn;
 mod ending;
 mod faults;
 mod goals;

@@ -26,7 +26,7 @@ use sphinx_link::{
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::FlowKind;
 use sphinx_proto::wire::{OVERHEAD, block_symbols_max};
-use sphinx_proto::{EPSILON, Icm, Nanos, PathMemory, Profile, RepairMode, Urgency};
+use sphinx_proto::{EPSILON, EcnMode, Icm, Nanos, PathMemory, Profile, RepairMode, Urgency};
 use sphinx_sim::{
     End, MS, Messages, Pair, Plain, Plan, ReadOrder, Reader, Rng, SEC, Say, Scenario, Ways, Write,
 };
@@ -124,7 +124,10 @@ fn random_plan(rng: &mut Rng, budget: u64) -> Plan {
     let mut plan = Plan {
         reader: rng.pick(&[Reader::AnyOrder, Reader::InOrder, Reader::Slow(2_000_000)]),
         job_delay_max: rng.pick(&[0, 0, 100_000, 20 * MS]),
-        ecn: rng.chance(0.5),
+        ecn: match rng.chance(0.5) {
+            true => EcnMode::Classic,
+            false => EcnMode::Off,
+        },
         ..Plan::default()
     };
     if rng.chance(0.2) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sphinx_link::{Aqm, Blackout, Depth, GilbertElliott, Loss, Policer, Rate, RateStep};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::{PathMemory, SessionStats};
+use sphinx_proto::{EcnMode, PathMemory, SessionStats};
 use sphinx_sim::{MS, Pair, SEC, Scenario, Shared, link};
 
 use crate::random::number;
@@ -218,7 +218,7 @@ fn a_burst_of_losses_is_no_blackout() {
 fn marks_slow_the_sender_down() {
     let mut scenario = Scenario::new(link(100, 20, bernoulli(0.0), 12)).bulk(10_000_000);
     scenario.forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(2)));
-    scenario.client.ecn = true;
+    scenario.client.ecn = EcnMode::Classic;
     let mut pair = scenario.build();
     pair.must_transfer(10 * SEC);
     assert!(pair.links[0].counters().marked > 0);
@@ -252,8 +252,8 @@ fn aimd(loss: f64, mark: bool) -> Pair {
     let mut scenario = Scenario::new(link(100, 20, bernoulli(loss), 12)).bulk(400_000_000);
     scenario.cc = CcKind::AimdEcn;
     scenario.forward.queue = Depth::Bytes(2_000_000);
-    scenario.client.ecn = mark;
     if mark {
+        scenario.client.ecn = EcnMode::Classic;
         scenario.forward.aqm = Aqm::mark_above(Depth::Time(Duration::from_millis(10)));
     }
     scenario.build()

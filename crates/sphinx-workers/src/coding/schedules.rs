@@ -62,7 +62,7 @@ impl Outbox for Wire {
         self.0.iter().map(Vec::len).sum()
     }
 
-    fn push(&mut self, _: &Tuple, len: usize) -> &mut [u8] {
+    fn push(&mut self, _: &Tuple, _: u8, len: usize) -> &mut [u8] {
         self.0.push_back(vec![0; len]);
         self.0.back_mut().expect("just made")
     }
