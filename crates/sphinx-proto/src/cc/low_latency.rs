@@ -149,11 +149,10 @@ fn a_classic_queue_is_recognised() {
     }
 }
 
-/// The queue that marks is not the only one: one without marks comes to be the narrowest.
+/// A flow that would respond to marks, and meets none.
 #[test]
 fn a_queue_without_marks_is_kept_short_too() {
     let link = Link {
-        rates: vec![(0, mbit(50.0))],
         aqm: Aqm::None,
         ..dual(50.0, 20, 0.0, 1)
     };

@@ -129,7 +129,7 @@ impl Link {
             queue: waiting(self.queue_bytes),
             aqm: self
                 .ce_threshold
-                .map_or(self.aqm.clone(), |bytes| Aqm::mark_above(waiting(bytes))),
+                .map_or(self.aqm, |bytes| Aqm::mark_above(waiting(bytes))),
             loss: if self.burst > 1.0 {
                 Loss::GilbertElliott(GilbertElliott::bursts(self.loss, self.burst))
             } else {
