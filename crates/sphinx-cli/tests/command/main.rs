@@ -52,6 +52,7 @@ mod tunnel;
 mod tunnel_ip;
 #[cfg(all(feature = "lab", feature = "tunnel"))]
 mod tunnel_programs;
+#[cfg(all(feature = "lab", feature = "tunnel"))]
 mod tunnel_split;
 mod usage;
 mod values;
