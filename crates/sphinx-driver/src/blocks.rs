@@ -103,7 +103,8 @@ impl TxSymbols {
         Ok(true)
     }
 
-    /// Computes a repair symbol; `more` are to follow, and are made with it where that costs little.
+    /// Computes a repair symbol; `more` are to follow, and are made with it where that costs little. How many bytes were copied: those of
+    /// one that had been made.
     pub(crate) fn encode(
         &self,
         wanted: (CodeId, Row),
@@ -111,34 +112,37 @@ impl TxSymbols {
         encoder: &mut Encoder,
         pool: &BufferPool,
         out: &mut [u8],
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         let (n, len) = (self.n, self.symbol_len);
         let source = &self.memory[..n * len];
         let made = self.made.lock();
         // Whoever panicked has not left half of one.
         let mut made = made.unwrap_or_else(PoisonError::into_inner);
-        let holds = made.as_ref().is_some_and(|made| made.at(wanted).is_some());
-        if !holds {
-            let rows = made_together(wanted, more);
-            if rows.len() < 2 {
-                let (code, row) = wanted;
-                return encoder.encode(code, n, len, source, row, out);
+        let known = made.as_ref().and_then(|made| made.at(wanted));
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let rows = made_together(wanted, more);
+                let Some(index) = rows.iter().position(|row| *row == wanted) else {
+                    let (code, row) = wanted;
+                    encoder.encode(code, n, len, source, row, out)?;
+                    return Ok(0);
+                };
+                let (first, count) = (rows[0], rows.len());
+                let mut symbols = pool.take(count * len);
+                encoder.encode_rows(n, len, source, &rows, &mut symbols[..count * len])?;
+                *made = Some(Made {
+                    first,
+                    count,
+                    symbols,
+                });
+                index
             }
-            let mut symbols = pool.take(rows.len() * len);
-            encoder.encode_rows(n, len, source, &rows, &mut symbols[..rows.len() * len])?;
-            let (first, count) = (rows[0], rows.len());
-            *made = Some(Made {
-                first,
-                count,
-                symbols,
-            });
-        }
-        if let Some(made) = &*made
-            && let Some(index) = made.at(wanted)
-        {
+        };
+        if let Some(made) = &*made {
             out.copy_from_slice(&made.symbols[index * len..][..len]);
         }
-        Ok(())
+        Ok(len)
     }
 }
 
@@ -159,15 +163,15 @@ impl Made {
     }
 }
 
-/// This row, or the first of those that it is best made with, and the rows behind it: loading a block takes longer than multiplying it, so
-/// several rows of it (`rlc`) cost hardly more than one, and one row of a transform (`fft-rs`) as much as all.
+/// The rows that this one is best made with, itself among them; none if it is best made alone. Loading a block takes longer than multiplying
+/// it, so several rows of it (`rlc`) cost hardly more than one, and one row of a transform (`fft-rs`) as much as all.
 fn made_together((code, row): (CodeId, Row), more: u32) -> Vec<(CodeId, Row)> {
     match code {
         CodeId::FftRs => {
             let size = fft_rs::split(row).map_or(0, |(size, _)| size);
             fft_rs::first_flight(1 << size).collect()
         }
-        CodeId::Rlc => {
+        CodeId::Rlc if more > 0 => {
             let (spread, first) = rlc::split(row);
             let count = more.saturating_add(1).min(TOGETHER_MOST);
             let rows = first..(first + count).min(rlc::INDEX_COUNT);

@@ -141,21 +141,23 @@ except OSError: pass'; sleep 0.1; if ip route get 10.9.0.1 | grep -q mtu; then b
     scratch.assert_same("page", "down");
 }
 
+/// Whether users without rights may make namespaces and TUN devices; says so if not.
+pub(crate) fn users_have_namespaces() -> bool {
+    let script = format!("{NOBODY} unshare -Un true && {NOBODY} sh -c ': <>/dev/net/tun'");
+    let status = Command::new("sh").args(["-c", &script]).status();
+    let have = status.is_ok_and(|status| status.success());
+    if !have {
+        eprintln!("skipped: users have no namespaces, or no TUN devices, here");
+    }
+    have
+}
+
 #[test]
 fn one_program_without_rights_and_what_is_missing_is_told() {
     if !may_run(&["curl", "python3", "ip", "setpriv"]) {
         return;
     }
-    // Of the user, not of the test.
-    let has_namespaces = Command::new("sh")
-        .args([
-            "-c",
-            &format!("{NOBODY} unshare -Un true && {NOBODY} sh -c ': <>/dev/net/tun'"),
-        ])
-        .status()
-        .is_ok_and(|status| status.success());
-    if !has_namespaces {
-        eprintln!("skipped: users have no namespaces, or no TUN devices, here");
+    if !users_have_namespaces() {
         return;
     }
     let scratch = Scratch::new();

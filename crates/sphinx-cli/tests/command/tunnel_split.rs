@@ -1,10 +1,9 @@
 //! `sphx tunnel --tun --split-tcp`: connections of kernel TCP that are ended at the tunnel's ends, in namespaces that a link joins which loses packets.
 
 use std::fs;
-use std::process::Command;
 
 use crate::common::Scratch;
-use crate::tunnel_ip::{NOBODY, joined, may_run};
+use crate::tunnel_ip::{NOBODY, joined, may_run, users_have_namespaces};
 
 const TOOLS: &str = include_str!("split.py");
 const LINK: [&str; 6] = ["--rate", "100mbit", "--rtt", "10ms", "--loss", "2%"];
@@ -123,16 +122,7 @@ fn one_program_without_rights() {
     if !may_run(&["python3", "ip", "setpriv"]) {
         return;
     }
-    // Of the user, not of the test.
-    let has_namespaces = Command::new("sh")
-        .args([
-            "-c",
-            &format!("{NOBODY} unshare -Un true && {NOBODY} sh -c ': <>/dev/net/tun'"),
-        ])
-        .status()
-        .is_ok_and(|status| status.success());
-    if !has_namespaces {
-        eprintln!("skipped: users have no namespaces, or no TUN devices, here");
+    if !users_have_namespaces() {
         return;
     }
     let scratch = Scratch::new();

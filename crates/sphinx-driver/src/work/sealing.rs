@@ -279,8 +279,7 @@ fn write_symbol(
                 return Ok(0);
             }
             let encoded = block.encode((code, row), more, encoder, pool, out);
-            encoded.map_err(|error| error.to_string())?;
-            Ok(0)
+            encoded.map_err(|error| error.to_string())
         }
     }
 }

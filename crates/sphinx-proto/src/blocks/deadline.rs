@@ -78,7 +78,7 @@ impl BlockStore {
         (now, rtt): (Time, Nanos),
         plr: f64,
     ) {
-        let Some((_, block)) = redundancy.code.zip(self.get(sequence)) else {
+        let Some(block) = self.get(sequence).filter(|_| redundancy.code.is_some()) else {
             return;
         };
         let repaired = block.lifetime.filter(|it| it.repair != RepairMode::None);
