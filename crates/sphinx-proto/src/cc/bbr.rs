@@ -16,7 +16,7 @@
 //! | start-up | a train at 2, the rest of the round at 1 | grows | packets come out slower than they go in, or nothing new arrives for two rounds, or a policer shows |
 //! | drain | 0.75 | 1 | the queue is gone |
 //! | cruise | 1 (0.98 after probes that lost) | 2 | 4 to 64 rounds: the more, the more probes in a row lost packets |
-//! | sharing | 1; the estimate grows with time | 2 | a mark: then down, at 0.85 of the estimate ([`sharing`]) |
+//! | sharing | 1; the estimate grows with time | 2 | a mark, or a queue where nothing marks ([`crowd`]): then down, at 0.85 of the estimate ([`sharing`]) |
 //! | scalable | 1; the estimate grows by a packet in a round | 2 | a new start-up: marks of ECT(1) lower the estimate by their share ([`scalable`]) |
 //! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
 //! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
@@ -27,7 +27,9 @@
 //! others, and how policers are told from lossy channels. The measurements behind the constants are in
 //! `docs/decisions/0007-rate-control.md`.
 
+mod crowd;
 mod cycle;
+mod meter;
 mod scalable;
 mod sharing;
 mod span;
@@ -40,6 +42,7 @@ use super::resume::{CarefulResume, Jump};
 use super::sampler::{RateSampler, Sample};
 use super::startup::{INITIAL_PACKETS, Startup, Verdict};
 use super::{AckSummary, CcParams, MS, Nanos, RateControl, Time, bytes_in, rate_of, time_for};
+use crowd::Crowd;
 use scalable::Scalable;
 use sharing::{Evidence, Sharing};
 
@@ -159,6 +162,7 @@ pub struct Bbr {
     scalable: Scalable,
     /// Sender's clock at the latest call.
     latest: Time,
+    crowd: Crowd,
 }
 
 impl Bbr {
@@ -219,6 +223,7 @@ impl Bbr {
             sharing: Sharing::default(),
             scalable: Scalable::default(),
             latest: Time::ZERO,
+            crowd: Crowd::default(),
         }
     }
 
@@ -272,8 +277,9 @@ impl Bbr {
                 self.up_from = self.bw;
                 self.up_sent = 0.0;
             }
+            Phase::Cruise => self.crowd.meter.begin(),
             Phase::ProbeRtt => self.probe_rtt_min = None,
-            Phase::Drain | Phase::Cruise | Phase::Down | Phase::Blackout => {}
+            Phase::Drain | Phase::Down | Phase::Blackout => {}
         }
     }
 
@@ -327,6 +333,10 @@ impl Bbr {
     }
 
     fn on_sample(&mut self, s: Sample, now: Time) {
+        if self.sharing.is_by_queue() {
+            self.on_crowd_sample(&s, now);
+            return;
+        }
         let channel = self.loss.channel();
         if self.scalable.is_on() {
             self.on_scalable_sample(&s, channel, now);
@@ -337,6 +347,9 @@ impl Bbr {
             if s.loss() > channel + self.tolerance(&s, channel).max(LOSS_SHARED) {
                 self.on_shared(now);
             }
+            return;
+        }
+        if self.meets_others(&s, now) {
             return;
         }
         let lossy = s.loss() > channel + self.tolerance(&s, channel);
@@ -373,6 +386,10 @@ impl Bbr {
     }
 
     fn on_ce(&mut self, now: Time) {
+        if self.sharing.is_by_queue() {
+            // Marks tell more.
+            self.sharing.end();
+        }
         if self.sharing.is_on() {
             self.on_shared(now);
             return;
@@ -463,6 +480,10 @@ impl RateControl for Bbr {
         let now = ack.now;
         self.latest = now;
         self.delay.on_ack(ack, self.sampler.jitter());
+        if self.delay.take_fall() && self.found {
+            // What was lost without a queue was lost in one.
+            self.loss = ChannelLoss::default();
+        }
         if !ack.acked.is_empty() && self.phase == Phase::Blackout {
             self.sampler.forget();
             let known = self.loss.known();

@@ -100,6 +100,33 @@ fn start_ups_that_lose_most_end() {
     assert!((sent as f64) < 8.0 * carried, "{sent} packets");
 }
 
+/// Each took the queue that the others kept full for a channel that loses, and together they sent five times what the link carries.
+#[test]
+fn ten_that_begin_one_after_the_other_become_equal() {
+    for (rate, rtt, queue) in [(100.0, 20, 1.0), (100.0, 40, 1.0)] {
+        for seed in 1..4 {
+            let (jain, waiting) = ten(rate, rtt, queue, seed);
+            let name = format!("{rate} Mbit/s, {rtt} ms, {queue} BDP, seed {seed}");
+            assert!(jain > 0.93, "{name}: Jain's index {jain:.3}");
+            assert!(waiting < 0.5, "{name}: {waiting:.2} BDPs");
+        }
+    }
+}
+
+#[test]
+fn beside_cubic_neither_starves() {
+    for seed in 1..4 {
+        for cubic_first in [true, false] {
+            let link = link(50.0, 40, 1.0, seed);
+            let part = beside_cubic(CcKind::Bbr, &link, 50.0, cubic_first);
+            assert!(
+                (0.35..0.65).contains(&part),
+                "seed {seed}, {cubic_first}: {part:.2}"
+            );
+        }
+    }
+}
+
 #[test]
 #[ignore = "a table for people"]
 fn table() {

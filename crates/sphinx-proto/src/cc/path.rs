@@ -16,6 +16,10 @@ const USUAL_MIN: u32 = 4;
 /// The usual delay is above the smallest by at most so many times the jitter: packets that keep their order wait
 /// for each other, the longer the denser they are.
 const USUAL_MOST: Nanos = 8;
+/// The longest queue of so long a time, and of the one before, is remembered.
+const LONGEST: Nanos = 2 * SEC;
+/// A smallest round trip that was larger by this had a queue in it.
+const FALL: Nanos = 2 * MS;
 /// Readings whose minimum is the present queueing delay: one late packet is no queue.
 const RECENT: usize = 3;
 
@@ -98,6 +102,10 @@ pub(super) struct PathDelay {
     above: [Nanos; RECENT],
     latest: Nanos,
     next: usize,
+    /// Longest queue of late and of the time before, and when that ended.
+    longest: [Nanos; 2],
+    longest_since: Time,
+    has_fallen: bool,
 }
 
 impl PathDelay {
@@ -146,6 +154,16 @@ impl PathDelay {
         self.above.iter().copied().min().unwrap_or(0)
     }
 
+    /// How far the delay was above the smallest one at most, in the latest two to four seconds.
+    pub(super) fn longest_queue(&self) -> Nanos {
+        self.longest.into_iter().max().unwrap_or(0)
+    }
+
+    /// Whether the smallest round trip has turned out to be much smaller since this was asked.
+    pub(super) fn take_fall(&mut self) -> bool {
+        std::mem::take(&mut self.has_fallen)
+    }
+
     /// Queueing delay of the latest reading.
     pub(super) fn latest_queue(&self) -> Nanos {
         self.latest
@@ -169,13 +187,17 @@ impl PathDelay {
         self.base = RotatingMin::default();
         self.recent = [0; RECENT];
         self.above = [0; RECENT];
+        self.longest = [0; 2];
     }
 
     /// Takes in one SACK; delays of two packets may differ by `jitter` without a queue.
     pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, jitter: Nanos) {
         let Some(rtt) = ack.rtt_sample else { return };
         let min_rtt = match self.min_rtt {
-            Some(min) => min.min(rtt),
+            Some(min) => {
+                self.has_fallen |= rtt.saturating_add(FALL) < min;
+                min.min(rtt)
+            }
             None => {
                 self.smoothed_rtt = rtt as f64;
                 rtt
@@ -210,6 +232,11 @@ impl PathDelay {
         self.recent[self.next] = queue;
         self.above[self.next] = above;
         self.next = (self.next + 1) % RECENT;
+        if ack.now.saturating_sub(self.longest_since) > LONGEST {
+            self.longest = [0, self.longest[0]];
+            self.longest_since = ack.now;
+        }
+        self.longest[0] = self.longest[0].max(self.above_smallest());
     }
 }
 

@@ -155,7 +155,7 @@ fn paths_that_meet_take_the_share_of_one() {
         let auto = Case::meeting(common(), far_ms, 1, 1).run(Couple::Auto).ours / alone;
         println!("{far_ms:?}: {auto:.2} of one flow, {free:.2} without");
         assert!((0.8..1.15).contains(&auto), "{far_ms:?}: {auto:.2}");
-        assert!(free > 1.15, "{far_ms:?}: nothing to couple: {free:.2}");
+        assert!(free > 1.1, "{far_ms:?}: nothing to couple: {free:.2}");
     }
 }
 

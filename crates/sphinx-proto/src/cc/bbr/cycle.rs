@@ -9,6 +9,7 @@
 use super::super::loss::Sudden;
 use super::super::sampler::Sample;
 use super::super::{MS, Nanos, Time, time_for};
+use super::crowd::FIRST_ROUNDS;
 use super::{Bbr, Phase, UP_GAIN};
 
 /// Growth that proves new capacity in probe up.
@@ -168,6 +169,8 @@ impl Bbr {
             Phase::Cruise => {
                 let rounds = if self.in_doubt {
                     DOUBT_ROUNDS
+                } else if self.looks_around() {
+                    FIRST_ROUNDS
                 } else {
                     (CRUISE_ROUNDS << self.caution().min(8)).min(CRUISE_ROUNDS_MAX)
                 };
@@ -194,17 +197,23 @@ impl Bbr {
         }
     }
 
-    /// Among others: down after marks, otherwise at a rate that grows with time.
+    /// Among others: down after marks or a queue, otherwise at a rate that grows with time.
     fn step_shared(&mut self, now: Time) {
         let rtt = self.delay.smoothed();
         let present = (self.bw, self.phase == Phase::Cruise);
         let (bw, falls) = self.sharing.on_time(now, present, (self.packet_bytes, rtt));
         self.bw = bw;
+        let is_by_queue = self.sharing.is_by_queue();
         if falls {
             self.fall(now);
+        } else if is_by_queue && self.watch_queue(now) {
         } else if self.phase == Phase::Down {
             let in_phase = now.saturating_sub(self.phase_at);
-            let drained = self.delay.queue() < self.queue_threshold();
+            let drained = if is_by_queue {
+                self.is_crowd_drained()
+            } else {
+                self.delay.queue() < self.queue_threshold()
+            };
             if in_phase > rtt && (drained || in_phase > SHARED_DOWN * rtt) {
                 self.enter(Phase::Cruise, now);
             }

@@ -53,6 +53,28 @@ struct Shared {
     marked_at: Time,
     is_ignored: bool,
     grown_at: Time,
+    /// The queue is asked, which does not mark: [`super::crowd`] knows when there is nobody else.
+    is_by_queue: bool,
+}
+
+impl Shared {
+    fn new(now: Time) -> Self {
+        Self {
+            marked_at: now,
+            is_ignored: false,
+            grown_at: now,
+            is_by_queue: false,
+        }
+    }
+
+    /// A mark would be one of what was sent since the latest reaction.
+    fn would_react(&self, now: Time, rtt: Nanos) -> bool {
+        let rounds = match self.is_ignored {
+            true => OTHERS_REACTION,
+            false => REACTION,
+        };
+        now.saturating_sub(self.marked_at) >= rounds * rtt
+    }
 }
 
 impl Sharing {
@@ -60,9 +82,27 @@ impl Sharing {
         self.state.is_some()
     }
 
+    /// Whether a queue that does not mark is shared.
+    pub(super) fn is_by_queue(&self) -> bool {
+        self.state.as_ref().is_some_and(|shared| shared.is_by_queue)
+    }
+
+    /// There are others in a queue that does not mark.
+    pub(super) fn begin(&mut self, now: Time) {
+        self.state = Some(Shared {
+            is_by_queue: true,
+            ..Shared::new(now)
+        });
+    }
+
     /// Nothing is known of others any more.
     pub(super) fn end(&mut self) {
         self.state = None;
+    }
+
+    /// Whether a mark would count now.
+    pub(super) fn would_react(&self, now: Time, rtt: Nanos) -> bool {
+        (self.state.as_ref()).is_some_and(|shared| shared.would_react(now, rtt))
     }
 
     /// Packets sent at the estimate were marked. Whether to send less; `number` decides what is ignored, and is not the same for others.
@@ -78,19 +118,11 @@ impl Sharing {
             let span = AGAIN.max((AGAIN_ROUNDS * rtt).max(AGAIN_LONG_ROUNDS * long_round));
             let is_again = last.is_some_and(|last| now.saturating_sub(last) < span);
             if evidence == Evidence::Others || (evidence == Evidence::Queue && is_again) {
-                self.state = Some(Shared {
-                    marked_at: now,
-                    is_ignored: false,
-                    grown_at: now,
-                });
+                self.state = Some(Shared::new(now));
             }
             return true;
         };
-        let rounds = match shared.is_ignored {
-            true => OTHERS_REACTION,
-            false => REACTION,
-        };
-        if now.saturating_sub(shared.marked_at) < rounds * rtt {
+        if !shared.would_react(now, rtt) {
             return false;
         }
         if shared.is_ignored {
@@ -99,7 +131,7 @@ impl Sharing {
         }
         shared.marked_at = now;
         let hash = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        shared.is_ignored = hash < (1 << 32) / IGNORED;
+        shared.is_ignored = hash < (1 << 32) / IGNORED && !shared.is_by_queue;
         !shared.is_ignored
     }
 

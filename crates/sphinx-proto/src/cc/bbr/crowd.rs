@@ -1,0 +1,307 @@
+//! One of several flows in a queue that does not mark.
+//!
+//! To a flow with a small part of a link a full queue looks like a channel that loses, and jitter looks like a queue that stands. What is neither: a flow
+//! that has the link alone gets all of what it sends less of when it probes ([`Meter`]), and one among others gets only its part. So
+//! a flow whose probes show less than the whole, behind a queue that is seen to come and go, follows the rule of [`super::sharing`] with a queue in place of marks.
+//! It goes back to its own ways when probes of a full link show the whole.
+//!
+//! If the queue stands although all of ours would have emptied it, somebody is there who does not yield. Then only losses count, until it is gone.
+
+use super::super::sampler::Sample;
+use super::super::{MS, Nanos, SEC, Time, time_for};
+use super::meter::{Meter, Part};
+use super::{Bbr, Phase, UP_GAIN};
+
+/// Queueing delay at which all send less, and below which a queue is gone.
+const QUEUE: Nanos = 8 * MS;
+const GONE: Nanos = 2 * MS;
+/// A queue that stands for so long is somebody's who does not yield.
+const STANDS: Nanos = 3 * SEC;
+/// Losses that count like the queue.
+const LOSS: f64 = 0.05;
+/// Packets after which half of them are forgotten.
+const LOSS_PACKETS: f64 = 64.0;
+/// No channel loses so much of so many packets: there is a queue that is full. A flow that has had the whole link waits so many round trips: the link may have
+/// become slower.
+const FLOOD: f64 = 0.5;
+const FLOOD_PACKETS: f64 = 64.0;
+const FLOOD_ROUNDS: Nanos = 8;
+/// A queue that has been seen is longer than this, than this part of the round trip, and than so many packets.
+const SEEN: Nanos = MS;
+const SEEN_PART: Nanos = 10;
+const SEEN_PACKETS: f64 = 2.0;
+/// A delay below this part of the longest one is not one of a full queue, …
+const LOW_PART: Nanos = 4;
+/// … nor is one below this.
+const LOW: Nanos = MS / 2;
+
+/// Readings without which nothing is known, and rounds of a cruise until there are as many.
+const READINGS: usize = 4;
+pub(super) const FIRST_ROUNDS: u32 = 4;
+/// The largest part that is not the whole, and the standard errors by which it has to be below that: either of both will do.
+const PARTS: [(f64, f64); 2] = [(0.75, 1.5), (0.9, 3.0)];
+/// A queue does not come so fast; if so many do, of which each later mark makes a part forgotten, it is the delay that varies, and so it is
+/// taken to be for a while.
+const JUMP: Nanos = 12 * MS;
+const JUMPS: f64 = 2.0;
+const JUMPS_FORGET: f64 = 1.0 / 16.0;
+const VARIES: Nanos = 10 * SEC;
+/// A flow that sends a little less than the estimate has room for that.
+const PART_OF_WARY: f64 = 0.1;
+/// The smallest part that is the whole.
+const WHOLE: f64 = 0.8;
+/// One in so many marks is answered by a probe: ours meet them together, and should not probe together.
+const PROBED: u64 = 8;
+/// A probe of a full link ends after so many round trips at the latest.
+const PROBE_ROUNDS: Nanos = 3;
+
+/// Whether others use the link too, as far as no marks tell.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    pub(super) meter: Meter,
+    /// Packets of a queue that may be full, and those of them that were lost.
+    packets: f64,
+    lost: f64,
+    /// Too many have been lost since then.
+    flooded_since: Option<Time>,
+    /// Longest queueing delay since it joined, unless that has not been long ago.
+    longest: Nanos,
+    gone_at: Time,
+    /// The estimate when it joined.
+    joined_at: f64,
+    /// Queues that came too fast.
+    jumps: f64,
+    varies_until: Time,
+    /// Somebody does not yield.
+    competes: bool,
+}
+
+impl Crowd {
+    fn restart(&mut self, now: Time) {
+        self.meter.clear();
+        self.jumps = 0.0;
+        self.flooded_since = None;
+        (self.packets, self.lost) = (0.0, 0.0);
+        self.longest = 0;
+        self.gone_at = now;
+        self.competes = false;
+    }
+
+    fn note(&mut self, s: &Sample) {
+        self.packets += s.packets as f64;
+        self.lost += s.packets_lost as f64;
+    }
+
+    fn forget_half(&mut self, packets: f64) {
+        if self.packets > packets {
+            self.packets /= 2.0;
+            self.lost /= 2.0;
+        }
+    }
+}
+
+/// Whether a part is less than the whole.
+fn is_less(part: &Part, (most, errors): (f64, f64)) -> bool {
+    part.mean + errors * part.error < most
+}
+
+fn is_whole(part: &Part) -> bool {
+    part.readings >= READINGS && part.mean - part.error > WHOLE
+}
+
+impl Bbr {
+    fn longest_queue(&self) -> Nanos {
+        let of_late = self.delay.longest_queue();
+        match self.sharing.is_by_queue() {
+            true => of_late.max(self.crowd.longest),
+            false => of_late,
+        }
+    }
+
+    /// A queue has been seen to come and go.
+    pub(super) fn has_seen_queue(&self) -> bool {
+        let packets = time_for(SEEN_PACKETS * self.packet_bytes, self.bw);
+        self.longest_queue() > SEEN.max(self.rtt() / SEEN_PART).max(packets)
+    }
+
+    /// The queue is not full now: what is lost is the channel's.
+    fn is_queue_low(&self) -> bool {
+        let low = (self.longest_queue() / LOW_PART).max(LOW);
+        self.has_seen_queue() && self.delay.above_smallest() < low
+    }
+
+    /// Nothing is known of others yet, and probing more often costs nobody anything: if there is a policer, no queue shows.
+    pub(super) fn looks_around(&self) -> bool {
+        self.crowd.meter.readings() < READINGS && (self.caution() == 0 || self.has_seen_queue())
+    }
+
+    /// A sample of a flow that takes the link for its own. Whether it has turned out to be one of several.
+    pub(super) fn meets_others(&mut self, s: &Sample, now: Time) -> bool {
+        // Where the queue marks, marks tell.
+        let is_known = self.ce_round.is_some() || now < self.crowd.varies_until;
+        if s.app_limited || !s.window_full || is_known {
+            return false;
+        }
+        let is_one = match s.run.phase {
+            Phase::Cruise => {
+                self.crowd.meter.on_cruise(s);
+                self.is_flooded(s, now)
+            }
+            Phase::Up if self.phase == Phase::Up && s.run.id >= self.phase_run => {
+                self.crowd.meter.on_probe(s) && self.is_part_small()
+            }
+            _ => false,
+        };
+        if is_one {
+            self.crowd.restart(now);
+            self.crowd.joined_at = self.bw;
+            self.enter(Phase::Down, now);
+            self.sharing.begin(now);
+        }
+        is_one
+    }
+
+    fn is_flooded(&mut self, s: &Sample, now: Time) -> bool {
+        let rtt = self.delay.smoothed();
+        let crowd = &mut self.crowd;
+        crowd.note(s);
+        if crowd.lost <= FLOOD * crowd.packets {
+            crowd.flooded_since = None;
+        } else if crowd.packets >= FLOOD_PACKETS {
+            crowd.flooded_since.get_or_insert(now);
+        }
+        crowd.forget_half(2.0 * FLOOD_PACKETS);
+        let least = match crowd.meter.part() {
+            part if is_whole(&part) => FLOOD_ROUNDS * rtt,
+            _ => 0,
+        };
+        (crowd.flooded_since).is_some_and(|since| now.saturating_sub(since) >= least)
+    }
+
+    /// Where the delay varies by itself estimates are low and probes find room, so that nothing can be said.
+    fn is_part_small(&self) -> bool {
+        let part = self.crowd.meter.part();
+        if part.readings < READINGS || !self.has_seen_queue() || self.sampler.jitter() > 0 {
+            return false;
+        }
+        let room = if self.lossy_probes >= 2 {
+            PART_OF_WARY
+        } else {
+            0.0
+        };
+        PARTS
+            .iter()
+            .any(|(most, errors)| is_less(&part, (most - room, *errors)))
+    }
+
+    /// A sample of one of several.
+    pub(super) fn on_crowd_sample(&mut self, s: &Sample, now: Time) {
+        let is_full = s.window_full && !s.app_limited;
+        match s.run.phase {
+            Phase::Up if self.phase == Phase::Up && s.run.id >= self.phase_run && is_full => {
+                self.crowd.meter.on_full(s, UP_GAIN);
+                let part = self.crowd.meter.part();
+                if is_whole(&part) {
+                    self.leave_crowd(now);
+                } else {
+                    self.end_crowd_probe(now);
+                }
+                return;
+            }
+            Phase::Up => return,
+            Phase::Cruise if is_full => self.crowd.meter.on_cruise(s),
+            _ => {}
+        }
+        if self.is_queue_low() {
+            return;
+        }
+        self.crowd.note(s);
+        if self.crowd.lost > LOSS * self.crowd.packets {
+            self.fall_among_others(now);
+        } else {
+            self.crowd.forget_half(LOSS_PACKETS);
+        }
+    }
+
+    fn leave_crowd(&mut self, now: Time) {
+        self.crowd.restart(now);
+        self.sharing.end();
+        self.enter(Phase::Down, now);
+    }
+
+    /// The queue as one of several sees it. Whether the phase has changed by that.
+    pub(super) fn watch_queue(&mut self, now: Time) -> bool {
+        let queue = self.delay.above_smallest();
+        self.crowd.longest = self.crowd.longest.max(queue);
+        if queue < GONE {
+            self.crowd.gone_at = now;
+            self.crowd.competes = false;
+        } else if now.saturating_sub(self.crowd.gone_at) > STANDS {
+            self.crowd.competes = true;
+        }
+        match self.phase {
+            Phase::Up => {
+                let most = PROBE_ROUNDS * self.delay.smoothed();
+                if now.saturating_sub(self.phase_at) > most {
+                    self.end_crowd_probe(now);
+                }
+                true
+            }
+            Phase::Cruise if queue > QUEUE && !self.crowd.competes => self.on_long_queue(now),
+            _ => false,
+        }
+    }
+
+    fn on_long_queue(&mut self, now: Time) -> bool {
+        let is_jump = now.saturating_sub(self.crowd.gone_at) < JUMP;
+        let reacts = self.on_crowd_mark(now);
+        if reacts {
+            self.crowd.jumps *= 1.0 - JUMPS_FORGET;
+            self.crowd.jumps += f64::from(u8::from(is_jump));
+        }
+        if self.crowd.jumps >= JUMPS {
+            self.bw = self.bw.max(self.crowd.joined_at);
+            self.crowd.varies_until = now + VARIES;
+            self.leave_crowd(now);
+        }
+        reacts
+    }
+
+    /// Whether the queue has emptied since this flow fell.
+    pub(super) fn is_crowd_drained(&self) -> bool {
+        self.delay.above_smallest() < GONE
+    }
+
+    /// All are asked to send less. Whether that changes the phase.
+    fn on_crowd_mark(&mut self, now: Time) -> bool {
+        let rtt = self.delay.smoothed();
+        if !self.sharing.would_react(now, rtt) {
+            return false;
+        }
+        let hash = self
+            .sampler
+            .last_pn()
+            .get()
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            >> 32;
+        let is_probed = hash < (1 << 32) / PROBED;
+        if is_probed && self.phase == Phase::Cruise && self.rounds_in_phase() >= 2 {
+            self.enter(Phase::Up, now);
+        } else {
+            self.fall_among_others(now);
+        }
+        true
+    }
+
+    fn end_crowd_probe(&mut self, now: Time) {
+        self.fall_among_others(now);
+        if self.phase == Phase::Up {
+            self.fall(now);
+        }
+    }
+
+    fn fall_among_others(&mut self, now: Time) {
+        (self.crowd.packets, self.crowd.lost) = (0.0, 0.0);
+        self.on_shared(now);
+    }
+}

@@ -1,0 +1,195 @@
+//! Which part of what a link carries is ours.
+//!
+//! Who sends `g` times as much as before gets `g` times as much, if the link has room for that; the same as before, if nobody else uses the link and it
+//! is full; and something in between, if others do: `g / (1 + (g − 1) · u / C)` of what it got, where `u / C` is its part. Neither what the
+//! channel loses nor whether the queue is full matters to that, as both are compared with the time before.
+
+use std::collections::VecDeque;
+
+use super::super::sampler::Sample;
+
+/// Readings that are remembered.
+const READINGS: usize = 8;
+/// Less of a probe says nothing.
+const GAIN_MIN: f64 = 1.1;
+/// One reading counts as no less and no more than that: where few packets arrive, some are far off.
+const READING: (f64, f64) = (-0.5, 1.5);
+/// The error of a reading, in those of what arrived of a probe: a probe of 1.25 tells a fifth of what it is.
+const ERROR_GAIN: f64 = 5.0;
+/// No mean is known better.
+const ERROR_MIN: f64 = 0.02;
+/// Weight of the latest probe in what chance does to a reading.
+const CHANCE_GAIN: f64 = 0.25;
+
+/// Bytes, and nanoseconds.
+#[derive(Debug, Default)]
+struct Sums {
+    sent: f64,
+    sent_in: f64,
+    arrived: f64,
+    arrived_in: f64,
+}
+
+/// A mean of readings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// 1 if nobody else uses the link; noise may take it to −0.5 and 1.5.
+    pub(super) mean: f64,
+    /// Its standard error.
+    pub(super) error: f64,
+    pub(super) readings: usize,
+}
+
+/// Compares probes with the cruises before them.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    cruise: Sums,
+    readings: VecDeque<f64>,
+    /// Variance of what arrives of a probe by losses alone.
+    chance: f64,
+}
+
+impl Meter {
+    /// A cruise begins.
+    pub(super) fn begin(&mut self) {
+        self.cruise = Sums::default();
+    }
+
+    /// What has been read is of the past.
+    pub(super) fn clear(&mut self) {
+        self.readings.clear();
+    }
+
+    /// How many readings there are, up to a number that does not matter.
+    pub(super) fn readings(&self) -> usize {
+        self.readings.len()
+    }
+
+    /// A whole sample of a cruise.
+    pub(super) fn on_cruise(&mut self, s: &Sample) {
+        let cruise = &mut self.cruise;
+        cruise.sent += (s.delivered_bytes + s.lost_bytes) as f64;
+        cruise.sent_in += s.send_interval as f64;
+        cruise.arrived += s.delivered_bytes as f64;
+        cruise.arrived_in += s.recv_interval as f64;
+    }
+
+    /// A whole sample of the probe that follows. Whether it could be read.
+    pub(super) fn on_probe(&mut self, s: &Sample) -> bool {
+        let cruise = &self.cruise;
+        let sent = (s.delivered_bytes + s.lost_bytes) as f64 / s.send_interval as f64;
+        let arrived = s.delivered_bytes as f64 / s.recv_interval as f64;
+        let gain = sent * cruise.sent_in / cruise.sent;
+        let got = arrived * cruise.arrived_in / cruise.arrived;
+        let is_read = gain > GAIN_MIN && got > 0.0 && gain.is_finite() && got.is_finite();
+        if is_read {
+            self.note_chance(s);
+            self.read((gain / got - 1.0) / (gain - 1.0));
+        }
+        is_read
+    }
+
+    /// A whole sample of a probe of a full link, where nothing could have arrived faster: it was sent `gain` times as fast as the cruise that filled it.
+    pub(super) fn on_full(&mut self, s: &Sample, gain: f64) {
+        let arrives = match self.cruise.sent {
+            0.0 => 1.0,
+            sent => self.cruise.arrived / sent,
+        };
+        let sent = (s.delivered_bytes + s.lost_bytes) as f64 / s.send_interval as f64;
+        let carried = s.delivered_bytes as f64 / arrives / s.recv_interval as f64;
+        let over = sent / carried - 1.0;
+        if over.is_finite() {
+            self.note_chance(s);
+            self.read(over / (gain - 1.0));
+        }
+    }
+
+    fn note_chance(&mut self, s: &Sample) {
+        let arrives = (self.cruise.arrived / self.cruise.sent).clamp(0.1, 1.0);
+        let variance = (1.0 - arrives) / arrives / s.packets.max(1) as f64;
+        self.chance += (variance - self.chance) * CHANCE_GAIN;
+    }
+
+    fn read(&mut self, part: f64) {
+        if self.readings.len() == READINGS {
+            self.readings.pop_front();
+        }
+        self.readings.push_back(part.clamp(READING.0, READING.1));
+    }
+
+    /// What the readings say together.
+    pub(super) fn part(&self) -> Part {
+        let n = self.readings.len().max(2) as f64;
+        let mean = self.readings.iter().sum::<f64>() / n;
+        let squares = self.readings.iter().map(|it| (it - mean) * (it - mean));
+        let spread = (squares.sum::<f64>() / (n - 1.0) / n).sqrt();
+        let by_losses = ERROR_GAIN * (self.chance / n).sqrt();
+        Part {
+            mean,
+            error: spread.max(by_losses).max(ERROR_MIN),
+            readings: self.readings.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::MS;
+    use crate::cc::bbr::Phase;
+    use crate::cc::sampler::Run;
+
+    /// 100 ms of what a flow sends at `rate` beside others at `others`, over a link of 100 that loses the share `loss`.
+    fn sample(phase: Phase, rate: f64, others: f64, loss: f64) -> Sample {
+        let over = ((rate + others) / 100.0).max(1.0);
+        let bytes = rate * 15_000.0;
+        Sample {
+            run: Run { id: 0, phase },
+            packets: (bytes / 1500.0) as u64,
+            packets_lost: (bytes / 1500.0 * loss) as u64,
+            delivered_bytes: (bytes * (1.0 - loss)) as u64,
+            lost_bytes: (bytes * loss) as u64,
+            send_interval: 100 * MS,
+            recv_interval: (100.0 * over * MS as f64) as u64,
+            jitter: 0,
+            app_limited: false,
+            window_full: true,
+        }
+    }
+
+    fn part(rate: f64, others: f64, loss: f64) -> Part {
+        let mut meter = Meter::default();
+        for _ in 0..4 {
+            meter.begin();
+            meter.on_cruise(&sample(Phase::Cruise, rate, others, loss));
+            assert!(meter.on_probe(&sample(Phase::Up, 1.25 * rate, others, loss)));
+        }
+        meter.part()
+    }
+
+    #[test]
+    fn a_probe_shows_which_part_of_the_link_is_ours() {
+        for loss in [0.0, 0.3] {
+            for ours in [100.0, 50.0, 10.0] {
+                let part = part(ours, 100.0 - ours, loss);
+                assert!((part.mean - ours / 100.0).abs() < 0.01, "{part:?}");
+                assert_eq!(part.readings, 4);
+                // What chance may do to few packets.
+                assert!((part.error > ERROR_MIN) == (loss > 0.0), "{part:?}");
+            }
+            // Room for more.
+            assert!(part(50.0, 0.0, loss).mean.abs() < 0.01);
+        }
+    }
+
+    #[test]
+    fn so_does_one_of_a_full_link() {
+        for (ours, loss) in [(100.0, 0.0), (100.0, 0.2), (20.0, 0.0), (20.0, 0.2)] {
+            let mut meter = Meter::default();
+            meter.on_cruise(&sample(Phase::Cruise, ours, 100.0 - ours, loss));
+            meter.on_full(&sample(Phase::Up, 1.25 * ours, 100.0 - ours, loss), 1.25);
+            meter.on_full(&sample(Phase::Up, 1.25 * ours, 100.0 - ours, loss), 1.25);
+            assert!((meter.part().mean - ours / 100.0).abs() < 0.01);
+        }
+    }
+}
