@@ -105,6 +105,8 @@ pub(crate) enum Which {
     Links,
     /// Transfers of 10 kB to 10 MB over new connections: time to the last byte and bytes sent, beside TCP and QUIC
     Short,
+    /// Who shares a bottleneck with whom, and how: in pairs, beside ten, ten of a kind (real time, 40 minutes)
+    Neighbours,
     /// What else matters: block size, redundancy, bursts, feedback loss, round-trip times, rates
     Ablations,
     /// Kernel TCP over a hop with bit errors, with and without agents in its path (sphx pep)

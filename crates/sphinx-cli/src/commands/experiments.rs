@@ -263,6 +263,7 @@ fn chosen(which: Which, quick: bool) -> Vec<Figure> {
         Which::Modes => vec![Figure::Modes],
         Which::Links => vec![Figure::Links],
         Which::Short => vec![Figure::Short],
+        Which::Neighbours => vec![Figure::Neighbours],
         Which::Ablations => vec![Figure::Ablations],
         Which::Snoop => vec![Figure::Snoop],
         Which::SnoopBer => vec![Figure::SnoopBer],

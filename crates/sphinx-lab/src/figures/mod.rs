@@ -35,6 +35,7 @@ mod links;
 mod mixed;
 mod modes;
 mod multipath;
+mod neighbours;
 mod over_path;
 mod paths;
 mod profec;
@@ -96,6 +97,8 @@ pub enum Figure {
     Links,
     /// Transfers that are over before a path is known.
     Short,
+    /// Flows that share a bottleneck.
+    Neighbours,
     /// What else matters.
     Ablations,
     /// What agents in the path do for kernel TCP.
@@ -156,7 +159,7 @@ impl Figure {
     ];
 
     /// All, in the order of the page.
-    pub const ALL: [Figure; 35] = [
+    pub const ALL: [Figure; 36] = [
         Figure::Table1,
         Figure::Redundancy,
         Figure::CodingTime,
@@ -169,6 +172,7 @@ impl Figure {
         Figure::Modes,
         Figure::Links,
         Figure::Short,
+        Figure::Neighbours,
         Figure::Ablations,
         Figure::Snoop,
         Figure::SnoopBer,
@@ -209,6 +213,7 @@ impl Figure {
             Figure::Modes => "modes",
             Figure::Links => "links",
             Figure::Short => "short",
+            Figure::Neighbours => "neighbours",
             Figure::Ablations => "ablations",
             Figure::Snoop => "snoop",
             Figure::SnoopBer => "snoop-ber",
@@ -283,6 +288,7 @@ impl Figure {
             | Figure::RdbLoss
             | Figure::RdbFairness
             | Figure::RdbDpifl
+            | Figure::Neighbours
             | Figure::MultipathFairness => &[],
         }
     }
@@ -360,6 +366,7 @@ impl Studio<'_> {
                 Figure::RdbFairness => rdb::fairness_duration(self),
                 Figure::RdbDpifl => rdb::dpifl_duration(self),
                 Figure::RdbToday => rdb::today_duration(self),
+                Figure::Neighbours => neighbours::duration(self),
                 _ => codes::duration(*figure, self.quick),
             };
             least += other / 2;
@@ -405,6 +412,7 @@ impl Studio<'_> {
             Figure::Modes => modes::draw(self, &mut sheet)?,
             Figure::Links => links::draw(self, &mut sheet)?,
             Figure::Short => short::draw(self, &mut sheet)?,
+            Figure::Neighbours => neighbours::draw(self, &mut sheet)?,
             Figure::Ablations => ablations::draw(self, &mut sheet)?,
             Figure::Snoop => snoop::draw(self, &mut sheet)?,
             Figure::SnoopBer => snoop_ber::draw(self, &mut sheet)?,

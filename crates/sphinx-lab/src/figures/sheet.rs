@@ -131,6 +131,7 @@ impl Sheet {
                     Figure::Modes
                     | Figure::Links
                     | Figure::Short
+                    | Figure::Neighbours
                     | Figure::Ablations
                     | Figure::MultipathBuffer
                     | Figure::MultipathFailover

@@ -82,6 +82,11 @@ pub fn listening(address: SocketAddr) {
     print(&json!({"v": 1, "event": "listening", "addresses": [address.to_string()]}));
 }
 
+/// Says how much of a payload has arrived so far.
+pub(super) fn progress(bytes: u64) {
+    print(&json!({"v": 1, "event": "progress", "bytes": bytes}));
+}
+
 fn receive(task: &PeerTask, program: Receive) -> Result<Value, PeerError> {
     let received = program(task, &|address| listening(address))?;
     let blocks = received.block_ms;

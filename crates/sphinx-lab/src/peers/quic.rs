@@ -27,7 +27,7 @@ use rustls::{
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, SILENCE, Tally,
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, SILENCE, Tally, output,
     tally::{checked_head, write_block},
     tried,
 };
@@ -239,7 +239,11 @@ async fn bulk_from(
             return Err(PeerError::Corrupt(at));
         }
         at += chunk.bytes.len() as u64;
-        tally.add(chunk.bytes.len() as u64, monotonic_ns());
+        let now_ns = monotonic_ns();
+        tally.add(chunk.bytes.len() as u64, now_ns);
+        if let Some(bytes) = tally.news(now_ns) {
+            output::progress(bytes);
+        }
     }
     Ok(())
 }

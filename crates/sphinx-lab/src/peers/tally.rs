@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::{Pattern, PeerError};
 use crate::{Workload, stats::Distribution};
 
+/// Between two words about what has arrived, in nanoseconds.
+const TOLD_NS: u64 = 500_000_000;
+
 /// The first bytes of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preamble {
@@ -92,6 +95,7 @@ pub struct Tally {
     workload: Workload,
     bytes: u64,
     last_ns: u64,
+    told_ns: u64,
     blocks: u64,
     late: u64,
     latencies_ms: Vec<f64>,
@@ -122,6 +126,7 @@ impl Tally {
             workload,
             bytes: 0,
             last_ns: preamble.start_ns,
+            told_ns: preamble.start_ns,
             blocks: 0,
             late: 0,
             latencies_ms: Vec::new(),
@@ -150,6 +155,15 @@ impl Tally {
             self.bytes += bytes;
             self.last_ns = now_ns;
         }
+    }
+
+    /// Now and then: the bytes that have arrived, for those who watch.
+    pub fn news(&mut self, now_ns: u64) -> Option<u64> {
+        if now_ns.saturating_sub(self.told_ns) < TOLD_NS {
+            return None;
+        }
+        self.told_ns = now_ns;
+        Some(self.bytes)
     }
 
     /// A block is whole; `head` is its beginning. (Its bytes are added apart.)

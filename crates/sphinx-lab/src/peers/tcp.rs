@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, output,
     socket::{listen, socket},
     tally::write_block,
     tried,
@@ -77,6 +77,9 @@ impl Incoming {
             };
             if !self.pattern.matches(offset, &self.buffer[..length]) {
                 return Err(PeerError::Corrupt(offset));
+            }
+            if let Some(bytes) = self.tally.news(monotonic_ns()) {
+                output::progress(bytes);
             }
         }
         Ok(())
