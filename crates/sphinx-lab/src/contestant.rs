@@ -115,7 +115,12 @@ pub trait Contestant: fmt::Debug + Sync {
         false
     }
 
-    /// The receiver's command.
+    /// What a sender does first, with the receiver that is measured later, if the two are to know each other then.
+    fn meeting(&self, _task: &Task) -> Option<Command> {
+        None
+    }
+
+    /// The receiver's command. After a [`meeting`](Self::meeting) it goes on, and is ended when the other one is done.
     fn receiver(&self, task: &Task) -> Command;
 
     /// The sender's command.

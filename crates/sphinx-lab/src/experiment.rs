@@ -21,6 +21,7 @@ use crate::{
     children::{Ended, Process, Said},
     machine::{MachineTime, Made, output, process_cpu},
     virtual_time,
+    watch::{self, Watch},
 };
 
 /// Where receivers listen.
@@ -30,6 +31,8 @@ const PORT: u16 = 5201;
 pub(crate) const WARMUP_ROUND_TRIPS: u32 = 10;
 /// How long a receiver may take until it listens.
 const READY: Duration = Duration::from_secs(10);
+/// How long two ends may take to get to know each other.
+const MEETING: Duration = Duration::from_secs(30);
 /// How long after the limit a contestant that keeps it may say so.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long processes may take to end after the last word.
@@ -190,11 +193,20 @@ impl Experiment {
             processes: [None, None],
             dones: [None, None],
             arrived: None,
+            watch: Watch::of(&testbed, &cell.workload),
+            looked: Instant::now(),
         };
         pair.processes[first as usize] = Some(start(first, command(first))?);
         pair.expect_ready(first)?;
-        let accounts = Accounts::open();
         let second = first.other();
+        let meeting = contestant.meeting(&task);
+        let meets = meeting.is_some();
+        if let Some(mut command) = meeting {
+            let (sender, _unheard) = mpsc::channel();
+            let end = testbed.end(second);
+            pair.meet(second, Process::start(end, &mut command, second, sender)?)?;
+        }
+        let accounts = Accounts::open();
         pair.processes[second as usize] = Some(start(second, command(second))?);
         let mut done = pair.expect_done(contestant, &task)?;
         let (elapsed, machine, own) = accounts.close();
@@ -202,9 +214,15 @@ impl Experiment {
         if contestant.is_mptcp() && testbed.mptcp_joins()? + 1 < cell.paths.len() as u64 {
             return Err(RunError::Unjoined);
         }
-        let ended = pair.close()?;
-        if let (Workload::Bulk { .. }, true) = (&cell.workload, done.complete) {
-            done.seconds = pair.last_byte_seconds().unwrap_or(done.seconds);
+        let ended = pair.close(meets.then_some(first))?;
+        let mut carried = None;
+        if let (Workload::Bulk { .. }, true) = (&cell.workload, done.complete)
+            && let Some((began, ended)) = pair.first_and_last()
+        {
+            done.seconds = ended - began;
+            let ns = |seconds: f64| (seconds * 1e9) as u64;
+            let watch = pair.watch.as_ref();
+            carried = watch.map(|watch| watch.between(ns(began), ns(ended)));
         }
         let cpu_seconds = |side| ended[side as usize].map_or(0.0, |end| end.cpu.as_secs_f64());
         let (sender_cpu, receiver_cpu) = (cpu_seconds(Side::Sender), cpu_seconds(Side::Receiver));
@@ -235,6 +253,7 @@ impl Experiment {
             wires.clear();
         }
         Ok(Run {
+            carried,
             cpu: Some(cpu),
             memory: Memory {
                 sender: sender_memory,
@@ -269,6 +288,7 @@ impl Experiment {
             goodput_mbit_s: done.goodput_mbit_s(),
             done,
             wire,
+            carried: None,
             cpu: None,
             memory: Memory::default(),
             lateness: Lateness::default(),
@@ -318,6 +338,9 @@ struct Pair<'a> {
     dones: [Option<Value>; 2],
     /// Payload bytes that the receiver last reported to have, and when.
     arrived: Option<(u64, Instant)>,
+    watch: Option<Watch<'a>>,
+    /// The processes were looked at.
+    looked: Instant,
 }
 
 impl Pair<'_> {
@@ -338,6 +361,30 @@ impl Pair<'_> {
                 }
             }
         }
+    }
+
+    /// Lets a first process of the side that is still missing come and go; what both have said is forgotten.
+    fn meet(&mut self, side: Side, mut process: Process) -> Result<(), RunError> {
+        let deadline = Instant::now() + MEETING;
+        let other = side.other();
+        while self.done(other).is_none() {
+            if self.next(deadline)?.is_none() {
+                return Err(RunError::Silent {
+                    side: other,
+                    event: "done",
+                });
+            }
+        }
+        let ended = process.wait(deadline)?;
+        if ended.is_none_or(|ended| !ended.status.success()) {
+            return Err(RunError::Failed {
+                side,
+                reason: "the two ends could not meet before".to_owned(),
+            });
+        }
+        self.dones = [None, None];
+        self.arrived = None;
+        Ok(())
     }
 
     /// Waits for the result, or makes one at the limit.
@@ -372,8 +419,8 @@ impl Pair<'_> {
         Ok(Done::parse(self.done(side).unwrap_or(&Value::Null))?)
     }
 
-    /// Lets both processes end, and returns how the sender and the receiver did.
-    fn close(&mut self) -> Result<[Option<Ended>; 2], RunError> {
+    /// Lets both processes end, but for one that `goes_on`, which is ended; returns how the sender and the receiver did.
+    fn close(&mut self, goes_on: Option<Side>) -> Result<[Option<Ended>; 2], RunError> {
         // Their last words are in the pipes until both have closed them.
         let deadline = Instant::now() + FAREWELL;
         let both = |dones: &[Option<Value>; 2]| dones.iter().all(Option::is_some);
@@ -386,9 +433,15 @@ impl Pair<'_> {
             }
         }
         let mut both = [None, None];
-        for (process, ended) in self.processes.iter_mut().zip(&mut both) {
-            let Some(process) = process else { continue };
-            *ended = match process.wait(deadline)? {
+        for side in [Side::Sender, Side::Receiver] {
+            let Some(process) = &mut self.processes[side as usize] else {
+                continue;
+            };
+            let patience = match goes_on == Some(side) {
+                true => Instant::now(),
+                false => deadline,
+            };
+            both[side as usize] = match process.wait(patience)? {
                 Some(ended) => Some(ended),
                 None => Some(process.end()?),
             };
@@ -396,13 +449,13 @@ impl Pair<'_> {
         Ok(both)
     }
 
-    /// From the beginning of the sender to the last byte at the receiver, if both tell their times on the
-    /// machine's clock. A sender by itself only knows when the last acknowledgement came.
-    fn last_byte_seconds(&self) -> Option<f64> {
+    /// The beginning of the sender and the last byte at the receiver, in seconds of the machine's monotonic clock, if both tell.
+    /// A sender by itself only knows when the last acknowledgement came.
+    fn first_and_last(&self) -> Option<(f64, f64)> {
         let (sender, receiver) = (self.done(Side::Sender)?, self.done(Side::Receiver)?);
         let at = |done: &Value| done["monotonic_seconds"].as_f64();
         let began = at(sender)? - sender["seconds"].as_f64()?;
-        Some(at(receiver)? - began).filter(|seconds| *seconds > 0.0)
+        Some((began, at(receiver)?)).filter(|(began, ended)| ended > began)
     }
 
     fn done(&self, side: Side) -> Option<&Value> {
@@ -417,14 +470,21 @@ impl Pair<'_> {
                 return Err(RunError::Interrupted);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.said.recv_timeout(left.min(PATIENCE)) {
+            let mut patience = left.min(PATIENCE);
+            if let Some(watch) = &mut self.watch {
+                watch.look();
+                patience = patience.min(watch::INTERVAL);
+            }
+            match self.said.recv_timeout(patience) {
                 Ok(Said::Event(side, event)) => {
                     self.remember(side, &event)?;
                     return Ok(Some((side, event)));
                 }
                 Ok(Said::Closed(side)) => self.check_end(side)?,
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) if self.looked.elapsed() < PATIENCE => {}
                 Err(RecvTimeoutError::Timeout) => {
+                    self.looked = Instant::now();
                     for process in self.processes.iter_mut().flatten() {
                         process.look();
                     }

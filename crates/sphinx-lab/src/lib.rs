@@ -43,6 +43,7 @@ mod several;
 mod testbed;
 mod toml_error;
 mod virtual_time;
+mod watch;
 mod workload;
 
 use at_once::at_once;
@@ -58,4 +59,5 @@ pub use run::{Cpu, Lateness, Memory, Run, Validity, Wire};
 pub use several::{Beginning, PATHS_MAX, PathSpec};
 pub use testbed::{Testbed, TestbedError};
 pub use virtual_time::Simulated;
+pub use watch::Carried;
 pub use workload::Workload;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sphinx_link::{Counters, Time};
 
-use crate::{Clock, Done, machine::Made};
+use crate::{Clock, Done, machine::Made, watch::Carried};
 
 /// One contestant, once, on one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct Run {
     pub goodput_mbit_s: f64,
     /// What the emulator counted until then.
     pub wire: Wire,
+    /// What of that belongs to the transfer: from the sender's beginning to the last byte at the receiver. Of short transfers that arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Carried>,
     /// CPU time spent meanwhile; none in virtual time.
     pub cpu: Option<Cpu>,
     /// Memory that they needed.
@@ -250,6 +253,7 @@ pub(crate) mod tests {
                 ..Done::default()
             },
             goodput_mbit_s: 150.0,
+            carried: None,
             wire: Wire {
                 forward_bytes: 60_000_000,
                 forward_packets: 40_000,

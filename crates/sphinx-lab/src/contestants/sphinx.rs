@@ -17,6 +17,9 @@ use crate::{
 /// Exit code of `sphx` for a command line that it does not take.
 const USAGE: i32 = 2;
 
+/// What an earlier session carries: enough to know the path by.
+const MEETING: Workload = Workload::Bulk { bytes: 10_000_000 };
+
 /// Some messages.
 const MESSAGES: [&str; 2] = ["--message-size=100B", "--interval=10ms"];
 
@@ -29,6 +32,8 @@ pub struct Sphinx {
     program: Program,
     options: Vec<String>,
     knows_deadline: bool,
+    /// Both ends have met, and remember what they may.
+    is_known: bool,
     /// Of several paths the one that it uses; all, if none is named.
     only: Option<String>,
     version: OnceLock<Option<String>>,
@@ -43,6 +48,7 @@ impl Sphinx {
             program: program.clone(),
             options,
             knows_deadline: true,
+            is_known: false,
             only: None,
             version: OnceLock::new(),
         }
@@ -54,6 +60,15 @@ impl Sphinx {
     pub fn without_deadline(self) -> Sphinx {
         Sphinx {
             knows_deadline: false,
+            ..self
+        }
+    }
+
+    /// Its ends have met over the same link just before: a session may begin with data, and knows the path.
+    #[must_use]
+    pub fn known(self) -> Sphinx {
+        Sphinx {
+            is_known: true,
             ..self
         }
     }
@@ -82,6 +97,9 @@ impl Sphinx {
         let mut words = self.options.clone();
         if !self.knows_deadline {
             words.push("(without --deadline)".to_owned());
+        }
+        if self.is_known {
+            words.push("(both ends have met)".to_owned());
         }
         words.extend(self.only.iter().map(|name| format!("(over {name})")));
         words.join(" ")
@@ -189,6 +207,9 @@ impl Contestant for Sphinx {
     }
 
     fn in_virtual_time(&self) -> Result<Simulated, String> {
+        if self.is_known {
+            return Err("nobody has met before in virtual time".to_owned());
+        }
         let simulated = Simulated::parse(&self.options)?;
         Ok(simulated.over_path(self.only.clone()))
     }
@@ -198,14 +219,22 @@ impl Contestant for Sphinx {
             return self.peer("sphinx-client", task);
         }
         let mut command = self.perf("server", task);
-        command
-            .arg("--once")
-            .arg("--listen")
-            .arg(task.address.to_string());
+        if !self.is_known {
+            command.arg("--once");
+        }
+        command.arg("--listen").arg(task.address.to_string());
         if let Some(bytes) = task.receive_buffer {
             command.arg("--recv-window").arg(format!("{bytes}B"));
         }
         command
+    }
+
+    fn meeting(&self, task: &Task) -> Option<Command> {
+        self.is_known.then(|| {
+            let mut before = task.clone();
+            before.workload = MEETING;
+            self.sender(&before)
+        })
     }
 
     fn sender(&self, task: &Task) -> Command {
@@ -215,8 +244,12 @@ impl Contestant for Sphinx {
             Workload::Video(_) | Workload::Web(_) => return self.peer("sphinx-server", task),
             _ => self.perf("client", task),
         };
-        // Other contestants remember nothing either.
-        command.arg("--no-cache");
+        if self.is_known {
+            command.env("XDG_CACHE_HOME", &task.directory);
+        } else {
+            // Other contestants remember nothing either.
+            command.arg("--no-cache");
+        }
         match workload {
             Workload::Bulk { bytes } => command.arg("--bytes").arg(format!("{bytes}B")),
             Workload::Blocks { bytes, .. } => {
@@ -317,6 +350,35 @@ mod tests {
             "perf client --json --ticket-file /d/ticket --no-cache --rate 20000000bit --block-size 100000B \
              --time 24000000us --cc fixed:190mbit"
         );
+    }
+
+    #[test]
+    fn ends_that_have_met_remember() {
+        let program = Program::new("sphx".as_ref(), &["lab", "peer"]);
+        let new = || Sphinx::new("sphx".as_ref(), &program, "sphinx", Vec::new());
+        let task = Task {
+            address: "10.77.0.2:5201".parse().unwrap(),
+            paths: Vec::new(),
+            receive_buffer: None,
+            workload: Workload::Bulk { bytes: 1000 },
+            limit: Duration::from_secs(10),
+            warmup: Duration::from_millis(100),
+            seed: 1,
+            directory: "/d".into(),
+        };
+        assert!(new().meeting(&task).is_none());
+        let known = new().known();
+        assert!(!new().is_of(&known.settings()));
+        let meeting = known.meeting(&task).unwrap();
+        let of_client = "perf client --json --ticket-file /d/ticket --bytes";
+        assert_eq!(line(&meeting), format!("{of_client} 10000000B"));
+        let sender = known.sender(&task);
+        assert_eq!(line(&sender), format!("{of_client} 1000B"));
+        for command in [meeting, sender] {
+            let cache = command.get_envs().any(|(name, _)| name == "XDG_CACHE_HOME");
+            assert!(cache);
+        }
+        assert!(!line(&known.receiver(&task)).contains("--once"));
     }
 
     #[test]

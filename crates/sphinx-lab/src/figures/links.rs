@@ -4,11 +4,58 @@ use sphinx_codes::svg::{Chart, Series, Style};
 
 use super::{
     Check, Sheet, Studio,
+    claim::Sample,
     curves::{self, caveat, csv, sample, table},
+    wishes::Wish,
 };
-use crate::{Cell, runner::ScenarioFailure};
+use crate::{
+    Cell,
+    runner::{Results, ScenarioFailure},
+};
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[scenario!("links")];
+
+/// Links whose rate varies, where the queue is long as soon as one fills it.
+const VARYING: [&str; 5] = ["wifi", "lte", "5g", "leo", "geo"];
+
+/// What Sphinx is to reach at one link.
+fn wishes_of(results: &Results, cell: &Cell) -> Vec<Wish> {
+    let name = &cell.name;
+    let of = |contestant, pick| sample(results, name, contestant, pick);
+    let wish = |what: &str, left: &Sample, times: f64, right: &Sample| Wish {
+        place: name.clone(),
+        check: Check::at_least(what, left, times, right),
+    };
+    let (ours, bbr) = (
+        of("sphinx", curves::goodput),
+        of("tcp-bbr", curves::goodput),
+    );
+    if VARYING.contains(&name.as_str()) {
+        let (wait, bbr_wait) = (
+            of("sphinx", curves::wait_p95_ms),
+            of("tcp-bbr", curves::wait_p95_ms),
+        );
+        return vec![
+            wish("0.97 of the goodput of BBR", &ours, 0.97, &bbr),
+            wish("half of what BBR's packets wait", &bbr_wait, 2.0, &wait),
+        ];
+    }
+    if !["jitter", "reorder"]
+        .iter()
+        .any(|kind| name.starts_with(kind))
+    {
+        return Vec::new();
+    }
+    let share = of("sphinx", curves::share);
+    let worst = share.values().into_iter().reduce(f64::min);
+    let worst = Sample::Exactly(worst.unwrap_or(f64::NAN));
+    let one = Sample::Exactly(1.0);
+    vec![
+        wish("0.88 of what the link delivers", &share, 0.88, &one),
+        wish("0.8 of it in the worst run", &worst, 0.8, &one),
+        wish("1.05 times the goodput of BBR", &ours, 1.05, &bbr),
+    ]
+}
 
 /// The plot of the papers about cellular links: right and low is good.
 pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
@@ -27,6 +74,9 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         ),
     );
     sheet.note(&results);
+    let cells = results.cells.iter().map(|(cell, _)| cell);
+    let wishes = cells.flat_map(|cell| wishes_of(&results, cell));
+    sheet.wishes("link", wishes);
     for (cell, groups) in &results.cells {
         let series = groups.iter().filter_map(|group| {
             let numbers = curves::quotable(cell, group)?;
@@ -63,7 +113,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     header[0] = "IP bytes sent for a byte delivered".to_owned();
     sheet.summary(&header, &rows);
     sheet.data("", &csv(&results));
-    for name in ["wifi", "lte", "5g", "leo", "geo"] {
+    for name in VARYING {
         let value = |contestant| sample(&results, name, contestant, curves::goodput);
         sheet.check(Check::at_least(
             &format!("{name}: Sphinx has at least 0.8 of the goodput of BBR"),

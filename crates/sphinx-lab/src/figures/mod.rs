@@ -51,6 +51,7 @@ mod sweep;
 mod table1;
 mod video;
 mod virtual_time;
+mod wishes;
 
 use std::{
     path::{Path, PathBuf},

@@ -27,6 +27,8 @@ struct Written {
     path: Option<String>,
     /// Of `sphinx`: false if it is not told how long messages are of use.
     deadline: Option<bool>,
+    /// Of `sphinx`: true if its ends have met before.
+    known: Option<bool>,
     /// Of `tunnel`, `relay` and `file`: commands.
     receiver: Option<String>,
     sender: Option<String>,
@@ -64,6 +66,7 @@ enum Kind {
     Sphinx {
         options: Vec<String>,
         knows_deadline: bool,
+        is_known: bool,
         path: Option<String>,
     },
     Tcp(TcpSettings),
@@ -92,6 +95,7 @@ impl TryFrom<Written> for ContestantTable {
             options,
             path,
             deadline,
+            known,
             receiver,
             sender,
             rate,
@@ -107,6 +111,7 @@ impl TryFrom<Written> for ContestantTable {
             ("options", options.is_some(), kind == KindName::Sphinx),
             ("path", path.is_some(), kind == KindName::Sphinx),
             ("deadline", deadline.is_some(), kind == KindName::Sphinx),
+            ("known", known.is_some(), kind == KindName::Sphinx),
             ("receiver", receiver.is_some(), is_external),
             ("sender", sender.is_some(), is_external),
             ("rate", rate.is_some(), kind == KindName::Udp),
@@ -127,6 +132,7 @@ impl TryFrom<Written> for ContestantTable {
                 let kind = Kind::Sphinx {
                     options,
                     knows_deadline: deadline.unwrap_or(true),
+                    is_known: known.unwrap_or(false),
                     path,
                 };
                 ("sphinx".to_owned(), kind)
@@ -199,11 +205,15 @@ impl ContestantTable {
             Kind::Sphinx {
                 options,
                 knows_deadline,
+                is_known,
                 path,
             } => {
                 let mut sphinx = Sphinx::new(&programs.sphx, &programs.peers, &name, options);
                 if !knows_deadline {
                     sphinx = sphinx.without_deadline();
+                }
+                if is_known {
+                    sphinx = sphinx.known();
                 }
                 if let Some(path) = path {
                     sphinx = sphinx.over_path(path);
