@@ -1,6 +1,6 @@
 //! How a command ends: error kinds, exit codes, and the names scripts see.
 
-mod bypass;
+pub(crate) mod bypass;
 
 use std::error::Error as _;
 use std::fmt;
@@ -55,7 +55,8 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let hint = bypass::hint(&error).unwrap_or_else(|| hint(&error).to_owned());
+        let of_interface = error.source().and_then(bypass::hint);
+        let hint = of_interface.unwrap_or_else(|| hint(&error).to_owned());
         fail_hint(error.kind(), error.to_string(), hint)
     }
 }

@@ -227,7 +227,7 @@ pub(crate) fn id(number: u64) -> ConnectionId {
 }
 
 /// One end.
-pub(crate) struct End<Io> {
+pub(crate) struct End<'a, Io> {
     pub(crate) meter: Rc<Meter>,
     /// Bytes that its application has read.
     pub(crate) received: u64,
@@ -235,16 +235,20 @@ pub(crate) struct End<Io> {
     driver: Driver<Metered, Coding>,
     workshop: Workshop,
     queues: Queues<Here>,
-    io: Io,
+    io: &'a mut Io,
     begin: Instant,
     slicer: Option<(StreamId, HereSlicer)>,
     data: Vec<u8>,
     ids: u64,
 }
 
-impl<Io: PacketIo> End<Io> {
+impl<'a, Io: PacketIo> End<'a, Io> {
     /// Its packets are coded as workers do it, or in place.
-    pub(crate) fn new(config: Config, keys: Keys, io: Io, meter: Meter, workers: bool) -> Self {
+    pub(crate) fn new(
+        (config, keys, meter): (Config, Keys, Meter),
+        io: &'a mut Io,
+        workers: bool,
+    ) -> Self {
         let (role, streams) = (config.role, config.recv_streams);
         let meter = Rc::new(meter);
         let pool = BufferPool::new(POOL_BYTES);
@@ -353,7 +357,7 @@ impl<Io: PacketIo> End<Io> {
     }
 
     fn receive(&mut self, loss: &mut Loss) -> io::Result<usize> {
-        let io = &mut self.io;
+        let io = &mut *self.io;
         let count = self.meter.measure(Stage::Receive, || io.rx().recv())?;
         let now = self.now();
         for index in 0..count {

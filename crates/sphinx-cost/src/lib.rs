@@ -1,11 +1,12 @@
 //! What a packet of a session costs, stage by stage, in the code that ships.
 //!
-//! Two ends in one thread, each with its driver, real keys and a UDP socket, move a stream over loopback. The stages are measured from
+//! Two ends in one thread, each with its driver, real keys and a back end, move a stream over loopback, or over a cable of the kernel's. The stages are measured from
 //! outside: around calls of the driver, and inside them around those of packet protection, which the driver is generic over. A
 //! stage's time excludes that of stages within it, and what reading the clock takes.
 
 #![forbid(unsafe_code)]
 
+mod cable;
 mod end;
 mod meter;
 mod model;
@@ -14,13 +15,18 @@ mod workers;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::str::FromStr as _;
 
+#[cfg(feature = "dpdk")]
+use sphinx_dpdk::{DpdkConfig, DpdkIo};
 use sphinx_driver::keys::{Direction, SessionSecret};
 use sphinx_net::udp::{UdpConfig, UdpIo};
 use sphinx_net::{MemoryIo, PacketIo};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{Config, ConnectionIds, Paper, PathId, Role, Tuple};
+use sphinx_xdp::{XdpConfig, XdpIo};
 
+use cable::{INTERFACE, Owner};
 use end::{End, Loss};
 use meter::{Gauge, Meter};
 pub use meter::{PerStage, STAGES, Stage};
@@ -44,6 +50,23 @@ pub enum Io {
     Udp,
     /// Memory: what there is to do without a kernel, but for copying each packet once.
     Memory,
+    /// AF_XDP at one end of a pair of Ethernet interfaces (veth), and the kernel's UDP at the other, which is not measured.
+    Xdp,
+    /// DPDK's `net_af_packet` there.
+    #[cfg(feature = "dpdk")]
+    Dpdk,
+}
+
+impl Io {
+    /// Largest packet that it carries, IP bytes.
+    pub fn mtu_max(self) -> u16 {
+        match self {
+            Io::Udp | Io::Memory | Io::Xdp => 9000,
+            // As large as a buffer of the driver.
+            #[cfg(feature = "dpdk")]
+            Io::Dpdk => 1500,
+        }
+    }
 }
 
 /// What is measured.
@@ -92,13 +115,43 @@ impl Costs {
 /// Moves `load` and measures; and once more, for instructions, where the processor counts them.
 ///
 /// # Errors
-/// When loopback sockets cannot be had or fail, or the transfer stops (`TimedOut`).
+/// When sockets cannot be had or fail, or the transfer stops (`TimedOut`). Past the kernel: without the right to make network namespaces
+/// (`PermissionDenied`), without the program `ip`, and what the back end lacks ([`XdpError`], `DpdkError` inside).
 pub fn measure(load: &Load) -> io::Result<Costs> {
-    let costs = measure_by(load, &Rc::new(Gauge::clock()))?;
+    let bind = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    match load.io {
+        Io::Udp => counted(|gauge| {
+            let open = || UdpIo::open(&UdpConfig::new(bind(0)));
+            between(load, (&mut open()?, &mut open()?), gauge)
+        }),
+        Io::Memory => counted(|gauge| {
+            let (mut a, mut b) = MemoryIo::pair(bind(1), bind(2), MEMORY_SENDS)?;
+            between(load, (&mut a, &mut b), gauge)
+        }),
+        Io::Xdp => cable::measure(load, Owner::Kernel, |bind| {
+            let config = XdpConfig::from_str(INTERFACE).map_err(io::Error::other)?;
+            let kernel = UdpIo::open(&UdpConfig::new(bind))?;
+            XdpIo::open(&config, kernel).map_err(io::Error::other)
+        }),
+        #[cfg(feature = "dpdk")]
+        Io::Dpdk => cable::measure(load, Owner::BackEnd, |bind| {
+            let config = format!(
+                "-l 0 --no-huge -m 128 --no-shconf --no-pci --no-telemetry --vdev=net_af_packet0,iface={INTERFACE} -- {}/24",
+                bind.ip()
+            );
+            let config = DpdkConfig::from_str(&config).map_err(io::Error::other)?;
+            DpdkIo::open(&config, bind).map_err(io::Error::other)
+        }),
+    }
+}
+
+/// Measures by time, and by instructions if somebody counts them.
+fn counted(mut by: impl FnMut(&Rc<Gauge>) -> io::Result<Costs>) -> io::Result<Costs> {
+    let costs = by(&Rc::new(Gauge::clock()))?;
     let instructions = match Gauge::instructions() {
         Ok(gauge) => {
             let gauge = Rc::new(gauge);
-            let counted = measure_by(load, &gauge)?;
+            let counted = by(&gauge)?;
             gauge.counts().then_some([counted.sender, counted.receiver])
         }
         Err(_) => None,
@@ -109,28 +162,15 @@ pub fn measure(load: &Load) -> io::Result<Costs> {
     })
 }
 
-fn measure_by(load: &Load, gauge: &Rc<Gauge>) -> io::Result<Costs> {
-    let bind = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    match load.io {
-        Io::Udp => {
-            let open = || UdpIo::open(&UdpConfig::new(bind(0)));
-            measure_between(load, [open()?, open()?], gauge)
-        }
-        Io::Memory => {
-            let (a, b) = MemoryIo::pair(bind(1), bind(2), MEMORY_SENDS)?;
-            measure_between(load, [a, b], gauge)
-        }
-    }
-}
-
-fn measure_between<Io: PacketIo>(
+/// From the first to the second.
+fn between<A: PacketIo, B: PacketIo>(
     load: &Load,
-    [io_a, io_b]: [Io; 2],
+    (io_a, io_b): (&mut A, &mut B),
     gauge: &Rc<Gauge>,
 ) -> io::Result<Costs> {
     let addresses = [io_a.local_addr(), io_b.local_addr()];
     let own = gauge.own();
-    let end = |role, io, direction, [local, peer]: [u64; 2], remote| {
+    let begin = |role, direction, [local, peer]: [u64; 2], remote| {
         let ids = ConnectionIds {
             local: end::id(local),
             peer: end::id(peer),
@@ -146,30 +186,29 @@ fn measure_between<Io: PacketIo>(
         config.mtu_candidates = vec![load.mtu - HEADERS];
         config.peer_datagram_max = load.mtu - HEADERS;
         let keys = SessionSecret::new(&[1; 32], &[2; 32]).keys(direction, PathId::FIRST);
-        let meter = Meter::new(Rc::clone(gauge), own);
-        End::new(config, keys, io, meter, load.workers)
+        (config, keys, Meter::new(Rc::clone(gauge), own))
     };
-    let mut sender = end(
+    let client = begin(
         Role::Client,
-        io_a,
         Direction::ClientToServer,
         [1, 2],
         addresses[1],
     );
-    let mut receiver = end(
+    let mut sender = End::new(client, io_a, load.workers);
+    let server = begin(
         Role::Server,
-        io_b,
         Direction::ServerToClient,
         [2, 1],
         addresses[0],
     );
+    let mut receiver = End::new(server, io_b, load.workers);
     let loss = Loss::new(load.loss);
     transfer(load.bytes, (&mut sender, &mut receiver), loss, own)
 }
 
-fn transfer<Io: PacketIo>(
+fn transfer<A: PacketIo, B: PacketIo>(
     bytes: u64,
-    (sender, receiver): (&mut End<Io>, &mut End<Io>),
+    (sender, receiver): (&mut End<'_, A>, &mut End<'_, B>),
     mut loss: Loss,
     own: f64,
 ) -> io::Result<Costs> {
@@ -188,7 +227,7 @@ fn transfer<Io: PacketIo>(
         if idle > IDLE_TURNS_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the transfer over loopback has stopped",
+                "the transfer has stopped",
             ));
         }
         if receiver.received < due {
@@ -216,7 +255,7 @@ struct Marks {
 }
 
 impl Marks {
-    fn of<Io: PacketIo>(sender: &End<Io>, receiver: &End<Io>) -> Self {
+    fn of<A: PacketIo, B: PacketIo>(sender: &End<'_, A>, receiver: &End<'_, B>) -> Self {
         let sent = sender.sent();
         Self {
             packets: sent.send_datagrams,

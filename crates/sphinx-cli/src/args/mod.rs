@@ -396,7 +396,7 @@ pub(crate) struct PerfCostArgs {
     /// Share of packets that the receiver throws away, so that there is something to repair; at most half
     #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = units::fraction)]
     pub(crate) loss: f64,
-    /// What the packets go through: udp, sockets over loopback; or memory, without the kernel
+    /// What the packets go through: udp, sockets over loopback; memory, without the kernel; xdp or dpdk, past it, at one end of a pair of Ethernet interfaces that the command makes (root, iproute2), with the kernel's UDP at the other
     #[arg(long, value_name = "IO", default_value = "udp", value_parser = cost_io)]
     pub(crate) io: sphinx_cost::Io,
     /// Code as with --workers of other commands, and show what the engine has to do and what its workers have
@@ -414,7 +414,14 @@ fn cost_io(text: &str) -> Result<sphinx_cost::Io, String> {
     match text {
         "udp" => Ok(sphinx_cost::Io::Udp),
         "memory" => Ok(sphinx_cost::Io::Memory),
-        _ => Err("expected udp or memory".to_owned()),
+        "xdp" => Ok(sphinx_cost::Io::Xdp),
+        #[cfg(feature = "dpdk")]
+        "dpdk" => Ok(sphinx_cost::Io::Dpdk),
+        #[cfg(not(feature = "dpdk"))]
+        "dpdk" => Err("dpdk:"
+            .parse::<sphinx_transport::Io>()
+            .expect_err("it is not in this build")),
+        _ => Err("expected udp, memory, xdp or dpdk".to_owned()),
     }
 }
 

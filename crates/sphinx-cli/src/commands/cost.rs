@@ -1,11 +1,14 @@
 //! `sphx perf cost`: what a packet costs this machine, stage by stage, and what links ask of it.
 
+use std::io;
+
 use serde_json::{Map, Value, json};
 use sphinx_cost::{Costs, Io, Load, PerStage, STAGES, Threads};
+use sphinx_transport::ErrorKind;
 
 use crate::args::PerfCostArgs;
 use crate::commands::Context;
-use crate::failure::{Outcome, local_io, usage};
+use crate::failure::{Failure, Outcome, bypass, fail_hint, usage};
 use crate::report::Event;
 use crate::units::show_rate;
 
@@ -27,10 +30,14 @@ pub(crate) fn run(args: &PerfCostArgs, context: &Context) -> Outcome<()> {
         ));
     }
     let paper = args.paper.as_deref().copied();
+    let most = args.io.mtu_max();
+    if args.mtu.is_some_and(|mtu| mtu > most) {
+        return Err(usage(format!("--mtu: at most {most} with this --io")));
+    }
     let mtus = match (args.mtu, paper) {
         (Some(mtu), _) => vec![mtu],
         (None, Some(_)) => vec![MTUS[0]],
-        (None, None) => MTUS.to_vec(),
+        (None, None) => MTUS.into_iter().filter(|mtu| *mtu <= most).collect(),
     };
     for mtu in mtus {
         let load = Load {
@@ -41,8 +48,7 @@ pub(crate) fn run(args: &PerfCostArgs, context: &Context) -> Outcome<()> {
             workers: args.workers,
             paper,
         };
-        let costs = sphinx_cost::measure(&load)
-            .map_err(|error| local_io("measure over", "loopback", error))?;
+        let costs = sphinx_cost::measure(&load).map_err(|error| failed(args.io, &error))?;
         if context.reporter.json() {
             context.reporter.event(event(&load, &costs));
         } else {
@@ -58,7 +64,24 @@ fn io_name(io: Io) -> &'static str {
     match io {
         Io::Udp => "udp",
         Io::Memory => "memory",
+        Io::Xdp => "xdp",
+        #[cfg(feature = "dpdk")]
+        Io::Dpdk => "dpdk",
     }
+}
+
+fn failed(io: Io, error: &io::Error) -> Failure {
+    let of_interface = error.get_ref().and_then(|source| bypass::hint(source));
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => "run it as root: it makes network namespaces",
+        io::ErrorKind::NotFound => "it needs the program ip (iproute2)",
+        _ => "",
+    };
+    fail_hint(
+        ErrorKind::LocalIo,
+        format!("cannot measure --io {}: {error}", io_name(io)),
+        of_interface.unwrap_or_else(|| hint.to_owned()),
+    )
 }
 
 /// Time between packets of this size on a link of this rate, nanoseconds. Those of the paper are as large as they are.
@@ -148,6 +171,9 @@ fn table(load: &Load, costs: &Costs) -> Vec<String> {
     let what = match load.io {
         Io::Udp => "with loopback's kernel",
         Io::Memory => "with the copy through memory",
+        Io::Xdp => "with AF_XDP",
+        #[cfg(feature = "dpdk")]
+        Io::Dpdk => "with DPDK and its driver",
     };
     lines.push(line(what, sends, receives));
     if load.workers {

@@ -1,14 +1,13 @@
 //! What to do where an interface cannot be used past the kernel.
 
-use std::error::Error as _;
+use std::error::Error;
 
 #[cfg(feature = "dpdk")]
 use sphinx_transport::DpdkError;
-use sphinx_transport::{Error, XdpError};
+use sphinx_transport::XdpError;
 
-/// The line that helps, if that is what has failed.
-pub(super) fn hint(error: &Error) -> Option<String> {
-    let source = error.source()?;
+/// The line that helps, if an interface is what has failed.
+pub(crate) fn hint(source: &(dyn Error + 'static)) -> Option<String> {
     #[cfg(feature = "dpdk")]
     if let Some(error) = source.downcast_ref() {
         return Some(hint_dpdk(error).to_owned());

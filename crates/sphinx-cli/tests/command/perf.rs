@@ -1,6 +1,6 @@
 //! Measurements over loopback.
 
-use crate::common::{Running, Scratch, assert_done_schema};
+use crate::common::{Running, Scratch, assert_done_schema, may_make_namespaces};
 
 #[test]
 fn bulk_by_bytes() {
@@ -303,4 +303,44 @@ fn what_a_packet_costs() {
     cost(&["--io", "xdp:eth0"]).expect(2);
     cost(&["--mtu", "1000"]).expect(2);
     cost(&["--bytes", "1MB"]).expect(2);
+}
+
+/// Over interfaces that the command makes itself, and takes away.
+#[test]
+fn what_a_packet_costs_past_the_kernel() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let scratch = Scratch::new();
+    for (mtu, most) in [("1500", 1500.0), ("9000", 9000.0)] {
+        let line = [
+            "perf", "cost", "--io", "xdp", "--bytes", "20MB", "--mtu", mtu, "--json",
+        ];
+        let ended = Running::start_in(&scratch.path("."), &line).end();
+        if ended.code == 8 {
+            let message = ended.error("local_io")["message"].to_string();
+            let is_missing = ["not permitted", "not implemented", "not supported", "ip "]
+                .iter()
+                .any(|why| message.contains(why));
+            assert!(is_missing, "{message}");
+            eprintln!("skipped: {message}");
+            return;
+        }
+        let ended = ended.expect(0);
+        let event = ended.event("cost");
+        assert_eq!(event["io"], "xdp");
+        let bytes = event["packet_bytes"].as_f64().expect("a number");
+        assert!((0.8 * most..=most).contains(&bytes), "{event}");
+        for (end, stage) in [
+            ("sender_ns", "send"),
+            ("sender_ns", "seal"),
+            ("receiver_ns", "receive"),
+            ("receiver_ns", "open"),
+        ] {
+            assert!(
+                event[end][stage].as_f64() > Some(0.0),
+                "{end} {stage}: {event}"
+            );
+        }
+    }
 }
