@@ -449,12 +449,14 @@ impl Pair<'_> {
         Ok(both)
     }
 
-    /// The beginning of the sender and the last byte at the receiver, in seconds of the machine's monotonic clock, if both tell.
+    /// The beginning of the sender and the last byte at the receiver, in seconds of the machine's monotonic clock, if the ends tell: both for
+    /// themselves, or the receiver of both.
     /// A sender by itself only knows when the last acknowledgement came.
     fn first_and_last(&self) -> Option<(f64, f64)> {
         let (sender, receiver) = (self.done(Side::Sender)?, self.done(Side::Receiver)?);
         let at = |done: &Value| done["monotonic_seconds"].as_f64();
-        let began = at(sender)? - sender["seconds"].as_f64()?;
+        let began = |done: &Value| Some(at(done)? - done["seconds"].as_f64()?);
+        let began = began(sender).or_else(|| began(receiver))?;
         Some((began, at(receiver)?)).filter(|(began, ended)| ended > began)
     }
 

@@ -170,6 +170,7 @@ pub(super) fn file_receive(
             return Ok(Received {
                 bytes: have.min(bytes),
                 seconds,
+                end_ns: start_ns.map(|_| now_ns),
                 complete,
                 blocks: 0,
                 late: 0,
@@ -233,6 +234,7 @@ pub(super) fn iperf_receive(
     Ok(Received {
         bytes: have.min(bytes),
         seconds,
+        end_ns: None,
         // The client's count decides when the test is over, so that the last bytes may be missing.
         complete: report["error"].is_null() && have > 0,
         blocks: 0,

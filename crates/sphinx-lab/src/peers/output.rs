@@ -96,6 +96,7 @@ fn receive(task: &PeerTask, program: Receive) -> Result<Value, PeerError> {
         "role": "receiver",
         "bytes": received.bytes,
         "seconds": received.seconds,
+        "monotonic_seconds": received.end_ns.map(|end| end as f64 * 1e-9),
         "goodput_mbit_s": received.bytes as f64 * 8e-6 / received.seconds,
         "complete": received.complete,
         "blocks": received.blocks,

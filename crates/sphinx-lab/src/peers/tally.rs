@@ -206,11 +206,16 @@ impl Tally {
     /// Closes the account of a transfer that may end without being complete: its end is the last byte
     /// that came.
     pub fn close_at_last(self) -> Received {
-        let seconds = (self.last_ns - self.start_ns) as f64 * 1e-9;
+        let (seconds, end_ns) = (self.seconds_until(self.last_ns), self.last_ns);
         Received {
             seconds,
+            end_ns: Some(end_ns),
             ..self.close()
         }
+    }
+
+    fn seconds_until(&self, end_ns: u64) -> f64 {
+        (end_ns - self.start_ns) as f64 * 1e-9
     }
 
     /// Closes the account.
@@ -227,7 +232,8 @@ impl Tally {
         };
         Received {
             bytes: self.bytes,
-            seconds: (end_ns - self.start_ns) as f64 * 1e-9,
+            seconds: self.seconds_until(end_ns),
+            end_ns: Some(end_ns),
             complete,
             blocks: self.blocks,
             late: self.late,
@@ -244,6 +250,8 @@ pub struct Received {
     pub bytes: u64,
     /// From the start of the connection to the last byte, or to the cut-off.
     pub seconds: f64,
+    /// When that was, if it is known: nanoseconds of the shared monotonic clock.
+    pub end_ns: Option<u64>,
     /// Whether everything arrived.
     pub complete: bool,
     /// Whole blocks.
