@@ -100,15 +100,31 @@ fn start_ups_that_lose_most_end() {
     assert!((sent as f64) < 8.0 * carried, "{sent} packets");
 }
 
-/// Each took the queue that the others kept full for a channel that loses, and together they sent five times what the link carries.
+/// Each took the queue that the others kept full for a channel that loses, and together they sent five times what the link carries. One that
+/// comes late is not down with the others at once.
 #[test]
 fn ten_that_begin_one_after_the_other_become_equal() {
-    for (rate, rtt, queue) in [(100.0, 20, 1.0), (100.0, 40, 1.0)] {
-        for seed in 1..4 {
-            let (jain, waiting) = ten(rate, rtt, queue, seed);
-            let name = format!("{rate} Mbit/s, {rtt} ms, {queue} BDP, seed {seed}");
-            assert!(jain > 0.93, "{name}: Jain's index {jain:.3}");
-            assert!(waiting < 0.5, "{name}: {waiting:.2} BDPs");
+    for (rate, rtt, queue) in [(100.0, 20, 1.0), (100.0, 40, 1.0), (50.0, 40, 1.0)] {
+        let found = (1..6).map(|seed| ten(rate, rtt, queue, seed));
+        let (mut jains, mut waits): (Vec<_>, Vec<_>) = found.unzip();
+        jains.sort_by(f64::total_cmp);
+        waits.sort_by(f64::total_cmp);
+        let name = format!("{rate} Mbit/s, {rtt} ms, {queue} BDP: {jains:.3?}, {waits:.2?} BDPs");
+        assert!(jains[2] > 0.95 && jains[1] > 0.85, "{name}");
+        assert!(waits[2] < 0.6, "{name}");
+    }
+}
+
+/// One took what the other left, and its probes never told of anybody.
+#[test]
+fn near_and_far_become_equal() {
+    for queue in [1.0, 2.0] {
+        for seed in 1..5 {
+            let ratio = near_and_far(50.0, queue, seed);
+            assert!(
+                (0.75..1.34).contains(&ratio),
+                "{queue} BDP, seed {seed}: {ratio:.2}"
+            );
         }
     }
 }
@@ -150,6 +166,8 @@ fn table() {
         (100.0, 40, 1.0),
         (100.0, 40, 2.0),
         (100.0, 40, 4.0),
+        (50.0, 40, 1.0),
+        (50.0, 40, 4.0),
         (20.0, 40, 1.0),
     ] {
         let found: Vec<_> = (1..4)

@@ -21,6 +21,13 @@ const STANDS: Nanos = 3 * SEC;
 const LOSS: f64 = 0.05;
 /// Packets after which half of them are forgotten.
 const LOSS_PACKETS: f64 = 64.0;
+/// Of so much that is lost not all is the channel's, however short the queue seems.
+const LOSS_LOW: f64 = 0.3;
+/// So many times in a row a rate below the estimate has not made a queue go, and of so many packets too many were lost.
+const STOOD: u32 = 2;
+const STOOD_PACKETS: f64 = 32.0;
+/// Loss of a channel that may be the work of a queue which has been full ever since.
+const LOSS_UNSEEN: f64 = 0.1;
 /// No channel loses so much of so many packets: there is a queue that is full. A flow that has had the whole link waits so many round trips: the link may have
 /// become slower.
 const FLOOD: f64 = 0.5;
@@ -39,7 +46,12 @@ const LOW: Nanos = MS / 2;
 const READINGS: usize = 4;
 pub(super) const FIRST_ROUNDS: u32 = 4;
 /// The largest part that is not the whole, and the standard errors by which it has to be below that: either of both will do.
-const PARTS: [(f64, f64); 2] = [(0.75, 1.5), (0.9, 3.0)];
+const PARTS: [(f64, f64); 2] = [(0.85, 1.5), (0.94, 2.5)];
+/// The same behind a channel that loses this or more, by which readings are worse.
+const PARTS_LOSSY: [(f64, f64); 2] = [(0.75, 1.5), (0.9, 3.0)];
+const LOSSY: f64 = 0.03;
+/// The same where no queue has been seen.
+const PART_UNSEEN: (f64, f64) = (0.75, 2.0);
 /// A queue does not come so fast; if so many do, of which each later mark makes a part forgotten, it is the delay that varies, and so it is
 /// taken to be for a while.
 const JUMP: Nanos = 12 * MS;
@@ -64,6 +76,9 @@ pub(super) struct Crowd {
     lost: f64,
     /// Too many have been lost since then.
     flooded_since: Option<Time>,
+    /// Rates below the estimate in a row that did not make the queue go, and when the first of them ended.
+    stood: u32,
+    stood_since: Time,
     /// Longest queueing delay since it joined, unless that has not been long ago.
     longest: Nanos,
     gone_at: Time,
@@ -79,6 +94,7 @@ pub(super) struct Crowd {
 impl Crowd {
     fn restart(&mut self, now: Time) {
         self.meter.clear();
+        self.stood = 0;
         self.jumps = 0.0;
         self.flooded_since = None;
         (self.packets, self.lost) = (0.0, 0.0);
@@ -130,9 +146,19 @@ impl Bbr {
         self.has_seen_queue() && self.delay.above_smallest() < low
     }
 
-    /// Nothing is known of others yet, and probing more often costs nobody anything: if there is a policer, no queue shows.
+    /// Too little is known of others yet, and probing more often costs nobody anything: if there is a policer, no queue shows.
     pub(super) fn looks_around(&self) -> bool {
-        self.crowd.meter.readings() < READINGS && (self.caution() == 0 || self.has_seen_queue())
+        let part = self.crowd.meter.part();
+        let is_first = part.readings < READINGS && (self.caution() == 0 || self.has_seen_queue());
+        is_first || (!self.crowd.meter.is_full() && self.may_be_unseen(&part))
+    }
+
+    /// A channel that loses much, or a queue that others have kept full since before this flow began.
+    fn may_be_unseen(&self, part: &Part) -> bool {
+        self.loss.channel() > LOSS_UNSEEN
+            && part.readings >= READINGS
+            && part.mean > part.error
+            && is_less(part, PART_UNSEEN)
     }
 
     /// A sample of a flow that takes the link for its own. Whether it has turned out to be one of several.
@@ -145,7 +171,7 @@ impl Bbr {
         let is_one = match s.run.phase {
             Phase::Cruise => {
                 self.crowd.meter.on_cruise(s);
-                self.is_flooded(s, now)
+                self.is_flooded(s, now) || self.is_queue_of_others()
             }
             Phase::Up if self.phase == Phase::Up && s.run.id >= self.phase_run => {
                 self.crowd.meter.on_probe(s) && self.is_part_small()
@@ -162,7 +188,6 @@ impl Bbr {
     }
 
     fn is_flooded(&mut self, s: &Sample, now: Time) -> bool {
-        let rtt = self.delay.smoothed();
         let crowd = &mut self.crowd;
         crowd.note(s);
         if crowd.lost <= FLOOD * crowd.packets {
@@ -171,25 +196,62 @@ impl Bbr {
             crowd.flooded_since.get_or_insert(now);
         }
         crowd.forget_half(2.0 * FLOOD_PACKETS);
-        let least = match crowd.meter.part() {
-            part if is_whole(&part) => FLOOD_ROUNDS * rtt,
-            _ => 0,
-        };
-        (crowd.flooded_since).is_some_and(|since| now.saturating_sub(since) >= least)
+        let since = crowd.flooded_since;
+        since.is_some_and(|since| now.saturating_sub(since) >= self.patience())
+    }
+
+    /// Time has passed for a flow that takes the link for its own.
+    pub(super) fn watch_alone(&mut self) {
+        let low = (self.delay.longest_queue() / LOW_PART).max(LOW);
+        if self.delay.above_smallest() < low {
+            self.crowd.stood = 0;
+        }
+    }
+
+    /// A rate below the estimate has come to its end.
+    pub(super) fn end_low_rate(&mut self, now: Time) {
+        if self.crowd.stood == 0 {
+            self.crowd.stood_since = now;
+        }
+        self.crowd.stood += 1;
+    }
+
+    /// How long something has to go on that may also be due to a link which has become slower: as long as it takes to find that out, for a
+    /// flow that has had all of it.
+    fn patience(&self) -> Nanos {
+        match is_whole(&self.crowd.meter.part()) {
+            true => FLOOD_ROUNDS * self.delay.smoothed(),
+            false => 0,
+        }
+    }
+
+    /// One's own queue would have gone, and a channel does not wait for a queue to lose packets.
+    fn is_queue_of_others(&self) -> bool {
+        let crowd = &self.crowd;
+        let loses = crowd.packets >= STOOD_PACKETS && crowd.lost > LOSS * crowd.packets;
+        let lasts = self.latest.saturating_sub(crowd.stood_since) >= self.patience();
+        crowd.stood >= STOOD && lasts && loses && self.has_seen_queue()
     }
 
     /// Where the delay varies by itself estimates are low and probes find room, so that nothing can be said.
     fn is_part_small(&self) -> bool {
         let part = self.crowd.meter.part();
-        if part.readings < READINGS || !self.has_seen_queue() || self.sampler.jitter() > 0 {
+        if part.readings < READINGS || self.sampler.jitter() > 0 {
             return false;
+        }
+        if !self.has_seen_queue() {
+            return self.crowd.meter.is_full() && self.may_be_unseen(&part);
         }
         let room = if self.lossy_probes >= 2 {
             PART_OF_WARY
         } else {
             0.0
         };
-        PARTS
+        let parts = match self.loss.channel() < LOSSY {
+            true => PARTS,
+            false => PARTS_LOSSY,
+        };
+        parts
             .iter()
             .any(|(most, errors)| is_less(&part, (most - room, *errors)))
     }
@@ -212,7 +274,8 @@ impl Bbr {
             Phase::Cruise if is_full => self.crowd.meter.on_cruise(s),
             _ => {}
         }
-        if self.is_queue_low() {
+        let is_channel = !self.crowd.competes && s.loss() < LOSS_LOW;
+        if is_channel && self.is_queue_low() {
             return;
         }
         self.crowd.note(s);
@@ -265,6 +328,11 @@ impl Bbr {
             self.leave_crowd(now);
         }
         reacts
+    }
+
+    /// Whether there is a queue that somebody who does not yield keeps up.
+    pub(super) fn does_queue_stand(&self) -> bool {
+        self.sharing.is_by_queue() && self.crowd.competes
     }
 
     /// Whether the queue has emptied since this flow fell.

@@ -142,6 +142,7 @@ impl Bbr {
             self.step_shared(now);
             return;
         }
+        self.watch_alone();
         if !matches!(self.phase, Phase::Startup | Phase::Blackout) && self.is_start_up_refuted() {
             self.measured_over = Nanos::MAX;
             self.enter(Phase::Startup, now);
@@ -163,6 +164,7 @@ impl Bbr {
                     .saturating_add(time_for(excess, self.bw));
                 let shown = time_for(LOW_PACKETS * self.packet_bytes, self.bw).min(LOW_TIME);
                 if (drained && compared && in_phase >= shown) || in_phase > patience {
+                    self.end_low_rate(now);
                     self.enter(Phase::Cruise, now);
                 }
             }
@@ -201,7 +203,8 @@ impl Bbr {
     fn step_shared(&mut self, now: Time) {
         let rtt = self.delay.smoothed();
         let present = (self.bw, self.phase == Phase::Cruise);
-        let (bw, falls) = self.sharing.on_time(now, present, (self.packet_bytes, rtt));
+        let (paces, stands) = ((self.packet_bytes, rtt), self.does_queue_stand());
+        let (bw, falls) = self.sharing.on_time(now, present, paces, stands);
         self.bw = bw;
         let is_by_queue = self.sharing.is_by_queue();
         if falls {

@@ -18,6 +18,10 @@ const READING: (f64, f64) = (-0.5, 1.5);
 const ERROR_GAIN: f64 = 5.0;
 /// No mean is known better.
 const ERROR_MIN: f64 = 0.02;
+/// Part of a cruise that is kept when more of it is known: what others send grows with time, and a probe is to be compared with what was just before it.
+const KEPT: f64 = 0.5;
+/// A cruise of which so much is kept is as good as two samples: chance has a part in it too.
+const CHANCE_OF_BOTH: f64 = 1.5;
 /// Weight of the latest probe in what chance does to a reading.
 const CHANCE_GAIN: f64 = 0.25;
 
@@ -60,18 +64,19 @@ impl Meter {
         self.readings.clear();
     }
 
-    /// How many readings there are, up to a number that does not matter.
-    pub(super) fn readings(&self) -> usize {
-        self.readings.len()
+    /// Whether there are as many readings as are remembered.
+    pub(super) fn is_full(&self) -> bool {
+        self.readings.len() == READINGS
     }
 
     /// A whole sample of a cruise.
     pub(super) fn on_cruise(&mut self, s: &Sample) {
+        let add = |sum: &mut f64, more: u64| *sum = KEPT * *sum + more as f64;
         let cruise = &mut self.cruise;
-        cruise.sent += (s.delivered_bytes + s.lost_bytes) as f64;
-        cruise.sent_in += s.send_interval as f64;
-        cruise.arrived += s.delivered_bytes as f64;
-        cruise.arrived_in += s.recv_interval as f64;
+        add(&mut cruise.sent, s.delivered_bytes + s.lost_bytes);
+        add(&mut cruise.sent_in, s.send_interval);
+        add(&mut cruise.arrived, s.delivered_bytes);
+        add(&mut cruise.arrived_in, s.recv_interval);
     }
 
     /// A whole sample of the probe that follows. Whether it could be read.
@@ -106,12 +111,12 @@ impl Meter {
 
     fn note_chance(&mut self, s: &Sample) {
         let arrives = (self.cruise.arrived / self.cruise.sent).clamp(0.1, 1.0);
-        let variance = (1.0 - arrives) / arrives / s.packets.max(1) as f64;
+        let variance = CHANCE_OF_BOTH * (1.0 - arrives) / arrives / s.packets.max(1) as f64;
         self.chance += (variance - self.chance) * CHANCE_GAIN;
     }
 
     fn read(&mut self, part: f64) {
-        if self.readings.len() == READINGS {
+        if self.is_full() {
             self.readings.pop_front();
         }
         self.readings.push_back(part.clamp(READING.0, READING.1));

@@ -135,12 +135,14 @@ impl Sharing {
         !shared.is_ignored
     }
 
-    /// Time has passed, at the rate `bw` or below it: the rate from now on, and whether to send less.
+    /// Time has passed, at the rate `bw` or below it: the rate from now on, and whether to send less. Without marks for long there is
+    /// nobody else, unless a queue that is not asked any more `stands`.
     pub(super) fn on_time(
         &mut self,
         now: Time,
         (bw, is_cruising): (f64, bool),
         (packet_bytes, rtt): (f64, Nanos),
+        stands: bool,
     ) -> (f64, bool) {
         let Some(shared) = &mut self.state else {
             return (bw, false);
@@ -154,7 +156,7 @@ impl Sharing {
             shared.is_ignored = !falls;
             return (bw, falls);
         }
-        if since > QUIET {
+        if since > QUIET && !stands {
             self.state = None;
         } else if is_cruising && since > REACTION * rtt {
             let bend = since as f64 / BEND as f64;
@@ -197,7 +199,8 @@ mod tests {
     fn all_rates_grow_alike() {
         let grown = |bw| {
             let mut sharing = shared();
-            let (after, falls) = sharing.on_time(time(SEC + 200 * MS), (bw, true), (1500.0, RTT));
+            let (after, falls) =
+                sharing.on_time(time(SEC + 200 * MS), (bw, true), (1500.0, RTT), false);
             assert!(!falls);
             after - bw
         };
@@ -217,7 +220,7 @@ mod tests {
 
         let mut one_of_many = shared();
         assert!(!one_of_many.on_marks(at(3), (RTT, RTT), 0, Evidence::Others));
-        let (_, falls) = one_of_many.on_time(at(10), (1e6, true), (1500.0, RTT));
+        let (_, falls) = one_of_many.on_time(at(10), (1e6, true), (1500.0, RTT), false);
         assert!(falls && one_of_many.is_on());
     }
 }
