@@ -18,6 +18,9 @@ const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 2);
 const PREFIX: u8 = 24;
 
+/// What the kernel's socket has room for in packets that come one by one: the ends are in one thread, and take turns.
+const TURN_BYTES: usize = 64 << 10;
+
 /// Who has the address of the near end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
@@ -55,8 +58,8 @@ pub(crate) fn measure<Io: PacketIo>(
         let mut ends = (open((NEAR, 0).into())?, socket);
         counted(|gauge| {
             let (near, far) = &mut ends;
-            let sends = between(load, (&mut *near, &mut *far), gauge)?;
-            let receives = between(load, (far, near), gauge)?;
+            let sends = between(load, (&mut *near, &mut *far), TURN_BYTES, gauge)?;
+            let receives = between(load, (far, near), TURN_BYTES, gauge)?;
             Ok(Costs {
                 receiver: receives.receiver,
                 ..sends

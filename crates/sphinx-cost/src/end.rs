@@ -21,7 +21,7 @@ use crate::workers::Coding;
 
 /// As in the engine.
 const POOL_BYTES: usize = 8 << 20;
-const TURN_BYTES: usize = 256 << 10;
+pub(crate) const TURN_BYTES: usize = 256 << 10;
 const TURN_RECEIVES: usize = 4;
 /// Bytes that the application writes at once.
 const WRITE_BYTES: usize = 64 << 10;
@@ -236,6 +236,8 @@ pub(crate) struct End<'a, Io> {
     workshop: Workshop,
     queues: Queues<Here>,
     io: &'a mut Io,
+    /// Most that it sends in a turn.
+    turn_bytes: usize,
     begin: Instant,
     slicer: Option<(StreamId, HereSlicer)>,
     data: Vec<u8>,
@@ -246,7 +248,7 @@ impl<'a, Io: PacketIo> End<'a, Io> {
     /// Its packets are coded as workers do it, or in place.
     pub(crate) fn new(
         (config, keys, meter): (Config, Keys, Meter),
-        io: &'a mut Io,
+        (io, turn_bytes): (&'a mut Io, usize),
         workers: bool,
     ) -> Self {
         let (role, streams) = (config.role, config.recv_streams);
@@ -269,6 +271,7 @@ impl<'a, Io: PacketIo> End<'a, Io> {
             workshop: Workshop::new(pool),
             queues: Queues::new(role, streams),
             io,
+            turn_bytes,
             begin: Instant::now(),
             slicer: None,
             data: (0..WRITE_BYTES)
@@ -345,7 +348,7 @@ impl<'a, Io: PacketIo> End<'a, Io> {
         };
         let (driver, workshop) = (&mut self.driver, &mut self.workshop);
         self.meter.measure(Stage::Encode, || {
-            driver.transmit(now, TURN_BYTES, workshop, &mut out);
+            driver.transmit(now, self.turn_bytes, workshop, &mut out);
         });
         let tx = self.io.tx();
         if tx.taken_bytes() > 0 {

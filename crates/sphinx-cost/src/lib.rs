@@ -27,7 +27,7 @@ use sphinx_proto::{Config, ConnectionIds, Paper, PathId, Role, Tuple};
 use sphinx_xdp::{XdpConfig, XdpIo};
 
 use cable::{INTERFACE, Owner};
-use end::{End, Loss};
+use end::{End, Loss, TURN_BYTES};
 use meter::{Gauge, Meter};
 pub use meter::{PerStage, STAGES, Stage};
 pub use model::{Cores, Threads};
@@ -122,11 +122,11 @@ pub fn measure(load: &Load) -> io::Result<Costs> {
     match load.io {
         Io::Udp => counted(|gauge| {
             let open = || UdpIo::open(&UdpConfig::new(bind(0)));
-            between(load, (&mut open()?, &mut open()?), gauge)
+            between(load, (&mut open()?, &mut open()?), TURN_BYTES, gauge)
         }),
         Io::Memory => counted(|gauge| {
             let (mut a, mut b) = MemoryIo::pair(bind(1), bind(2), MEMORY_SENDS)?;
-            between(load, (&mut a, &mut b), gauge)
+            between(load, (&mut a, &mut b), TURN_BYTES, gauge)
         }),
         Io::Xdp => cable::measure(load, Owner::Kernel, |bind| {
             let config = XdpConfig::from_str(INTERFACE).map_err(io::Error::other)?;
@@ -162,10 +162,11 @@ fn counted(mut by: impl FnMut(&Rc<Gauge>) -> io::Result<Costs>) -> io::Result<Co
     })
 }
 
-/// From the first to the second.
+/// From the first to the second, so many bytes at most in a turn.
 fn between<A: PacketIo, B: PacketIo>(
     load: &Load,
     (io_a, io_b): (&mut A, &mut B),
+    turn_bytes: usize,
     gauge: &Rc<Gauge>,
 ) -> io::Result<Costs> {
     let addresses = [io_a.local_addr(), io_b.local_addr()];
@@ -194,14 +195,14 @@ fn between<A: PacketIo, B: PacketIo>(
         [1, 2],
         addresses[1],
     );
-    let mut sender = End::new(client, io_a, load.workers);
+    let mut sender = End::new(client, (io_a, turn_bytes), load.workers);
     let server = begin(
         Role::Server,
         Direction::ServerToClient,
         [2, 1],
         addresses[0],
     );
-    let mut receiver = End::new(server, io_b, load.workers);
+    let mut receiver = End::new(server, (io_b, turn_bytes), load.workers);
     let loss = Loss::new(load.loss);
     transfer(load.bytes, (&mut sender, &mut receiver), loss, own)
 }

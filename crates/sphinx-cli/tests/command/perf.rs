@@ -331,6 +331,9 @@ fn what_a_packet_costs_past_the_kernel() {
         assert_eq!(event["io"], "xdp");
         let bytes = event["packet_bytes"].as_f64().expect("a number");
         assert!((0.8 * most..=most).contains(&bytes), "{event}");
+        // Whole: nothing was lost between the ends.
+        let payload = event["payload_bytes"].as_f64().expect("a number");
+        assert!(payload > 0.8 * bytes, "{event}");
         for (end, stage) in [
             ("sender_ns", "send"),
             ("sender_ns", "seal"),
