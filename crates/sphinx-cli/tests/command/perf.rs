@@ -1,6 +1,8 @@
 //! Measurements over loopback.
 
-use crate::common::{Running, Scratch, assert_done_schema, may_make_namespaces};
+#[cfg(all(feature = "lab", feature = "pep"))]
+use crate::common::may_make_namespaces;
+use crate::common::{Running, Scratch, assert_done_schema};
 
 #[test]
 fn bulk_by_bytes() {
@@ -306,6 +308,7 @@ fn what_a_packet_costs() {
 }
 
 /// Over interfaces that the command makes itself, and takes away.
+#[cfg(all(feature = "lab", feature = "pep"))]
 #[test]
 fn what_a_packet_costs_past_the_kernel() {
     if !may_make_namespaces() {

@@ -202,7 +202,9 @@ impl Bbr {
 
     /// Time has passed for a flow that takes the link for its own.
     pub(super) fn watch_alone(&mut self) {
-        let low = (self.delay.longest_queue() / LOW_PART).max(LOW);
+        // Less than two packets is no queue.
+        let packets = time_for(SEEN_PACKETS * self.packet_bytes, self.bw);
+        let low = (self.delay.longest_queue() / LOW_PART).max(LOW.max(packets));
         if self.delay.above_smallest() < low {
             self.crowd.stood = 0;
         }
