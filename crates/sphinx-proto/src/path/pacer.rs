@@ -43,6 +43,10 @@ impl Pacer {
 
     fn refill(&mut self, now: Time, rate: u64) {
         let elapsed = now.saturating_sub(self.updated);
+        if elapsed == 0 {
+            // So it is behind the first packet of a turn: the division below is a dear one.
+            return;
+        }
         let earned = u128::from(elapsed) * u128::from(rate) / u128::from(SECOND);
         if earned > 0 {
             let burst = Self::burst(rate);
