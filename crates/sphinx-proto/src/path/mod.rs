@@ -335,34 +335,10 @@ impl Path {
         self.space.sent_riders(riders);
     }
 
-    /// Packet [`Self::next_pn`] leaves. `eliciting`: it is to be acknowledged. The number behind it may be left out.
-    pub(crate) fn record(
-        &mut self,
-        now: Time,
-        ip_bytes: u32,
-        carried: (Carried, bool),
-        contents: &mut impl Contents,
-    ) {
-        self.record_packet(now, ip_bytes, carried, contents);
-        if self.leaves_numbers_out {
-            self.space.sent.skip(&mut self.stock);
-        }
-    }
-
-    fn record_packet(
-        &mut self,
-        now: Time,
-        ip_bytes: u32,
-        (carried, eliciting): (Carried, bool),
-        contents: &mut impl Contents,
-    ) {
+    /// Packet [`Self::next_pn`] leaves, which is to be acknowledged. The number behind it may be left out.
+    pub(crate) fn record(&mut self, now: Time, ip_bytes: u32, carried: Carried) {
         let pn = self.next_pn();
-        self.space.sent.record(now, ip_bytes, carried, eliciting);
-        if !eliciting {
-            // An end that only receives would keep all its SACKs.
-            self.forget_settled(now, contents);
-            return;
-        }
+        self.space.sent.record(now, ip_bytes, carried, true);
         let latest = std::mem::replace(&mut self.space.last_sent, now);
         let span = 2 * self.address.rtt.smoothed();
         self.space.pauses.note(now, latest, span);
@@ -374,6 +350,27 @@ impl Path {
             self.address.bytes_in_flight += u64::from(ip_bytes);
             let in_flight = self.address.bytes_in_flight;
             self.address.cc.on_sent(now, pn, ip_bytes, in_flight);
+        }
+        self.leave_number_out();
+    }
+
+    /// Packet [`Self::next_pn`] leaves, which is not to be acknowledged. The number behind it may be left out.
+    pub(crate) fn record_unacknowledged(
+        &mut self,
+        now: Time,
+        ip_bytes: u32,
+        carried: Carried,
+        contents: &mut impl Contents,
+    ) {
+        self.space.sent.record(now, ip_bytes, carried, false);
+        // An end that only receives would keep all its SACKs.
+        self.forget_settled(now, contents);
+        self.leave_number_out();
+    }
+
+    fn leave_number_out(&mut self) {
+        if self.leaves_numbers_out {
+            self.space.sent.skip(&mut self.stock);
         }
     }
 

@@ -54,7 +54,7 @@ fn path() -> Path {
 
 fn send(path: &mut Path, now: Nanos) {
     let carried = Carried::Frames { reliable: false };
-    path.record(time(now), 1000, (carried, true), &mut Nobody);
+    path.record(time(now), 1000, carried);
 }
 
 fn sack(path: &mut Path, now: Nanos, low: u64, high: u64) {

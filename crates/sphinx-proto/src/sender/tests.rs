@@ -96,9 +96,7 @@ impl Bench {
                 round: choice.round,
                 symbol: choice.symbol,
             };
-            let now = self.now;
-            let (path, mut carriage) = self.parts();
-            path.record(now, 1100, (carried, true), &mut carriage);
+            self.path.record(self.now, 1100, carried);
             self.now += MS / 10;
         }
     }

@@ -350,11 +350,19 @@ impl Session {
     }
 
     /// The packet with the next number leaves.
-    pub(super) fn sent(&mut self, now: Time, at: usize, ip_bytes: u32, carried: (Carried, bool)) {
+    pub(super) fn sent(
+        &mut self,
+        now: Time,
+        at: usize,
+        ip_bytes: u32,
+        (carried, eliciting): (Carried, bool),
+    ) {
         let lane = self.paths.at_mut(at);
         lane.last_sent = now;
-        if carried.1 {
+        if eliciting {
             self.asked_at.get_or_insert(now);
+            lane.path.record(now, ip_bytes, carried);
+            return;
         }
         let mut carriage = Carriage {
             path: lane.id(),
@@ -362,7 +370,8 @@ impl Session {
             sender: &mut self.sender,
             control: &mut self.control_queue,
         };
-        lane.path.record(now, ip_bytes, carried, &mut carriage);
+        lane.path
+            .record_unacknowledged(now, ip_bytes, carried, &mut carriage);
     }
 
     fn control_transmit(&self, at: usize, body: Vec<u8>) -> Transmit {
