@@ -116,7 +116,7 @@ impl Costs {
 ///
 /// # Errors
 /// When sockets cannot be had or fail, or the transfer stops (`TimedOut`). Past the kernel: without the right to make network namespaces
-/// (`PermissionDenied`), without the program `ip`, and what the back end lacks ([`XdpError`], `DpdkError` inside).
+/// (`PermissionDenied`), without the program `ip`, and what the back end lacks (`XdpError` or `DpdkError`, inside).
 pub fn measure(load: &Load) -> io::Result<Costs> {
     let bind = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match load.io {
