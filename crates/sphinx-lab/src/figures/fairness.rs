@@ -374,7 +374,8 @@ mod tests {
             ..MEETING
         };
         let meeting = simulated(alone, 3);
-        assert!((4.0..5.0).contains(&meeting.goodput_mbit_s), "{meeting:?}");
+        // In two seconds also what had waited for older data before them.
+        assert!((4.0..6.0).contains(&meeting.goodput_mbit_s), "{meeting:?}");
         let apart = Place {
             is_apart: true,
             ..alone
@@ -384,7 +385,7 @@ mod tests {
         let both = simulated(Place { mbit: 5, ..MEETING }, 0);
         let sum = both.goodput_mbit_s + both.others_mbit_s;
         assert!(
-            (4.0..5.0).contains(&sum) && both.others_mbit_s > 0.0,
+            (4.0..6.0).contains(&sum) && both.others_mbit_s > 0.0,
             "{both:?}"
         );
     }
