@@ -4,11 +4,10 @@ use std::io;
 
 use serde_json::{Map, Value, json};
 use sphinx_cost::{Costs, Io, Load, PerStage, STAGES, Threads};
-use sphinx_transport::ErrorKind;
 
 use crate::args::PerfCostArgs;
 use crate::commands::Context;
-use crate::failure::{Failure, Outcome, bypass, fail_hint, usage};
+use crate::failure::{Failure, Outcome, bypass, local_io, usage};
 use crate::report::Event;
 use crate::units::show_rate;
 
@@ -48,7 +47,7 @@ pub(crate) fn run(args: &PerfCostArgs, context: &Context) -> Outcome<()> {
             workers: args.workers,
             paper,
         };
-        let costs = sphinx_cost::measure(&load).map_err(|error| failed(args.io, &error))?;
+        let costs = sphinx_cost::measure(&load).map_err(|error| failed(args.io, error))?;
         if context.reporter.json() {
             context.reporter.event(event(&load, &costs));
         } else {
@@ -70,18 +69,15 @@ fn io_name(io: Io) -> &'static str {
     }
 }
 
-fn failed(io: Io, error: &io::Error) -> Failure {
+fn failed(io: Io, error: io::Error) -> Failure {
     let of_interface = error.get_ref().and_then(|source| bypass::hint(source));
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => "run it as root: it makes network namespaces",
         io::ErrorKind::NotFound => "it needs the program ip (iproute2)",
         _ => "",
     };
-    fail_hint(
-        ErrorKind::LocalIo,
-        format!("cannot measure --io {}: {error}", io_name(io)),
-        of_interface.unwrap_or_else(|| hint.to_owned()),
-    )
+    let hint = of_interface.unwrap_or_else(|| hint.to_owned());
+    local_io("measure over", io_name(io), error).with_hint(hint)
 }
 
 /// Time between packets of this size on a link of this rate, nanoseconds. Those of the paper are as large as they are.

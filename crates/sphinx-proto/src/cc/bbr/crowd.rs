@@ -3,13 +3,15 @@
 //! To a flow with a small part of a link a full queue looks like a channel that loses, and jitter looks like a queue that stands. What is neither: a flow
 //! that has the link alone gets all of what it sends less of when it probes ([`Meter`]), and one among others gets only its part. So
 //! a flow whose probes show less than the whole, behind a queue that is seen to come and go, follows the rule of [`super::sharing`] with a queue in place of marks.
-//! It goes back to its own ways when probes of a full link show the whole.
+//! So does one whose lower rates do not make a queue go that loses packets, and one that seems to lose much and has never seen a queue, as it may
+//! have been full ever since. A flow goes back to its own ways when probes of a full link show the whole.
 //!
 //! If the queue stands although all of ours would have emptied it, somebody is there who does not yield. Then only losses count, until it is gone.
 
 use super::super::sampler::Sample;
 use super::super::{MS, Nanos, SEC, Time, time_for};
 use super::meter::{Meter, Part};
+use super::sharing::is_one_in;
 use super::{Bbr, Phase, UP_GAIN};
 
 /// Queueing delay at which all send less, and below which a queue is gone.
@@ -148,9 +150,13 @@ impl Bbr {
 
     /// Too little is known of others yet, and probing more often costs nobody anything: if there is a policer, no queue shows.
     pub(super) fn looks_around(&self) -> bool {
+        // At every acknowledgement: of most flows as much is known as can be.
+        if self.crowd.meter.is_full() {
+            return false;
+        }
         let part = self.crowd.meter.part();
         let is_first = part.readings < READINGS && (self.caution() == 0 || self.has_seen_queue());
-        is_first || (!self.crowd.meter.is_full() && self.may_be_unseen(&part))
+        is_first || self.may_be_unseen(&part)
     }
 
     /// A channel that loses much, or a queue that others have kept full since before this flow began.
@@ -348,13 +354,7 @@ impl Bbr {
         if !self.sharing.would_react(now, rtt) {
             return false;
         }
-        let hash = self
-            .sampler
-            .last_pn()
-            .get()
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            >> 32;
-        let is_probed = hash < (1 << 32) / PROBED;
+        let is_probed = is_one_in(PROBED, self.sampler.last_pn().get());
         if is_probed && self.phase == Phase::Cruise && self.rounds_in_phase() >= 2 {
             self.enter(Phase::Up, now);
         } else {

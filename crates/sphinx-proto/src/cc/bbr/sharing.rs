@@ -77,6 +77,11 @@ impl Shared {
     }
 }
 
+/// Chance that flows with other numbers do not share.
+pub(super) fn is_one_in(many: u64, number: u64) -> bool {
+    number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 < (1 << 32) / many
+}
+
 impl Sharing {
     pub(super) fn is_on(&self) -> bool {
         self.state.is_some()
@@ -130,8 +135,7 @@ impl Sharing {
             return true;
         }
         shared.marked_at = now;
-        let hash = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        shared.is_ignored = hash < (1 << 32) / IGNORED && !shared.is_by_queue;
+        shared.is_ignored = is_one_in(IGNORED, number) && !shared.is_by_queue;
         !shared.is_ignored
     }
 
