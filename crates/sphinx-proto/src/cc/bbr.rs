@@ -16,7 +16,7 @@
 //! | start-up | a train at 2, the rest of the round at 1 | grows | packets come out slower than they go in, or nothing new arrives for two rounds, or a policer shows |
 //! | drain | 0.75 | 1 | the queue is gone |
 //! | cruise | 1 (0.98 after probes that lost) | 2 | 4 to 64 rounds: the more, the more probes in a row lost packets |
-//! | sharing | 1; the estimate grows with time | 2 | a mark, or a queue where nothing marks ([`crowd`]): then down, at 0.85 of the estimate ([`sharing`]) |
+//! | sharing | 1; the estimate grows with time | 2 | a mark, or a queue where nothing marks ([`crowd`]): then down, at 0.85 of the estimate ([`sharing`]); beside somebody who does not yield ([`rival`]), losses |
 //! | scalable | 1; the estimate grows by a packet in a round | 2 | a new start-up: marks of ECT(1) lower the estimate by their share ([`scalable`]) |
 //! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
 //! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
@@ -30,6 +30,7 @@
 mod crowd;
 mod cycle;
 mod meter;
+mod rival;
 mod scalable;
 mod sharing;
 mod span;
@@ -412,7 +413,12 @@ impl Bbr {
     /// Sends less for good, and still less until the queue is gone.
     fn fall(&mut self, now: Time) {
         self.bw *= CE_FACTOR;
-        self.enter(Phase::Down, now);
+        // Nothing that this flow does empties the queue of one who does not yield.
+        let phase = match self.does_queue_stand() {
+            true => Phase::Cruise,
+            false => Phase::Down,
+        };
+        self.enter(phase, now);
     }
 
     /// The queue asks all that share it to send less.

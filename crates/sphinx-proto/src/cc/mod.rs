@@ -28,6 +28,8 @@ mod coupled;
 mod cubic;
 mod fixed;
 mod jitter;
+#[cfg(test)]
+mod kernel_bbr;
 mod kind;
 mod limited;
 mod loss;

@@ -6,19 +6,18 @@
 //! So does one whose lower rates do not make a queue go that loses packets, and one that seems to lose much and has never seen a queue, as it may
 //! have been full ever since. A flow goes back to its own ways when probes of a full link show the whole.
 //!
-//! If the queue stands although all of ours would have emptied it, somebody is there who does not yield. Then only losses count, until it is gone.
+//! If the queue stands although all of ours would have emptied it, somebody is there who does not yield ([`Rival`]). Then only losses count, until it is gone.
 
 use super::super::sampler::Sample;
 use super::super::{MS, Nanos, SEC, Time, time_for};
 use super::meter::{Meter, Part};
+use super::rival::Rival;
 use super::sharing::is_one_in;
 use super::{Bbr, Phase, UP_GAIN};
 
 /// Queueing delay at which all send less, and below which a queue is gone.
 const QUEUE: Nanos = 8 * MS;
 const GONE: Nanos = 2 * MS;
-/// A queue that stands for so long is somebody's who does not yield.
-const STANDS: Nanos = 3 * SEC;
 /// Losses that count like the queue.
 const LOSS: f64 = 0.05;
 /// Packets after which half of them are forgotten.
@@ -68,6 +67,8 @@ const WHOLE: f64 = 0.8;
 const PROBED: u64 = 8;
 /// A probe of a full link ends after so many round trips at the latest.
 const PROBE_ROUNDS: Nanos = 3;
+/// Round trips between probes beside somebody who does not yield.
+const RIVAL_ROUNDS: u64 = 16;
 
 /// Whether others use the link too, as far as no marks tell.
 #[derive(Debug, Default)]
@@ -89,8 +90,7 @@ pub(super) struct Crowd {
     /// Queues that came too fast.
     jumps: f64,
     varies_until: Time,
-    /// Somebody does not yield.
-    competes: bool,
+    rival: Rival,
 }
 
 impl Crowd {
@@ -102,7 +102,7 @@ impl Crowd {
         (self.packets, self.lost) = (0.0, 0.0);
         self.longest = 0;
         self.gone_at = now;
-        self.competes = false;
+        self.rival = Rival::default();
     }
 
     fn note(&mut self, s: &Sample) {
@@ -282,7 +282,13 @@ impl Bbr {
             Phase::Cruise if is_full => self.crowd.meter.on_cruise(s),
             _ => {}
         }
-        let is_channel = !self.crowd.competes && s.loss() < LOSS_LOW;
+        self.crowd.rival.on_sample(s, now);
+        let packets = self.bdp() / self.packet_bytes;
+        let part = self.crowd.meter.part();
+        if self.crowd.rival.is_to_be_endured(&part, packets) {
+            return;
+        }
+        let is_channel = !self.crowd.rival.is_there() && s.loss() < LOSS_LOW;
         if is_channel && self.is_queue_low() {
             return;
         }
@@ -306,10 +312,13 @@ impl Bbr {
         self.crowd.longest = self.crowd.longest.max(queue);
         if queue < GONE {
             self.crowd.gone_at = now;
-            self.crowd.competes = false;
-        } else if now.saturating_sub(self.crowd.gone_at) > STANDS {
-            self.crowd.competes = true;
+            self.crowd.rival.note_gone();
+        } else {
+            let stood = now.saturating_sub(self.crowd.gone_at);
+            let rtt = self.delay.smoothed();
+            self.crowd.rival.note_queue(now, stood, rtt);
         }
+        let is_rival = self.crowd.rival.is_there();
         match self.phase {
             Phase::Up => {
                 let most = PROBE_ROUNDS * self.delay.smoothed();
@@ -318,7 +327,11 @@ impl Bbr {
                 }
                 true
             }
-            Phase::Cruise if queue > QUEUE && !self.crowd.competes => self.on_long_queue(now),
+            Phase::Cruise if is_rival && self.rounds_in_phase() >= RIVAL_ROUNDS => {
+                self.enter(Phase::Up, now);
+                true
+            }
+            Phase::Cruise if queue > QUEUE && !is_rival => self.on_long_queue(now),
             _ => false,
         }
     }
@@ -340,7 +353,7 @@ impl Bbr {
 
     /// Whether there is a queue that somebody who does not yield keeps up.
     pub(super) fn does_queue_stand(&self) -> bool {
-        self.sharing.is_by_queue() && self.crowd.competes
+        self.sharing.is_by_queue() && self.crowd.rival.is_there()
     }
 
     /// Whether the queue has emptied since this flow fell.
@@ -364,6 +377,10 @@ impl Bbr {
     }
 
     fn end_crowd_probe(&mut self, now: Time) {
+        if self.crowd.rival.is_there() {
+            self.enter(Phase::Cruise, now);
+            return;
+        }
         self.fall_among_others(now);
         if self.phase == Phase::Up {
             self.fall(now);

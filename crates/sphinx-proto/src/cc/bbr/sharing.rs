@@ -13,6 +13,10 @@ use super::super::{Nanos, SEC, Time, bytes_in, rate_of};
 const GROWTH: Nanos = SEC / 20;
 /// … twice that after this time without a mark, five times after twice this time.
 const BEND: Nanos = SEC / 5;
+/// Beside somebody who does not yield to a queue the window grows by so many packets in a second, and by so many more with each second squared since
+/// the latest fall: about as CUBIC's does after a loss (RFC 9438, section 4.2).
+const SLOW_GROWTH: f64 = 2.5;
+const SLOW_BEND: f64 = 0.5;
 /// Growth in a round trip at most, and none until it is known whether the latest fall was enough.
 const GROWTH_MOST: f64 = 0.25;
 /// After so long without a mark there is nobody else.
@@ -140,7 +144,7 @@ impl Sharing {
     }
 
     /// Time has passed, at the rate `bw` or below it: the rate from now on, and whether to send less. Without marks for long there is
-    /// nobody else, unless a queue that is not asked any more `stands`.
+    /// nobody else, unless a queue that is not asked any more `stands`, beside which rates grow slowly.
     pub(super) fn on_time(
         &mut self,
         now: Time,
@@ -163,8 +167,13 @@ impl Sharing {
         if since > QUIET && !stands {
             self.state = None;
         } else if is_cruising && since > REACTION * rtt {
-            let bend = since as f64 / BEND as f64;
-            let growth = rate_of(rate_of(packet_bytes, GROWTH), GROWTH) * (1.0 + bend * bend);
+            let growth = if stands {
+                let seconds = since as f64 / SEC as f64;
+                rate_of(packet_bytes, rtt) * (SLOW_GROWTH + SLOW_BEND * seconds * seconds)
+            } else {
+                let bend = since as f64 / BEND as f64;
+                rate_of(rate_of(packet_bytes, GROWTH), GROWTH) * (1.0 + bend * bend)
+            };
             let most = rate_of(GROWTH_MOST * bw, rtt);
             return (bw + bytes_in(growth.min(most), span), false);
         }
