@@ -201,6 +201,11 @@ impl Scheduler {
         None
     }
 
+    /// Whether nothing is wanted of it but what the blocks have.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.probes == 0 && !self.ping && self.leaving.is_none() && self.copies.is_empty()
+    }
+
     /// There is data again.
     pub(crate) fn on_submit(&mut self) {
         self.app_limited_told = false;

@@ -569,6 +569,23 @@ impl Sender {
         Some(choice)
     }
 
+    /// How many source symbols of its block are next behind this symbol, which has just left, as long as nothing is heard: all but the last one,
+    /// behind which repair may be due.
+    pub(crate) fn follow(&self, choice: &SymbolChoice) -> u32 {
+        let others = self.window.is_due() || self.ahead.is_due() || !self.waiting.is_empty();
+        if others || choice.is_copy || self.redundancy.code == Some(CodeId::Window) {
+            return 0;
+        }
+        self.blocks.follow(choice)
+    }
+
+    /// The next of the symbols that [`follow`](Self::follow) this one.
+    pub(crate) fn next_following(&mut self, choice: &SymbolChoice) -> Option<u16> {
+        let index = self.blocks.take_following(choice.sequence)?;
+        self.counters.source += 1;
+        Some(index)
+    }
+
     fn next_source(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {
         let monitor = path.monitor();
         let (choice, index) = self

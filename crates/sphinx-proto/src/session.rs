@@ -80,8 +80,8 @@ const GATHER_MAX: Nanos = MS;
 ///
 /// 1. [`poll_job`](Self::poll_job): work to do, now or later; in which order says [`Job`](crate::Job);
 /// 2. [`poll_event`](Self::poll_event): what the application must hear of, memory to be freed, ids to be forgotten;
-/// 3. [`poll_transmit`](Self::poll_transmit): packets. Symbols are to be read before the next input, as it may free
-///    their blocks.
+/// 3. [`poll_transmit`](Self::poll_transmit): packets, and right behind one, if that is wanted for less work, those that
+///    [`poll_following`](Self::poll_following) gives. Symbols are to be read before the next input, as it may free their blocks.
 ///
 /// Then the driver sleeps until [`poll_timeout`](Self::poll_timeout), which is later than now, or the next input. What
 /// is late does no harm but to speed. Everything else only looks.
@@ -112,6 +112,8 @@ pub struct Session {
     last_received: Time,
     /// When something left that is to be answered, for the first time since then.
     asked_at: Option<Time>,
+    /// What is next whatever else there is to send, behind the packet that left last.
+    following: Option<sending::Following>,
     counts: SessionStats,
 }
 
@@ -137,6 +139,7 @@ impl Session {
             last_sent: now,
             last_received: now,
             asked_at: None,
+            following: None,
             counts: SessionStats::default(),
             config,
         };

@@ -66,11 +66,17 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     ) -> Result<(), EndReason> {
         self.collect(now);
         self.release_sealed(limit, workshop, out)?;
-        while out.len_bytes() + self.leaving.bytes < limit && self.leaving.bytes < BYTES_MAX {
-            let Some(transmit) = self.core.poll_transmit(now) else {
+        let has_room = |leaving: &Leaving, out: &_| {
+            Outbox::len_bytes(out) + leaving.bytes < limit && leaving.bytes < BYTES_MAX
+        };
+        while has_room(&self.leaving, out) {
+            let Some(mut transmit) = self.core.poll_transmit(now) else {
                 break;
             };
-            self.fill(now, transmit, workshop)?;
+            self.fill(now, transmit.clone(), workshop)?;
+            while has_room(&self.leaving, out) && self.core.poll_following(now, &mut transmit) {
+                self.fill(now, transmit.clone(), workshop)?;
+            }
         }
         self.finish_filling(now, workshop, out)?;
         self.collect(now);

@@ -41,10 +41,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             return self.send_by_runs(now, limit, workshop, out);
         }
         while out.len_bytes() < limit {
-            let Some(transmit) = self.core.poll_transmit(now) else {
+            let Some(mut transmit) = self.core.poll_transmit(now) else {
                 return Ok(());
             };
             self.seal(&transmit, workshop, out)?;
+            while out.len_bytes() < limit && self.core.poll_following(now, &mut transmit) {
+                self.seal(&transmit, workshop, out)?;
+            }
         }
         Ok(())
     }

@@ -527,17 +527,38 @@ impl BlockStore {
     /// The next source symbol for this path that has not been sent: its block's sequence and its index. It counts as sent, and in flight.
     pub(super) fn take_source(&mut self, path: PathId) -> Option<(BlockId, u16)> {
         let (urgency, sequence) = self.next_unsent(path)?;
-        let block = self.get_mut(sequence)?;
-        let index = block.next_source;
-        block.next_source += 1;
-        block.in_flight += 1;
-        let (bytes, is_last) = (u64::from(block.symbol_len), block.unsent() == 0);
-        self.unsent_bytes[urgency.at()] -= bytes;
-        if is_last {
+        let index = self.take_following(sequence)?;
+        if self.get(sequence)?.unsent() == 0 {
             self.unsent.remove(&(urgency, sequence));
             self.carried.retain(|(_, carried)| *carried != sequence);
         }
         Some((sequence, index))
+    }
+
+    /// How many source symbols of this one's block are next behind it, if it is the last that was sent for the first time; but for the last of
+    /// the block.
+    pub(crate) fn follow(&self, choice: &SymbolChoice) -> u32 {
+        let is_alone = self.carried.is_empty() && self.riding.is_empty() && !self.owes_first();
+        let sequence = choice.sequence;
+        let Some(block) = self.get(sequence).filter(|_| is_alone && choice.round == 0) else {
+            return 0;
+        };
+        let is_latest = choice.symbol.source().map(|index| index + 1) == Some(block.next_source);
+        match is_latest && self.unsent.first() == Some(&(block.urgency, sequence)) {
+            true => block.unsent().saturating_sub(1),
+            false => 0,
+        }
+    }
+
+    /// The index of the next source symbol of this block. It counts as sent, and in flight.
+    pub(crate) fn take_following(&mut self, sequence: BlockId) -> Option<u16> {
+        let block = self.get_mut(sequence).filter(|b| b.unsent() > 0)?;
+        let index = block.next_source;
+        block.next_source += 1;
+        block.in_flight += 1;
+        let (urgency, bytes) = (block.urgency, u64::from(block.symbol_len));
+        self.unsent_bytes[urgency.at()] -= bytes;
+        Some(index)
     }
 
     /// Owes the block so many rows more; `ahead` of any loss.

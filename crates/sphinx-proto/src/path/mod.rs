@@ -293,8 +293,10 @@ impl Path {
 
     /// Whether rate control allows another packet now.
     pub(crate) fn is_open(&mut self, now: Time) -> bool {
-        let rate = self.address.cc.pacing_rate();
-        self.has_window() && self.address.pacer.ready(now, rate)
+        self.has_window() && {
+            let Address { pacer, cc, .. } = &mut self.address;
+            pacer.ready(now, || cc.pacing_rate())
+        }
     }
 
     fn has_window(&self) -> bool {
@@ -654,6 +656,11 @@ impl Path {
         }
         let rtt = self.address.rtt.smoothed();
         self.address.mtu.poll(now, rtt)
+    }
+
+    /// Whether, as the path is in use, a path MTU probe is due, or is once more has left.
+    pub(crate) fn may_probe_mtu(&self, now: Time) -> bool {
+        self.address.mtu.may_be_due(now)
     }
 
     /// When [`Self::poll_mtu_probe`] has something to do.

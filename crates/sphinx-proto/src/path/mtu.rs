@@ -145,8 +145,16 @@ impl PathMtu {
 
     /// When [`PathMtu::poll`] has something to do.
     pub(crate) fn timeout(&self) -> Option<Time> {
-        let is_searching = self.remembered.is_some() || self.larger().next().is_some();
-        (is_searching && self.waits_for == 0).then_some(self.next_copy)
+        (self.is_searching() && self.waits_for == 0).then_some(self.next_copy)
+    }
+
+    fn is_searching(&self) -> bool {
+        self.remembered.is_some() || self.larger().next().is_some()
+    }
+
+    /// Whether it has something to do now, or has once more has left.
+    pub(crate) fn may_be_due(&self, now: Time) -> bool {
+        self.is_searching() && (self.waits_for > 0 || self.next_copy <= now)
     }
 
     /// A probe of `size` was acknowledged.

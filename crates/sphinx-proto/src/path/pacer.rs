@@ -41,12 +41,13 @@ impl Pacer {
         (rate.saturating_mul(QUANTUM) / SECOND).clamp(BURST_MIN, BURST_MAX)
     }
 
-    fn refill(&mut self, now: Time, rate: u64) {
+    fn refill(&mut self, now: Time, rate: impl FnOnce() -> u64) {
         let elapsed = now.saturating_sub(self.updated);
         if elapsed == 0 {
             // So it is behind the first packet of a turn: the division below is a dear one.
             return;
         }
+        let rate = rate();
         let earned = u128::from(elapsed) * u128::from(rate) / u128::from(SECOND);
         if earned > 0 {
             let burst = Self::burst(rate);
@@ -67,7 +68,7 @@ impl Pacer {
     }
 
     /// Whether a packet may leave now.
-    pub(crate) fn ready(&mut self, now: Time, rate: u64) -> bool {
+    pub(crate) fn ready(&mut self, now: Time, rate: impl FnOnce() -> u64) -> bool {
         self.refill(now, rate);
         self.tokens > 0
     }
@@ -120,7 +121,7 @@ mod tests {
         let (mut now, mut sent) = (Time::ZERO, 0u64);
         while now < time(SECOND) {
             let mut burst = 0;
-            while pacer.ready(now, rate) {
+            while pacer.ready(now, || rate) {
                 pacer.spent(1500);
                 burst += 1500;
             }
@@ -136,7 +137,7 @@ mod tests {
         let rate = 25_000_000;
         let burst = |pacer: &mut Pacer, now| {
             let mut bytes = 0;
-            while pacer.ready(time(now), rate) {
+            while pacer.ready(time(now), || rate) {
                 pacer.spent(1500);
                 bytes += 1500;
             }
@@ -156,7 +157,7 @@ mod tests {
             let mut pacer = Pacer::new(Time::ZERO);
             let (mut now, mut sent) = (Time::ZERO, 0u64);
             while now < time(SECOND) {
-                while pacer.ready(now, rate) {
+                while pacer.ready(now, || rate) {
                     pacer.spent(1500);
                     sent += 1500;
                 }
@@ -171,7 +172,7 @@ mod tests {
         let mut pacer = Pacer::new(Time::ZERO);
         pacer.spent(3001);
         let mut sent = 0;
-        while pacer.ready(time(SECOND), u64::MAX) {
+        while pacer.ready(time(SECOND), || u64::MAX) {
             pacer.spent(1500);
             sent += 1500;
         }

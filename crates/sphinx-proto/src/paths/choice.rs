@@ -223,7 +223,7 @@ impl Paths {
     pub(crate) fn within_limit(&mut self, now: Time) -> bool {
         let is_one = self.lanes.len() == 1;
         let limiter = self.limiter.as_mut().filter(|_| !is_one);
-        limiter.is_none_or(|limiter| limiter.pacer.ready(now, limiter.rate))
+        limiter.is_none_or(|limiter| limiter.pacer.ready(now, || limiter.rate))
     }
 
     /// When it does.

@@ -10,7 +10,7 @@ use crate::scheduler::{Next, Sources};
 use crate::sender::Carriage;
 use crate::types::{Content, RidingSymbol, Transmit};
 use crate::wire::{
-    Bundle, FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind, Rider,
+    Bundle, FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind, Rider, SymbolId,
 };
 
 /// Bytes of a control packet that feedback leaves for a PING, new connection ids and numbers left out …
@@ -28,9 +28,20 @@ pub(super) const UNACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: 
 pub(super) const ONLY: usize = 0;
 const ACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, true);
 
+/// Source symbols that follow the one that has just left on the only path: as long as nothing is heard and no time passes, nothing
+/// else can be next but for what rate control says.
+#[derive(Debug)]
+pub(super) struct Following {
+    /// The one that left last.
+    choice: SymbolChoice,
+    /// How many follow.
+    left: u32,
+}
+
 impl Session {
     /// The next packet to send now.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        self.following = None;
         match &mut self.life {
             Life::Open => {}
             Life::Closing {
@@ -110,12 +121,55 @@ impl Session {
             };
             if let Some(next) = lane.scheduler.next(now, &mut sources) {
                 self.copy(now, at, &next);
-                return Some(self.make(now, at, next));
+                let symbol = match &next {
+                    Next::Symbol(choice) if count == 1 => Some(*choice),
+                    _ => None,
+                };
+                let transmit = self.make(now, at, next);
+                self.following = symbol.and_then(|choice| self.following(now, choice));
+                return Some(transmit);
             }
         }
         let is_waiting = self.sender.blocks().has_unsent() || !self.sender.waiting().is_empty();
         self.paths.weigh_costs(now, is_waiting);
         self.paper_symbol(now).or_else(|| self.sc_symbol(now))
+    }
+
+    /// What follows this symbol, which has left.
+    fn following(&self, now: Time, choice: SymbolChoice) -> Option<Following> {
+        let lane = self.paths.at(ONLY);
+        let is_alone = lane.scheduler.is_idle() && !lane.path.may_probe_mtu(now);
+        let left = is_alone.then(|| self.sender.follow(&choice))?;
+        (left > 0).then_some(Following { choice, left })
+    }
+
+    /// The packet behind `transmit`, which [`poll_transmit`](Self::poll_transmit) or this has given at the same time, with nothing in
+    /// between: `transmit` becomes that. It is the one that `poll_transmit` would give, for a fraction of the work; `false`: ask that.
+    pub fn poll_following(&mut self, now: Time, transmit: &mut Transmit) -> bool {
+        let Some(Following { mut choice, left }) = self.following.take() else {
+            return false;
+        };
+        let is_open = self.paths.at_mut(ONLY).path.is_open(now);
+        if !is_open || self.paths.spent().is_some() {
+            return false;
+        }
+        let Some(index) = self.sender.next_following(&choice) else {
+            return false;
+        };
+        choice.symbol = SymbolId::Source(index);
+        let packet_number = self.paths.at(ONLY).path.next_pn();
+        transmit.packet_number = packet_number;
+        transmit.header.packet_number = packet_number.truncated();
+        transmit.header.row = u32::from(index);
+        if let Content::Symbol { symbol, .. } = &mut transmit.content {
+            *symbol = choice.symbol;
+        }
+        let ip_bytes = self.account_sent(now, ONLY, usize::from(choice.symbol_len));
+        // When something of its block left last is known already.
+        self.sent_whole(now, ONLY, ip_bytes, &choice);
+        let left = left - 1;
+        self.following = (left > 0).then_some(Following { choice, left });
+        true
     }
 
     /// A packet of the path at this place.
@@ -340,6 +394,10 @@ impl Session {
     /// A whole symbol leaves.
     fn sent_symbol(&mut self, now: Time, at: usize, ip_bytes: u32, choice: &SymbolChoice) {
         self.sender.note_sent(now, choice);
+        self.sent_whole(now, at, ip_bytes, choice);
+    }
+
+    fn sent_whole(&mut self, now: Time, at: usize, ip_bytes: u32, choice: &SymbolChoice) {
         let carried = Carried::Symbol {
             block: choice.sequence,
             round: choice.round,
