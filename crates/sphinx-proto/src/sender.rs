@@ -579,9 +579,9 @@ impl Sender {
         self.blocks.follow(choice)
     }
 
-    /// The next of the symbols that [`follow`](Self::follow) this one.
-    pub(crate) fn next_following(&mut self, choice: &SymbolChoice) -> Option<u16> {
-        let index = self.blocks.take_following(choice.sequence)?;
+    /// The next of the symbols that [`follow`](Self::follow) one of this block.
+    pub(crate) fn next_following(&mut self, block: BlockId) -> Option<u16> {
+        let index = self.blocks.take_following(block)?;
         self.counters.source += 1;
         Some(index)
     }

@@ -3,7 +3,6 @@
 use super::ending::{CLOSE_TIMES, Life};
 use super::receiving::FRAMES_BEFORE_SKIPPED;
 use super::{BASE_DATAGRAM, Session};
-use crate::Time;
 use crate::blocks::{SymbolChoice, WindowChoice};
 use crate::path::{Carried, PathPacket, Riding};
 use crate::scheduler::{Next, Sources};
@@ -12,6 +11,7 @@ use crate::types::{Content, RidingSymbol, Transmit};
 use crate::wire::{
     Bundle, FRAGMENT_PREFIX_LEN, Fragment, Frame, Header, OVERHEAD, PacketKind, Rider, SymbolId,
 };
+use crate::{BlockId, Time};
 
 /// Bytes of a control packet that feedback leaves for a PING, new connection ids and numbers left out …
 const CONTROL_RESERVE: usize = 16 + 8 * (1 + 1 + 8 + 8) + FRAMES_BEFORE_SKIPPED * (1 + 1 + 8);
@@ -32,8 +32,8 @@ const ACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, true
 /// else can be next but for what rate control says.
 #[derive(Debug)]
 pub(super) struct Following {
-    /// The one that left last.
-    choice: SymbolChoice,
+    block: BlockId,
+    symbol_len: u16,
     /// How many follow.
     left: u32,
 }
@@ -140,35 +140,44 @@ impl Session {
         let lane = self.paths.at(ONLY);
         let is_alone = lane.scheduler.is_idle() && !lane.path.may_probe_mtu(now);
         let left = is_alone.then(|| self.sender.follow(&choice))?;
-        (left > 0).then_some(Following { choice, left })
+        (left > 0).then_some(Following {
+            block: choice.sequence,
+            symbol_len: choice.symbol_len,
+            left,
+        })
     }
 
     /// The packet behind `transmit`, which [`poll_transmit`](Self::poll_transmit) or this has given at the same time, with nothing in
     /// between: `transmit` becomes that. It is the one that `poll_transmit` would give, for a fraction of the work; `false`: ask that.
     pub fn poll_following(&mut self, now: Time, transmit: &mut Transmit) -> bool {
-        let Some(Following { mut choice, left }) = self.following.take() else {
+        let Some(following) = &mut self.following else {
             return false;
         };
-        let is_open = self.paths.at_mut(ONLY).path.is_open(now);
-        if !is_open || self.paths.spent().is_some() {
-            return false;
+        let (block, body_len) = (following.block, usize::from(following.symbol_len));
+        following.left -= 1;
+        if following.left == 0 {
+            self.following = None;
         }
-        let Some(index) = self.sender.next_following(&choice) else {
+        let is_open = self.paths.at_mut(ONLY).path.is_open(now);
+        let index = match is_open && self.paths.spent().is_none() {
+            true => self.sender.next_following(block),
+            false => None,
+        };
+        let Some(index) = index else {
+            self.following = None;
             return false;
         };
-        choice.symbol = SymbolId::Source(index);
+        let symbol = SymbolId::Source(index);
         let packet_number = self.paths.at(ONLY).path.next_pn();
         transmit.packet_number = packet_number;
         transmit.header.packet_number = packet_number.truncated();
         transmit.header.row = u32::from(index);
-        if let Content::Symbol { symbol, .. } = &mut transmit.content {
-            *symbol = choice.symbol;
+        if let Content::Symbol { symbol: its, .. } = &mut transmit.content {
+            *its = symbol;
         }
-        let ip_bytes = self.account_sent(now, ONLY, usize::from(choice.symbol_len));
+        let ip_bytes = self.account_sent(now, ONLY, body_len);
         // When something of its block left last is known already.
-        self.sent_whole(now, ONLY, ip_bytes, &choice);
-        let left = left - 1;
-        self.following = (left > 0).then_some(Following { choice, left });
+        self.sent_whole(now, ONLY, ip_bytes, (block, 0, symbol));
         true
     }
 
@@ -394,14 +403,21 @@ impl Session {
     /// A whole symbol leaves.
     fn sent_symbol(&mut self, now: Time, at: usize, ip_bytes: u32, choice: &SymbolChoice) {
         self.sender.note_sent(now, choice);
-        self.sent_whole(now, at, ip_bytes, choice);
+        let carried = (choice.sequence, choice.round, choice.symbol);
+        self.sent_whole(now, at, ip_bytes, carried);
     }
 
-    fn sent_whole(&mut self, now: Time, at: usize, ip_bytes: u32, choice: &SymbolChoice) {
+    fn sent_whole(
+        &mut self,
+        now: Time,
+        at: usize,
+        ip_bytes: u32,
+        (block, round, symbol): (BlockId, u8, SymbolId),
+    ) {
         let carried = Carried::Symbol {
-            block: choice.sequence,
-            round: choice.round,
-            symbol: choice.symbol,
+            block,
+            round,
+            symbol,
         };
         self.sent(now, at, ip_bytes, (carried, true));
         self.pace(now, at, ip_bytes);

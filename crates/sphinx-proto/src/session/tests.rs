@@ -30,6 +30,9 @@ struct End {
     session: Session,
     seen: u64,
     random: u8,
+    /// Takes packets that follow others, and how many it has taken.
+    follows: bool,
+    followed: u64,
 }
 
 impl End {
@@ -50,6 +53,8 @@ impl End {
             session: Session::new(config, now),
             seen: 0,
             random: 0,
+            follows: false,
+            followed: 0,
         }
     }
 
@@ -102,7 +107,13 @@ impl End {
                 }
             }
             let before = out.len();
-            out.extend(std::iter::from_fn(|| self.session.poll_transmit(now)));
+            while let Some(mut transmit) = self.session.poll_transmit(now) {
+                out.push(transmit.clone());
+                while self.follows && self.session.poll_following(now, &mut transmit) {
+                    out.push(transmit.clone());
+                    self.followed += 1;
+                }
+            }
             if out.len() == before {
                 break;
             }
@@ -114,12 +125,15 @@ impl End {
 }
 
 /// What left in a transfer over a path that loses every 13th packet, with times from the beginning at `origin`;
-/// without the times in SACKs.
-fn run(origin: Time) -> Vec<(Nanos, u64, String)> {
+/// without the times in SACKs; and how many of these packets followed others.
+fn run(origin: Time, follows: bool) -> (Vec<(Nanos, u64, String)>, u64) {
     let mut ends = [
         End::new(Role::Client, 1, 2, origin),
         End::new(Role::Server, 2, 1, origin),
     ];
+    for end in &mut ends {
+        end.follows = follows;
+    }
     let mut under_way: [VecDeque<(Time, Transmit)>; 2] = [VecDeque::new(), VecDeque::new()];
     let mut sent = Vec::new();
     let (mut now, mut slot) = (origin, 0);
@@ -149,7 +163,7 @@ fn run(origin: Time) -> Vec<(Nanos, u64, String)> {
                         });
                         kept.take(100).collect()
                     }
-                    content => format!("{content:?}"),
+                    content => format!("{:?} {content:?}", transmit.header),
                 };
                 sent.push((now - origin, transmit.packet_number.get(), content));
                 if transmit.packet_number.get() % 13 != 12 {
@@ -168,7 +182,15 @@ fn run(origin: Time) -> Vec<(Nanos, u64, String)> {
         }
     }
     assert!(ends[0].session.stream_delivered(part().stream) && slot == 60);
-    sent
+    (sent, ends[0].followed)
+}
+
+#[test]
+fn what_follows_is_what_would_be_chosen() {
+    let (chosen, _) = run(Time::ZERO, false);
+    let (sent, followed) = run(Time::ZERO, true);
+    assert!(followed > 300, "{followed} of {}", sent.len());
+    assert_eq!(sent, chosen);
 }
 
 /// What left before the peer was met leaves again, to where it is found, within what it grants, and counts as lost nowhere.
@@ -346,7 +368,7 @@ fn urgent_blocks_have_no_memory_of_their_own() {
 #[test]
 fn time_has_any_origin() {
     let origins = [0, 3_000 * MS, 1_000_000_000 * MS];
-    let [first, later, much_later] = origins.map(|origin| run(time(origin)));
+    let [first, later, much_later] = origins.map(|origin| run(time(origin), false).0);
     assert!(first.len() > 1000);
     assert_eq!(first, later);
     assert_eq!(first, much_later);
