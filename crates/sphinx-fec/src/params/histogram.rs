@@ -1,6 +1,6 @@
 //! Bursts by how unevenly groups of packets lose.
 
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 /// How many groups of equally many packets had how many losses.
 ///
@@ -11,7 +11,7 @@ use alloc::{vec, vec::Vec};
 pub struct LossHistogram {
     /// Packets in a group.
     packets: usize,
-    /// `groups[k]`: groups with `k` losses. Empty before the first one.
+    /// `groups[k]`: groups with `k` losses, up to the most that any has. Empty before the first one.
     groups: Vec<u32>,
 }
 
@@ -27,10 +27,11 @@ impl LossHistogram {
 
     /// Counts a group with `losses` losses (all packets, if more).
     pub fn record(&mut self, losses: usize) {
-        if self.groups.is_empty() {
-            self.groups = vec![0; self.packets + 1];
+        let losses = losses.min(self.packets);
+        if self.groups.len() <= losses {
+            self.groups.resize(losses + 1, 0);
         }
-        let count = &mut self.groups[losses.min(self.packets)];
+        let count = &mut self.groups[losses];
         *count = count.saturating_add(1);
     }
 
@@ -38,6 +39,9 @@ impl LossHistogram {
     pub fn forget(&mut self, losses: usize) {
         if let Some(count) = self.groups.get_mut(losses.min(self.packets)) {
             *count = count.saturating_sub(1);
+        }
+        while self.groups.len() > 1 && self.groups.last() == Some(&0) {
+            self.groups.pop();
         }
     }
 

@@ -265,6 +265,9 @@ impl Monitor {
 
     fn in_a_row(&self, buckets: usize) -> f64 {
         let lost = self.sum(buckets, |bucket| bucket.lost);
+        if lost == 0.0 {
+            return 1.0;
+        }
         let bursts = self.sum(buckets, |bucket| bucket.bursts).max(1.0);
         let packets = f64::from(BUCKET) * self.buckets.len().min(buckets) as f64;
         // Losses right behind another: a share of the PLR if they are independent.

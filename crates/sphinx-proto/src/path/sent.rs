@@ -81,7 +81,7 @@ pub(crate) struct Settled {
     pub(crate) late: bool,
     /// It was given up with all others when the path fell silent, which says nothing about the losses of the channel.
     pub(crate) given_up: bool,
-    /// How far later packets had been acknowledged by then: the number by which it was overtaken.
+    /// If it is late, how far later packets had been acknowledged by then: the number by which it was overtaken.
     pub(crate) overtaken_by: u64,
 }
 
@@ -197,8 +197,7 @@ impl SentLog {
         let first = self.first;
         for &(low, high) in ranges.iter().take_while(|(_, high)| *high >= first) {
             known.insert(low.max(first), high, |low, high| {
-                let numbers = low.until(high + 1);
-                acked.extend(numbers.filter_map(|pn| self.acknowledge_one(pn)));
+                self.acknowledge_run(low, high, acked);
             });
         }
         self.acked_ranges = known;
@@ -206,36 +205,37 @@ impl SentLog {
         self.largest_acked = self.largest_acked.max(newest);
     }
 
-    fn acknowledge_one(&mut self, pn: PacketNumber) -> Option<Settled> {
-        let packet = self.packet_mut(pn)?;
-        let was = std::mem::replace(&mut packet.state, State::Acked);
-        let (sent_at, ip_bytes, carried) = (packet.sent_at, packet.ip_bytes, packet.carried);
-        match was {
-            State::Acked | State::Untracked => return None,
-            State::InFlight => {
-                self.packets_in_flight -= 1;
-                self.sources_in_flight -= u64::from(carried.is_source());
-            }
-            State::Lost | State::GivenUp => {}
+    /// The peer has packets `low` to `high`, of which it had none.
+    fn acknowledge_run(&mut self, low: PacketNumber, high: PacketNumber, acked: &mut Vec<Settled>) {
+        let at = |pn: PacketNumber| (pn - self.first) as usize;
+        let to = (at(high) + 1).min(self.packets.len());
+        let packets = self.packets.range_mut(at(low).min(to)..to);
+        for (pn, packet) in low.until(high + 1).zip(packets) {
+            let was = std::mem::replace(&mut packet.state, State::Acked);
+            let is_late = match was {
+                State::Acked | State::Untracked => continue,
+                State::InFlight => {
+                    self.packets_in_flight -= 1;
+                    self.sources_in_flight -= u64::from(packet.carried.is_source());
+                    false
+                }
+                State::Lost | State::GivenUp => true,
+            };
+            acked.push(Settled {
+                info: PacketInfo {
+                    pn,
+                    sent_at: packet.sent_at,
+                    ip_bytes: packet.ip_bytes,
+                },
+                carried: packet.carried,
+                late: is_late,
+                given_up: was == State::GivenUp,
+                overtaken_by: match is_late {
+                    true => overtaken_by(&self.skips, self.largest_acked, pn) + 1,
+                    false => 0,
+                },
+            });
         }
-        Some(Settled {
-            info: PacketInfo {
-                pn,
-                sent_at,
-                ip_bytes,
-            },
-            carried,
-            late: matches!(was, State::Lost | State::GivenUp),
-            given_up: was == State::GivenUp,
-            overtaken_by: self.overtaken_by(pn) + 1,
-        })
-    }
-
-    /// How many packets behind this one have left up to the largest one that was acknowledged.
-    fn overtaken_by(&self, pn: PacketNumber) -> u64 {
-        let largest = self.largest_acked.unwrap_or_default();
-        let behind = largest.checked_sub(pn).unwrap_or(0);
-        behind - self.skips.between(pn, largest)
     }
 
     /// Declare packets lost by number and by time (RFC 9002 §6.1) and hand them to `lost`: those before
@@ -259,7 +259,8 @@ impl SentLog {
             if packet.state == State::InFlight {
                 let due = packet.sent_at.saturating_add(delay);
                 // The first question is the cheaper one.
-                let overtaken = largest - pn >= threshold && self.overtaken_by(pn) >= threshold;
+                let overtaken = largest - pn >= threshold
+                    && overtaken_by(&self.skips, Some(largest), pn) >= threshold;
                 if overtaken || now >= due {
                     lost.extend(self.lose(pn, State::Lost));
                 } else {
@@ -336,6 +337,13 @@ impl SentLog {
     pub(crate) fn first_pn(&self) -> PacketNumber {
         self.first
     }
+}
+
+/// How many packets behind this one have left up to the largest one that was acknowledged.
+fn overtaken_by(skips: &Skips, largest: Option<PacketNumber>, pn: PacketNumber) -> u64 {
+    let largest = largest.unwrap_or_default();
+    let behind = largest.checked_sub(pn).unwrap_or(0);
+    behind - skips.between(pn, largest)
 }
 
 #[cfg(test)]

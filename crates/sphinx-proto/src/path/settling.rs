@@ -62,7 +62,7 @@ impl Path {
         self.scratch.acked = acked;
 
         // Only the largest packet's arrival time is known.
-        let newest = infos.iter().find(|p| p.pn == largest).copied();
+        let newest = infos.iter().rev().find(|p| p.pn == largest).copied();
         let rtt_sample = newest.map(|newest| {
             let delay = sack.delay_us.saturating_mul(1000);
             let sample = now.saturating_sub(newest.sent_at);
