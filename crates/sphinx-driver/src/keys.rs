@@ -148,12 +148,11 @@ impl EpochKey {
 
     fn nonce(&self, path: PathId, packet_number: PacketNumber) -> Nonce {
         let mut nonce = *self.iv;
-        let (of_path, of_packet) = nonce.split_at_mut(4);
-        for (n, p) in of_path.iter_mut().zip(path.get().to_be_bytes()) {
-            *n ^= p;
-        }
-        for (n, p) in of_packet.iter_mut().zip(packet_number.get().to_be_bytes()) {
-            *n ^= p;
+        if let Some((of_path, of_packet)) = nonce.split_first_chunk_mut::<4>()
+            && let Some(of_packet) = of_packet.first_chunk_mut::<8>()
+        {
+            *of_path = (u32::from_be_bytes(*of_path) ^ path.get()).to_be_bytes();
+            *of_packet = (u64::from_be_bytes(*of_packet) ^ packet_number.get()).to_be_bytes();
         }
         Nonce::assume_unique_for_key(nonce)
     }
@@ -226,8 +225,10 @@ impl HeaderKey {
         };
         let mask = self.mask(*sample);
         head[0] ^= mask[0] & 0x3f;
-        for (h, m) in head[9..].iter_mut().zip(&mask[1..]) {
-            *h ^= m;
+        // Bytes 9 to 21 with those of the mask behind its first one, all at once.
+        let mask = u128::from_be_bytes(mask) << 8 >> 24;
+        if let Some(last) = head.last_chunk_mut::<16>() {
+            *last = (u128::from_be_bytes(*last) ^ mask).to_be_bytes();
         }
     }
 }

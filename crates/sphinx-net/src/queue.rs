@@ -71,6 +71,9 @@ pub(crate) struct FrameQueue {
     taken_over: Vec<Written>,
     taken_over_bytes: usize,
     transmits: Vec<Transmit>,
+    /// How many datagrams the last of them has got, and whether all have its segment size: to divide for each of them is dear.
+    datagrams: usize,
+    is_even: bool,
     /// Descriptors before this one are finished.
     finished: usize,
     /// Working memory of one flush.
@@ -86,6 +89,8 @@ impl FrameQueue {
             taken_over: Vec::new(),
             taken_over_bytes: 0,
             transmits: Vec::new(),
+            datagrams: 0,
+            is_even: false,
             finished: 0,
             drops: Vec::new(),
         }
@@ -126,17 +131,23 @@ impl FrameQueue {
         (memory, offset, len): (usize, usize, usize),
         segments_max: usize,
     ) {
+        let is_open = self.is_even && self.datagrams < segments_max;
         match self.transmits[self.finished..].last_mut() {
-            Some(last) if last.memory == memory && joins(last, to, len, segments_max) => {
+            Some(last) if is_open && last.memory == memory && joins(last, to, len) => {
                 last.len += len;
+                self.datagrams += 1;
+                self.is_even = len == last.segment_size;
             }
-            _ => self.transmits.push(Transmit {
-                to: *to,
-                segment_size: len,
-                memory,
-                offset,
-                len,
-            }),
+            _ => {
+                self.transmits.push(Transmit {
+                    to: *to,
+                    segment_size: len,
+                    memory,
+                    offset,
+                    len,
+                });
+                (self.datagrams, self.is_even) = (1, len > 0);
+            }
         }
     }
 
@@ -196,15 +207,11 @@ impl FrameQueue {
     }
 }
 
-/// Whether a datagram of `len` bytes, placed right behind `last`, can be part of it.
-fn joins(last: &Transmit, to: &Destination, len: usize, segments_max: usize) -> bool {
-    let open = last.segment_size > 0 && last.len.is_multiple_of(last.segment_size);
-    last.to == *to
-        && open
-        && len > 0
-        && len <= last.segment_size
-        && last.datagrams() < segments_max
+/// Whether a datagram of `len` bytes, placed right behind `last`, can be part of it, whose datagrams are equal and not too many.
+fn joins(last: &Transmit, to: &Destination, len: usize) -> bool {
+    (1..=last.segment_size).contains(&len)
         && last.len + len <= DATAGRAM_BATCH_BYTES_MAX
+        && last.to == *to
 }
 
 #[cfg(test)]

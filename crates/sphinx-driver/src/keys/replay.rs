@@ -53,8 +53,11 @@ impl ReplayWindow {
                 return;
             }
             let next = packet_number.get() + 1;
-            let from = next.saturating_sub(REPLAY_WINDOW);
-            self.clear(self.next.get().max(from), next);
+            // Its own bit is set below.
+            if packet_number > self.next {
+                let from = next.saturating_sub(REPLAY_WINDOW);
+                self.clear(self.next.get().max(from), next);
+            }
             self.next = PacketNumber::new(next);
         } else if self.next - packet_number > REPLAY_WINDOW {
             return;
