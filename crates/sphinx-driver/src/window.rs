@@ -103,6 +103,11 @@ impl Window {
         }
     }
 
+    /// Whether nothing waits to be done, or is being done.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.busy.is_none() && self.steps.is_empty()
+    }
+
     /// What is to be done next, unless it has to wait for a job.
     pub(crate) fn next_step(&mut self) -> Option<Step> {
         if self.busy.is_some() {

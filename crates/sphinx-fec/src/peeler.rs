@@ -43,6 +43,11 @@ impl Peeler {
         self.queue.clear();
     }
 
+    /// Whether there is no row.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Symbol numbers and rows held.
     pub(crate) fn size(&self) -> usize {
         self.edges.len() + self.rows.len()

@@ -239,7 +239,8 @@ impl Tracker {
             }
             true
         };
-        if note(symbol) {
+        // Most blocks have no rows that wait.
+        if note(symbol) && !peeler.is_empty() {
             peeler.learn(symbol, |_, symbol| note(symbol));
         }
     }

@@ -82,7 +82,13 @@ impl LocalIds {
     }
 
     /// A packet with this id has opened.
-    pub(crate) fn on_packet(&mut self, now: Time, cid: ConnectionId, newest: bool, pto: Nanos) {
+    pub(crate) fn on_packet(
+        &mut self,
+        now: Time,
+        cid: ConnectionId,
+        newest: bool,
+        pto: impl FnOnce() -> Nanos,
+    ) {
         if cid == self.used.1 || !newest {
             return;
         }
@@ -93,9 +99,10 @@ impl LocalIds {
             return;
         }
         self.used = (found.sequence, cid);
+        let retire_at = now + 3 * pto();
         for id in &mut self.issued {
             if id.sequence < self.used.0 {
-                id.retire_at.get_or_insert(now + 3 * pto);
+                id.retire_at.get_or_insert(retire_at);
             }
         }
     }
@@ -161,16 +168,16 @@ mod tests {
         let mut ids = LocalIds::new(PathId::FIRST, cid(1));
         ids.add(cid(2));
         ids.add(cid(3));
-        ids.on_packet(time(0), cid(2), false, 10);
+        ids.on_packet(time(0), cid(2), false, || 10);
         assert_eq!(ids.wanted(), 0);
-        ids.on_packet(time(0), cid(2), true, 10);
+        ids.on_packet(time(0), cid(2), true, || 10);
         assert_eq!((ids.wanted(), ids.timeout()), (1, None));
         ids.add(cid(4));
-        ids.on_packet(time(5), cid(4), true, 10);
+        ids.on_packet(time(5), cid(4), true, || 10);
         assert_eq!(ids.timeout(), Some(time(35)));
         assert_eq!(ids.poll_retired(time(34)), None);
         // An older id in a newer packet changes nothing.
-        ids.on_packet(time(20), cid(3), true, 10);
+        ids.on_packet(time(20), cid(3), true, || 10);
         assert_eq!(
             ids.poll_retired(time(35)),
             Some((CidSequence::new(1), cid(2)))
@@ -191,7 +198,7 @@ mod tests {
                 ids.add(cid(next));
                 next += 1;
             }
-            ids.on_packet(time(0), cid(next - 1), true, 10);
+            ids.on_packet(time(0), cid(next - 1), true, || 10);
         }
         assert!(ids.issued.len() <= SPARES_MAX && next < 12);
         while ids.poll_retired(time(30)).is_some() {}

@@ -95,8 +95,10 @@ impl<T: Ordinal> RangeSet<T> {
 
     /// Forget the lowest ranges until at most `limit` are left.
     pub(crate) fn truncate_low(&mut self, limit: usize) {
-        let excess = self.ranges.len().saturating_sub(limit);
-        self.ranges.drain(..excess);
+        // Hardly ever is there something to forget, and to be asked that is part of every packet.
+        if self.ranges.len() > limit {
+            self.ranges.drain(..self.ranges.len() - limit);
+        }
     }
 
     /// Forget every member below `floor`.

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use sphinx_fec::span::SpanLimits;
 use sphinx_fec::{Added, CodeId, Row};
 
-use crate::blocks::{Assembly, Complete, Completion, Covering, Key, Restoring, RxBlocks, Shape};
+use crate::blocks::{
+    Assembly, Complete, Completion, Covering, Key, Restoring, RxBlocks, Shape, Taken,
+};
 use crate::config::Config;
 use crate::sc::{Inbound, Rtts, ScReceiver, symbol_cost};
 use crate::streams::{IMPOSSIBLE, RecvStreams, RecvWindow, Resetting};
@@ -125,12 +127,11 @@ impl Receiver {
     /// The incomplete block with this id, which is made if window and limits allow; `code` is that of its
     /// first symbol.
     fn open(&mut self, id: BlockId, shape: Shape, code: Option<CodeId>) -> Opened {
-        if self.completion.is_complete(id) {
-            return Opened::Complete;
-        }
+        // One that is under way is not complete.
         match self.blocks.get(id) {
             Some((slot, known)) if known == shape => return Opened::Open(slot),
             Some(_) => return Opened::Refused,
+            None if self.completion.is_complete(id) => return Opened::Complete,
             None => {}
         }
         if !self.completion.may_open(id) || !self.streams.has_room(shape.cost()) {
@@ -176,18 +177,28 @@ impl Receiver {
         if self.sc.is_some() {
             return Ok(self.on_generation(id, (n, symbol_len), symbol));
         }
-        let slot = match self.open(id, Shape { n, symbol_len }, code) {
-            Opened::Open(slot) => slot,
-            Opened::Complete => {
-                self.already_complete();
-                return refused;
-            }
-            Opened::Refused => {
-                self.refuse();
-                return refused;
-            }
+        let shape = Shape { n, symbol_len };
+        let taken = match self.blocks.add(id, shape, symbol) {
+            Some(taken) => Some(taken),
+            None => match self.open(id, shape, code) {
+                Opened::Open(_) => self.blocks.add(id, shape, symbol),
+                Opened::Complete => {
+                    self.already_complete();
+                    return refused;
+                }
+                Opened::Refused => None,
+            },
         };
-        match self.blocks.add(id, symbol) {
+        let Some(Taken {
+            slot,
+            added,
+            lacking,
+        }) = taken
+        else {
+            self.refuse();
+            return refused;
+        };
+        match added {
             Added::Invalid => {
                 self.refuse();
                 refused
@@ -201,8 +212,11 @@ impl Receiver {
                 if let SymbolId::Source(index) = symbol {
                     self.restoring.learn(id, index);
                 }
-                self.advance(id);
-                self.lacking = self.blocks.lacks(id);
+                self.lacking = Some(lacking);
+                if lacking == 0 || self.restoring.has_begun() {
+                    self.advance(id);
+                    self.lacking = self.blocks.lacks(id);
+                }
                 Ok(Placement::Block {
                     slot,
                     n,

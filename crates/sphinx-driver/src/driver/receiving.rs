@@ -160,10 +160,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
     ) {
         let meta = origin.meta(now, packet_number, datagram_len);
-        let Some(body) = self.rx.vacancy(slot, index) else {
-            return;
-        };
-        let Received::Symbol(placement) = self.core.handle_packet(&meta, header, body) else {
+        let symbol_len = datagram_len - OVERHEAD;
+        let Some(placement) = self.core.handle_placed(&meta, header, symbol_len) else {
             return;
         };
         // What is not wanted any more does not become known by lying there.
@@ -272,7 +270,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 self.begin(now, job, workshop);
             }
         }
-        loop {
+        while !self.window.is_idle() {
             if let Some(job) = self.window.overdue() {
                 self.finish_early(now, job, workshop);
             }

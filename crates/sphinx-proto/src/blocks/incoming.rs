@@ -141,6 +141,15 @@ impl RxBlock {
     }
 }
 
+/// What a symbol did to its block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) slot: Slot,
+    pub(crate) added: Added,
+    /// Symbols that the block still lacks.
+    pub(crate) lacking: u32,
+}
+
 /// A block that has all it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Complete {
@@ -212,12 +221,13 @@ impl RxBlocks {
         Some(slot)
     }
 
-    /// An authenticated symbol of an open block.
-    pub(crate) fn add(&mut self, id: BlockId, symbol: SymbolId) -> Added {
-        let Some(block) = self.blocks.get_mut(&id) else {
-            return Added::Redundant;
-        };
-        match symbol {
+    /// An authenticated symbol of a block of this shape; `None`: it is not open.
+    pub(crate) fn add(&mut self, id: BlockId, shape: Shape, symbol: SymbolId) -> Option<Taken> {
+        let block = self.blocks.get_mut(&id)?;
+        if block.shape != shape {
+            return None;
+        }
+        let added = match symbol {
             SymbolId::Source(index) => {
                 let added = block.tracker.add_source(usize::from(index));
                 if added == Added::Innovative {
@@ -226,7 +236,12 @@ impl RxBlocks {
                 added
             }
             SymbolId::Repair(code, row) => block.add_repair(&mut self.rows, code, row),
-        }
+        };
+        Some(Taken {
+            slot: block.slot,
+            added,
+            lacking: block.tracker.deficit() as u32,
+        })
     }
 
     /// Symbols of an open block, and those that have arrived or been peeled, as a bit map.
@@ -317,8 +332,15 @@ mod tests {
         blocks
     }
 
+    fn add(blocks: &mut RxBlocks, id: BlockId, symbol: SymbolId) -> Added {
+        let (_, shape) = blocks.get(id).expect("open");
+        let taken = blocks.add(id, shape, symbol).expect("open");
+        assert_eq!(blocks.lacks(id), Some(taken.lacking));
+        taken.added
+    }
+
     fn repair(blocks: &mut RxBlocks, code: CodeId, row: Row) -> Added {
-        blocks.add(ID, SymbolId::Repair(code, row))
+        add(blocks, ID, SymbolId::Repair(code, row))
     }
 
     #[test]
@@ -331,7 +353,7 @@ mod tests {
         for id in 0..100 {
             let slot = blocks.open(BlockId::new(id), shape, None);
             assert_eq!(slot, Some(Slot(0)));
-            blocks.add(BlockId::new(id), SymbolId::Source(0));
+            add(&mut blocks, BlockId::new(id), SymbolId::Source(0));
             assert!(blocks.take_complete(BlockId::new(id)).is_some());
             assert_eq!(blocks.free(Slot(0)), Some(shape));
             assert_eq!(blocks.free(Slot(0)), None);
@@ -379,7 +401,7 @@ mod tests {
         let almost = || {
             let mut blocks = open(20, 20);
             for index in 1..20 {
-                blocks.add(ID, SymbolId::Source(index));
+                add(&mut blocks, ID, SymbolId::Source(index));
             }
             blocks
         };

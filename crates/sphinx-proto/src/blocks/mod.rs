@@ -27,7 +27,7 @@ pub(crate) use coding::{block_symbols, symbol_reserve};
 pub(crate) use completion::Completion;
 pub(crate) use deadline::Horizon;
 pub(crate) use icm::Compensation;
-pub(crate) use incoming::{Complete, RxBlocks, Shape};
+pub(crate) use incoming::{Complete, RxBlocks, Shape, Taken};
 pub(crate) use protect::{Idle, Protection, Tail};
 pub(crate) use restoring::{Covering, Restoring};
 pub(crate) use riding::Rides;

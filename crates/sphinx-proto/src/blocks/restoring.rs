@@ -68,6 +68,11 @@ impl Restoring {
         }
     }
 
+    /// Whether it does.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.tracker.is_some()
+    }
+
     /// Whether this complete block is remembered.
     pub(crate) fn remembers(&self, block: BlockId, shape: Shape) -> bool {
         self.past.iter().rev().any(|past| *past == (block, shape))

@@ -134,6 +134,9 @@ impl Session {
 
     /// A packet with a symbol has arrived: what it has changed is said at once.
     pub(super) fn say_paper_symbol(&mut self, header: &Header) {
+        if self.paper.is_none() {
+            return;
+        }
         let counts = self.paper_counts();
         let Some(ends) = &mut self.paper else {
             return;

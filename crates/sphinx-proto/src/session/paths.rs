@@ -15,11 +15,13 @@ const SOON_MIN: u64 = 4 * 1024;
 
 impl Session {
     /// The path that packets with this connection id are of; `None` for one that is no more.
+    #[inline]
     pub fn path_of_cid(&self, cid: ConnectionId) -> Option<PathId> {
         self.paths.of_cid(cid)
     }
 
     /// Whether the path is open, or may be opened.
+    #[inline]
     pub fn has_path(&self, path: PathId) -> bool {
         self.paths.index(path).is_some() || self.paths.is_ready(path)
     }

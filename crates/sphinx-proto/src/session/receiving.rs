@@ -30,32 +30,46 @@ impl Session {
     /// Of a symbol only the length matters here. A malformed body counts as refused and is not acknowledged; a
     /// malformed frame or bundle, or a code that does not exist, ends the session.
     pub fn handle_packet(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) -> Received {
-        if self.path_of(meta, header).is_none() {
+        let Some(at) = self.path_of(meta, header) else {
             // Of a path that is no more, or cannot be yet: it will come again.
             return Received::Nothing;
-        }
+        };
         match header.kind {
             PacketKind::Control => {
                 let mut abandoned = Vec::new();
-                self.handle_control(meta, header, body, &mut abandoned);
+                self.handle_control(at, meta, header, body, &mut abandoned);
                 match abandoned.is_empty() {
                     true => Received::Nothing,
                     false => Received::Abandoned(abandoned),
                 }
             }
             PacketKind::Fragment => match Fragment::split(body) {
-                Some((fragment, _)) => self.handle_fragment(meta, header, fragment),
+                Some((fragment, _)) => self.handle_fragment(at, meta, header, fragment),
                 None => self.malformed(),
             },
             PacketKind::Symbol if header.code == CodeId::Window.to_wire() => {
                 match WindowSpan::split(body) {
-                    Some((span, _)) => self.handle_window(meta, header, span),
+                    Some((span, _)) => self.handle_window(at, meta, header, span),
                     None => self.malformed(),
                 }
             }
-            PacketKind::Symbol => self.handle_symbol(meta, header, body.len()),
-            PacketKind::Bundle => self.handle_bundle(meta, header, body),
+            PacketKind::Symbol => match self.handle_symbol(at, meta, header, body.len()) {
+                Some(placement) => Received::Symbol(placement),
+                None => Received::Nothing,
+            },
+            PacketKind::Bundle => self.handle_bundle(at, meta, header, body),
         }
+    }
+
+    /// The same of a symbol of so many bytes that was opened into [its place](Self::place_of): where it belongs, if it is anything to this session.
+    pub fn handle_placed(
+        &mut self,
+        meta: &PacketMeta,
+        header: &Header,
+        symbol_len: usize,
+    ) -> Option<Placement> {
+        let at = self.path_of(meta, header)?;
+        self.handle_symbol(at, meta, header, symbol_len)
     }
 
     /// Where the body of a packet belongs that has not opened yet, if it is to be a source symbol of a block under way: the block's memory, and
@@ -72,10 +86,8 @@ impl Session {
         Received::Nothing
     }
 
-    fn received(&mut self, meta: &PacketMeta, header: &Header, eliciting: bool) {
-        let Some(at) = self.path_of(meta, header) else {
-            return;
-        };
+    /// The packet counts as received on the path at this place.
+    fn received(&mut self, at: usize, meta: &PacketMeta, header: &Header, eliciting: bool) {
         let path = self.paths.at(at).id();
         self.note_sc_arrival(meta.now, path);
         let is_control = header.kind == PacketKind::Control;
@@ -90,8 +102,9 @@ impl Session {
             lane.path.note_use(meta.now);
         }
         let newest = lane.path.on_packet(meta, marks);
-        let pto = lane.path.probe_timeout();
-        lane.local_ids.on_packet(meta.now, header.cid, newest, pto);
+        let (now, path) = (meta.now, &lane.path);
+        lane.local_ids
+            .on_packet(now, header.cid, newest, || path.probe_timeout());
         let ip_bytes = meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
         lane.counts.packets_received += 1;
         lane.counts.ip_bytes_received += ip_bytes;
@@ -104,24 +117,31 @@ impl Session {
         self.counts.ip_bytes_received += ip_bytes;
     }
 
-    fn handle_symbol(&mut self, meta: &PacketMeta, header: &Header, symbol_len: usize) -> Received {
-        self.received(meta, header, self.paper.is_none());
+    fn handle_symbol(
+        &mut self,
+        at: usize,
+        meta: &PacketMeta,
+        header: &Header,
+        symbol_len: usize,
+    ) -> Option<Placement> {
+        self.received(at, meta, header, self.paper.is_none());
         if !matches!(self.life, Life::Open) {
-            return Received::Nothing;
+            return None;
         }
         let placement = self.receiver.on_symbol(header, symbol_len);
         self.say_paper_symbol(header);
         self.progress(meta.now, placement.map(|_| ()));
-        Received::Symbol(placement.unwrap_or(Placement::Discard))
+        Some(placement.unwrap_or(Placement::Discard))
     }
 
     fn handle_fragment(
         &mut self,
+        at: usize,
         meta: &PacketMeta,
         header: &Header,
         fragment: Fragment,
     ) -> Received {
-        self.received(meta, header, true);
+        self.received(at, meta, header, true);
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
@@ -132,8 +152,14 @@ impl Session {
         Received::Part(part)
     }
 
-    fn handle_window(&mut self, meta: &PacketMeta, header: &Header, span: WindowSpan) -> Received {
-        self.received(meta, header, true);
+    fn handle_window(
+        &mut self,
+        at: usize,
+        meta: &PacketMeta,
+        header: &Header,
+        span: WindowSpan,
+    ) -> Received {
+        self.received(at, meta, header, true);
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
@@ -146,8 +172,14 @@ impl Session {
         })
     }
 
-    fn handle_bundle(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) -> Received {
-        self.received(meta, header, true);
+    fn handle_bundle(
+        &mut self,
+        at: usize,
+        meta: &PacketMeta,
+        header: &Header,
+        body: &[u8],
+    ) -> Received {
+        self.received(at, meta, header, true);
         if !matches!(self.life, Life::Open) {
             return Received::Nothing;
         }
@@ -203,6 +235,7 @@ impl Session {
     /// Blocks that will never be complete go to `abandoned`.
     fn handle_control(
         &mut self,
+        at: usize,
         meta: &PacketMeta,
         header: &Header,
         body: &[u8],
@@ -211,7 +244,7 @@ impl Session {
         let eliciting = FrameIter::new(body)
             .flatten()
             .any(|frame| frame.is_ack_eliciting());
-        self.received(meta, header, eliciting);
+        self.received(at, meta, header, eliciting);
         let window_news = self.window_news();
         let mut delivered = Vec::new();
         let mut deficits = Vec::new();

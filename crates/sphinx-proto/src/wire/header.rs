@@ -49,6 +49,7 @@ impl ConnectionId {
     }
 
     /// The connection id of a data-plane datagram (bytes 1..9, never protected).
+    #[inline]
     pub fn of_datagram(datagram: &[u8]) -> Option<Self> {
         Self::new(datagram.get(1..9)?.try_into().ok()?)
     }
@@ -122,6 +123,7 @@ impl Header {
 
     /// Bytes on the wire, before protection. `n` outside 1–1024 and bits of `code` and `row` above
     /// their fields are cut off.
+    #[inline]
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
         let kind = match self.kind {
@@ -142,6 +144,7 @@ impl Header {
 
     /// From bytes whose protection has been removed. `None` for bits that this version
     /// does not know; the caller drops such a packet (after opening it, if it wants to blame the peer).
+    #[inline]
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Option<Self> {
         let kind = match bytes[0] >> 4 & 3 {
             0 => PacketKind::Symbol,
