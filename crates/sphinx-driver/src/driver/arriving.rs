@@ -136,7 +136,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         for from in (0..len).step_by(stride.max(1)) {
             let at = from..len.min(from + stride);
             let datagram = &mut memory[at.clone()];
-            let Some((path, header, packet_number)) = self.accept(now, origin, datagram) else {
+            let Some((path, header, packet_number)) = self.accept(now, &origin, datagram) else {
                 continue;
             };
             let Some(lane) = self.lanes.of(path) else {

@@ -23,7 +23,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         datagram: &mut [u8],
         workshop: &mut Workshop,
     ) {
-        let Some((path, header, packet_number)) = self.accept(now, origin, datagram) else {
+        let Some((path, header, packet_number)) = self.accept(now, &origin, datagram) else {
             return;
         };
         if self.executor.takes(JobKind::Open) {
@@ -65,7 +65,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     pub(super) fn accept(
         &mut self,
         now: Time,
-        origin: Origin,
+        origin: &Origin,
         datagram: &mut [u8],
     ) -> Option<(PathId, Header, PacketNumber)> {
         let path = ConnectionId::of_datagram(datagram).and_then(|cid| self.core.path_of_cid(cid));
@@ -79,7 +79,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let packet_number = PacketNumber::expand(header.packet_number, lane.replay.expected());
         let arrival = lane.replay.check(packet_number);
         if arrival != Arrival::New {
-            self.seen_before(now, origin, (path, packet_number), arrival, datagram.len());
+            self.seen_before(now, *origin, (path, packet_number), arrival, datagram.len());
             return None;
         }
         Some((path, header, packet_number))

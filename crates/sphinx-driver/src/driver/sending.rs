@@ -44,9 +44,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             let Some(mut transmit) = self.core.poll_transmit(now) else {
                 return Ok(());
             };
-            self.seal(&transmit, workshop, out)?;
+            let to = self.source.tuple(transmit.path, &transmit.to);
+            self.seal(&transmit, &to, workshop, out)?;
             while out.len_bytes() < limit && self.core.poll_following(now, &mut transmit) {
-                self.seal(&transmit, workshop, out)?;
+                self.seal(&transmit, &to, workshop, out)?;
             }
         }
         Ok(())
@@ -55,11 +56,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     fn seal(
         &mut self,
         transmit: &Transmit,
+        to: &Tuple,
         workshop: &mut Workshop,
         out: &mut impl Outbox,
     ) -> Result<(), EndReason> {
-        let to = self.source.tuple(transmit.path, &transmit.to);
-        let datagram = out.push(&to, transmit.ecn, transmit.body_len + OVERHEAD);
+        let datagram = out.push(to, transmit.ecn, transmit.body_len + OVERHEAD);
         let tx = &self.tx;
         let symbols_of = |slot| tx.get(slot).map(|block| &*block.symbols);
         let sealed = body_of(symbols_of, transmit, workshop, datagram).and_then(|body| {

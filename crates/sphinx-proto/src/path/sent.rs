@@ -252,6 +252,12 @@ impl SentLog {
         };
         let mut all_settled = true;
         let mut pn = self.settled_below.max(self.first);
+        let behind = self.packets.iter().skip((pn - self.first) as usize);
+        let settled = behind.take_while(|packet| packet.state != State::InFlight);
+        pn += settled
+            .take(largest.checked_sub(pn).unwrap_or(0) as usize)
+            .count() as u64;
+        self.settled_below = pn;
         while pn < largest {
             let Some(packet) = self.packet_mut(pn) else {
                 break;

@@ -205,8 +205,8 @@ impl Session {
 
     /// The round trip of the path on which the news of the one at this place go back, if that is another one.
     pub(super) fn told_on(&self, at: usize) -> Option<Nanos> {
-        if self.sender.is_passive() {
-            // What is lost is not repaired as blocks are.
+        // In other modes what is lost is not repaired as blocks are.
+        if self.paths.len() == 1 || self.sender.is_passive() {
             return None;
         }
         let main = self.paths.told_on(at)?;
