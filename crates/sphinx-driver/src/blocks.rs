@@ -320,6 +320,7 @@ impl RxBlocks {
     }
 
     /// The place of a source symbol that is not there, in a block of which something is.
+    #[inline]
     pub(crate) fn vacancy(&mut self, slot: Slot, index: u16) -> Option<&mut [u8]> {
         let block = self.blocks.get_mut(slot.0 as usize)?.as_mut()?;
         let (index, len) = (usize::from(index), block.symbol_len);
@@ -328,6 +329,7 @@ impl RxBlocks {
     }
 
     /// A source symbol is in its place.
+    #[inline]
     pub(crate) fn occupy(&mut self, slot: Slot, index: u16) {
         match self.blocks.get_mut(slot.0 as usize) {
             Some(Some(block)) => bits::insert(&mut block.have, usize::from(index)),

@@ -91,6 +91,7 @@ impl Window {
     }
 
     /// A symbol has been stored in the block under way with these low bits of an id.
+    #[inline]
     pub(crate) fn stored(&mut self, block: u32, placement: &Placement) {
         let is_in_use = self.decoder.is_some() || !self.steps.is_empty();
         if let Placement::Block {
@@ -104,6 +105,7 @@ impl Window {
     }
 
     /// Whether nothing waits to be done, or is being done.
+    #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.busy.is_none() && self.steps.is_empty()
     }

@@ -119,6 +119,7 @@ impl Tracker {
     ///
     /// A symbol that peeling had restored before is redundant, as is a
     /// duplicate.
+    #[inline]
     pub fn add_source(&mut self, i: usize) -> Added {
         if i >= self.n {
             return Added::Invalid;
@@ -215,6 +216,7 @@ impl Tracker {
     }
 
     /// Makes a symbol known, and all that peeling restores in turn.
+    #[inline]
     fn learn(&mut self, symbol: u16) {
         let Self {
             known,

@@ -125,6 +125,7 @@ impl FrameQueue {
     }
 
     /// A datagram lies there.
+    #[inline]
     fn describe(
         &mut self,
         to: &Destination,

@@ -64,7 +64,7 @@ pub use session::{BASE_DATAGRAM, Introduction, Session};
 pub use time::{Nanos, Time};
 pub use types::{
     AbandonedBlock, BundledSymbol, Content, CoveredBlock, Decoding, Event, Incomplete, Job,
-    Lifetime, PacketMeta, PartPlacement, PastBlock, PathNews, PathStats, Placement, Received,
-    RepairMode, RidingSymbol, Room, STREAMS_MAX, SessionStats, Slot, StreamId, StreamPart,
-    Transmit, Tuple, Urgency, block_cost, share_cost,
+    Lifetime, PacketMeta, PartPlacement, PastBlock, PathNews, PathStats, Place, Placement,
+    Received, RepairMode, RidingSymbol, Room, STREAMS_MAX, SessionStats, Slot, StreamId,
+    StreamPart, Transmit, Tuple, Urgency, block_cost, share_cost,
 };

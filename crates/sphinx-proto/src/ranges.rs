@@ -73,6 +73,7 @@ impl<T: Ordinal> RangeSet<T> {
     }
 
     /// Add one value; whether it is new.
+    #[inline]
     pub(crate) fn insert_one(&mut self, value: T) -> bool {
         // The common case: the successor of the largest member.
         if let Some(last) = self.ranges.back_mut()

@@ -12,8 +12,8 @@ use crate::config::Config;
 use crate::sc::{Inbound, Rtts, ScReceiver, symbol_cost};
 use crate::streams::{IMPOSSIBLE, RecvStreams, RecvWindow, Resetting};
 use crate::types::{
-    AbandonedBlock, CoveredBlock, Incomplete, PartPlacement, PastBlock, Placement, Slot, StreamId,
-    StreamPart, share_cost,
+    AbandonedBlock, CoveredBlock, Incomplete, PartPlacement, PastBlock, Place, Placement, Slot,
+    StreamId, StreamPart, share_cost,
 };
 use crate::wire::{
     Fragment, Frame, Header, MAX_NAMED, MAX_SYMBOL_LEN, NamedBlock, PaperCounts, Reset, SpanBlock,
@@ -145,14 +145,39 @@ impl Receiver {
         Opened::Open(slot)
     }
 
-    /// Slot and index of the source symbol that this header announces, if its block is under way and of this shape.
-    pub(crate) fn place_of(&self, header: &Header, symbol_len: usize) -> Option<(Slot, u16)> {
+    /// The place of the source symbol that this header announces, if its block is under way and of this shape.
+    pub(crate) fn place_of(&self, header: &Header, symbol_len: usize) -> Option<Place> {
         let Ok(SymbolId::Source(index)) = header.symbol() else {
             return None;
         };
-        let (slot, shape) = self.blocks.get(self.expand_block(header.block))?;
+        let block = self.expand_block(header.block);
+        let (slot, shape) = self.blocks.get(block)?;
         let fits = shape.n == header.n && usize::from(shape.symbol_len) == symbol_len;
-        fits.then_some((slot, index))
+        fits.then_some(Place {
+            slot,
+            index,
+            block,
+            n: shape.n,
+            symbol_len: shape.symbol_len,
+        })
+    }
+
+    /// An authenticated source symbol, which lies in its place: where it belongs.
+    pub(crate) fn on_placed(&mut self, place: &Place) -> Placement {
+        let shape = Shape {
+            n: place.n,
+            symbol_len: place.symbol_len,
+        };
+        let symbol = SymbolId::Source(place.index);
+        match self.blocks.add(place.block, shape, symbol) {
+            Some(taken) => self.on_taken_in(place.block, shape, symbol, taken),
+            None => self.discard(),
+        }
+    }
+
+    fn discard(&mut self) -> Placement {
+        self.refuse();
+        Placement::Discard
     }
 
     /// An authenticated symbol of `symbol_len` bytes: where it belongs.
@@ -161,7 +186,6 @@ impl Receiver {
         header: &Header,
         symbol_len: usize,
     ) -> Result<Placement, Violation> {
-        let refused = Ok(Placement::Discard);
         let Ok(symbol) = header.symbol() else {
             return Err(Violation("unknown code"));
         };
@@ -169,8 +193,7 @@ impl Receiver {
         // A window's repairs have a body of their own.
         let n = header.n;
         if code == Some(CodeId::Window) || !is_possible(n, symbol_len) {
-            self.refuse();
-            return refused;
+            return Ok(self.discard());
         }
         let symbol_len = symbol_len as u16;
         let id = self.expand_block(header.block);
@@ -184,46 +207,47 @@ impl Receiver {
                 Opened::Open(_) => self.blocks.add(id, shape, symbol),
                 Opened::Complete => {
                     self.already_complete();
-                    return refused;
+                    return Ok(Placement::Discard);
                 }
                 Opened::Refused => None,
             },
         };
-        let Some(Taken {
-            slot,
-            added,
-            lacking,
-        }) = taken
-        else {
-            self.refuse();
-            return refused;
-        };
-        match added {
-            Added::Invalid => {
-                self.refuse();
-                refused
-            }
+        Ok(match taken {
+            Some(taken) => self.on_taken_in(id, shape, symbol, taken),
+            None => self.discard(),
+        })
+    }
+
+    /// What follows from what a symbol did to its block.
+    fn on_taken_in(
+        &mut self,
+        id: BlockId,
+        Shape { n, symbol_len }: Shape,
+        symbol: SymbolId,
+        taken: Taken,
+    ) -> Placement {
+        match taken.added {
+            Added::Invalid => return self.discard(),
             Added::Redundant => {
                 self.symbols_redundant += 1;
-                refused
+                return Placement::Discard;
             }
-            Added::Innovative => {
-                self.symbol_bytes += u64::from(symbol_len);
-                if let SymbolId::Source(index) = symbol {
-                    self.restoring.learn(id, index);
-                }
-                self.lacking = Some(lacking);
-                if lacking == 0 || self.restoring.has_begun() {
-                    self.advance(id);
-                    self.lacking = self.blocks.lacks(id);
-                }
-                Ok(Placement::Block {
-                    slot,
-                    n,
-                    symbol_len,
-                    symbol,
-                })
-            }
+            Added::Innovative => {}
+        }
+        self.symbol_bytes += u64::from(symbol_len);
+        if let SymbolId::Source(index) = symbol {
+            self.restoring.learn(id, index);
+        }
+        self.lacking = Some(taken.lacking);
+        if taken.lacking == 0 || self.restoring.has_begun() {
+            self.advance(id);
+            self.lacking = self.blocks.lacks(id);
+        }
+        Placement::Block {
+            slot: taken.slot,
+            n,
+            symbol_len,
+            symbol,
         }
     }
 

@@ -296,6 +296,18 @@ pub struct BundledSymbol {
     pub at: Range<usize>,
 }
 
+/// The place of a source symbol in a block under way, whose memory is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Block memory.
+    pub slot: Slot,
+    /// Which symbol of it.
+    pub index: u16,
+    pub(crate) block: BlockId,
+    pub(crate) n: u16,
+    pub(crate) symbol_len: u16,
+}
+
 /// Where a received symbol goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {

@@ -3,7 +3,7 @@
 use sphinx_fec::Error;
 use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Header, OVERHEAD};
 use sphinx_proto::{
-    AbandonedBlock, Job, PacketNumber, PartPlacement, PathId, Placement, Received, Slot, Time,
+    AbandonedBlock, Job, PacketNumber, PartPlacement, PathId, Place, Placement, Received, Time,
 };
 
 use super::{Driver, EndReason, Origin, Workshop};
@@ -36,15 +36,15 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let pto = self.core.probe_timeout();
         let packet = (&header, packet_number, datagram.len());
         let place = self.core.place_of(&header, datagram.len() - OVERHEAD);
-        if let Some((slot, index)) = place
-            && let Some(body) = self.rx.vacancy(slot, index)
+        if let Some(place) = place
+            && let Some(body) = self.rx.vacancy(place.slot, place.index)
         {
             let sealed = (&*datagram, body);
             let opened = (lane.protection).open_into(&header, packet_number, sealed, now, pto);
             return match opened {
                 Ok(()) => {
                     lane.replay.commit(packet_number);
-                    self.handle_placed(now, origin, packet, (slot, index), workshop);
+                    self.handle_placed(now, origin, packet, &place, workshop);
                 }
                 Err(error) => self.did_not_open(now, error),
             };
@@ -156,17 +156,16 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         now: Time,
         origin: Origin,
         (header, packet_number, datagram_len): (&Header, PacketNumber, usize),
-        (slot, index): (Slot, u16),
+        place: &Place,
         workshop: &mut Workshop,
     ) {
         let meta = origin.meta(now, packet_number, datagram_len);
-        let symbol_len = datagram_len - OVERHEAD;
-        let Some(placement) = self.core.handle_placed(&meta, header, symbol_len) else {
+        let Some(placement) = self.core.handle_placed(&meta, header, place) else {
             return;
         };
         // What is not wanted any more does not become known by lying there.
         if placement != Placement::Discard {
-            self.rx.occupy(slot, index);
+            self.rx.occupy(place.slot, place.index);
         }
         self.window.stored(header.block, &placement);
         self.settle(now, workshop);

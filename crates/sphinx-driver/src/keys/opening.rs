@@ -240,6 +240,7 @@ impl Opener {
     ///
     /// # Errors
     /// [`OpenError::TooManyInvalid`] when it was not, and none is opened any more.
+    #[inline]
     pub fn note(
         &mut self,
         epoch: u64,

@@ -28,11 +28,13 @@ pub struct ReplayWindow {
 
 impl ReplayWindow {
     /// One above the largest number committed: what packet numbers are expanded against.
+    #[inline]
     pub fn expected(&self) -> PacketNumber {
         self.next
     }
 
     /// Whether `packet_number` may be opened; changes nothing.
+    #[inline]
     pub fn check(&self, packet_number: PacketNumber) -> Arrival {
         if packet_number >= self.next {
             Arrival::New
@@ -47,6 +49,7 @@ impl ReplayWindow {
 
     /// Remembers `packet_number`; to be called only after the packet has opened. Numbers below the
     /// window and [`PacketNumber::MAX`] are ignored.
+    #[inline]
     pub fn commit(&mut self, packet_number: PacketNumber) {
         if packet_number >= self.next {
             if packet_number == PacketNumber::MAX {

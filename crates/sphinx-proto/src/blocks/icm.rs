@@ -46,6 +46,7 @@ pub(crate) struct Compensation {
 
 impl Compensation {
     /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
+    #[inline]
     pub(crate) fn symbol_arrived(
         &mut self,
         blocks: &mut BlockStore,

@@ -222,6 +222,7 @@ impl RxBlocks {
     }
 
     /// An authenticated symbol of a block of this shape; `None`: it is not open.
+    #[inline]
     pub(crate) fn add(&mut self, id: BlockId, shape: Shape, symbol: SymbolId) -> Option<Taken> {
         let block = self.blocks.get_mut(&id)?;
         if block.shape != shape {

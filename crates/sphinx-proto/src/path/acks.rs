@@ -137,6 +137,7 @@ impl Acks {
     }
 
     /// Notes an opened packet for the next SACK.
+    #[inline]
     pub(super) fn on_packet(&mut self, meta: &PacketMeta, marks: Marks, rtt: Nanos) {
         self.received.insert_one(meta.packet_number);
         self.arrivals.on_packet(meta.packet_number);

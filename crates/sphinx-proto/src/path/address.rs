@@ -230,6 +230,7 @@ impl Address {
     }
 
     /// A packet has arrived.
+    #[inline]
     pub(super) fn acked(&mut self, now: Time, packet: &Settled) {
         let PacketInfo {
             pn,

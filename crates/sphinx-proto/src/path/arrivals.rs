@@ -21,6 +21,7 @@ pub(crate) struct Arrivals {
 
 impl Arrivals {
     /// A packet that has not arrived before.
+    #[inline]
     pub(crate) fn on_packet(&mut self, packet_number: PacketNumber) {
         if packet_number < self.next {
             // It counted as lost when it was overtaken.

@@ -33,6 +33,7 @@ impl Default for Gathering {
 }
 
 impl Gathering {
+    #[inline]
     pub(super) fn on_packet(&mut self, received_at: Time) {
         let latest = self.latest.replace(received_at);
         let Some(latest) = latest else { return };

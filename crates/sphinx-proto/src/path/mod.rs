@@ -338,6 +338,7 @@ impl Path {
     }
 
     /// Packet [`Self::next_pn`] leaves, which is to be acknowledged. The number behind it may be left out.
+    #[inline]
     pub(crate) fn record(&mut self, now: Time, ip_bytes: u32, carried: Carried) {
         let pn = self.next_pn();
         self.space.sent.record(now, ip_bytes, carried, true);
@@ -392,6 +393,7 @@ impl Path {
 
     /// A packet has opened; whether it is to be acknowledged, and carries the last-of-flight mark. `true`: its number
     /// is above all others.
+    #[inline]
     pub(crate) fn on_packet(&mut self, meta: &PacketMeta, marks: Marks) -> bool {
         let acks = &mut self.space.acks;
         let newest = acks.largest().is_none_or(|pn| meta.packet_number > pn);

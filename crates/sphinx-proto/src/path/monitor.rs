@@ -125,16 +125,20 @@ impl Monitor {
         self.path_packets += 1;
         self.packets += 1;
         if self.packets >= BUCKET {
-            self.forget(self.buckets.len().saturating_sub(BUCKETS - 1));
-            let full = mem::take(&mut self.current);
-            self.history.record(usize::from(full.lost));
-            self.buckets.push_back(full);
-            self.packets = 0;
-            if self.has_changed() {
-                self.forget(self.buckets.len() - RECENT);
-            }
-            self.bursts = self.find_bursts();
+            self.end_bucket();
         }
+    }
+
+    fn end_bucket(&mut self) {
+        self.forget(self.buckets.len().saturating_sub(BUCKETS - 1));
+        let full = mem::take(&mut self.current);
+        self.history.record(usize::from(full.lost));
+        self.buckets.push_back(full);
+        self.packets = 0;
+        if self.has_changed() {
+            self.forget(self.buckets.len() - RECENT);
+        }
+        self.bursts = self.find_bursts();
     }
 
     /// Forgets so many of the oldest buckets.

@@ -98,6 +98,7 @@ impl PacketSpace {
     }
 
     /// Tells of an acknowledged packet; whether it brings anything forward.
+    #[inline]
     pub(super) fn arrived(&mut self, packet: &Settled, contents: &mut impl Contents) -> bool {
         match packet.carried {
             Carried::Symbol { block, symbol, .. } => {

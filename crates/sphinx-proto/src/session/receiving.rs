@@ -9,8 +9,8 @@ use crate::receiver::Violation;
 use crate::sender::Carriage;
 use crate::streams::IMPOSSIBLE;
 use crate::types::{
-    AbandonedBlock, BundledSymbol, Event, Job, PacketMeta, PathNews, Placement, Received, Slot,
-    StreamId, StreamPart,
+    AbandonedBlock, BundledSymbol, Event, Job, PacketMeta, PathNews, Place, Placement, Received,
+    Slot, StreamId, StreamPart,
 };
 use crate::wire::{
     Bundle, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, VARINT_MAX, WindowSpan,
@@ -61,20 +61,27 @@ impl Session {
         }
     }
 
-    /// The same of a symbol of so many bytes that was opened into [its place](Self::place_of): where it belongs, if it is anything to this session.
+    /// The same of a symbol that was opened into [its place](Self::place_of), with nothing else handled since that was asked for: where it belongs, if
+    /// it is anything to this session.
     pub fn handle_placed(
         &mut self,
         meta: &PacketMeta,
         header: &Header,
-        symbol_len: usize,
+        place: &Place,
     ) -> Option<Placement> {
         let at = self.path_of(meta, header)?;
-        self.handle_symbol(at, meta, header, symbol_len)
+        self.received(at, meta, header, self.paper.is_none());
+        if !matches!(self.life, Life::Open) {
+            return None;
+        }
+        let placement = self.receiver.on_placed(place);
+        self.say_paper_symbol(header);
+        self.progress(meta.now, Ok(()));
+        Some(placement)
     }
 
-    /// Where the body of a packet belongs that has not opened yet, if it is to be a source symbol of a block under way: the block's memory, and
-    /// which of its symbols. It can be opened right into its place, if no symbol is there: anybody may have written the header.
-    pub fn place_of(&self, header: &Header, body_len: usize) -> Option<(Slot, u16)> {
+    /// Where the body of a packet belongs that has not opened yet, if it is to be a source symbol of a block under way. It can be opened right into its place, if no symbol is there: anybody may have written the header.
+    pub fn place_of(&self, header: &Header, body_len: usize) -> Option<Place> {
         match header.kind {
             PacketKind::Symbol => self.receiver.place_of(header, body_len),
             PacketKind::Fragment | PacketKind::Control | PacketKind::Bundle => None,
@@ -598,6 +605,7 @@ impl Session {
     }
 
     /// Work to do on payload.
+    #[inline]
     pub fn poll_job(&mut self) -> Option<Job> {
         self.jobs.poll()
     }
