@@ -115,7 +115,7 @@ fn ten_that_begin_one_after_the_other_become_equal() {
         jains.sort_by(f64::total_cmp);
         waits.sort_by(f64::total_cmp);
         let name = format!("{rate} Mbit/s, {rtt} ms, {queue} BDP: {jains:.3?}, {waits:.2?} BDPs");
-        assert!(jains[2] > 0.95 && jains[1] > 0.85, "{name}");
+        assert!(jains[2] > 0.95 && jains[1] > 0.8, "{name}");
         assert!(waits[2] < 0.6, "{name}");
     }
 }

@@ -285,7 +285,7 @@ impl Bbr {
         self.crowd.rival.on_sample(s, now);
         let packets = self.bdp() / self.packet_bytes;
         let part = self.crowd.meter.part();
-        if self.crowd.rival.is_to_be_endured(&part, packets) {
+        if self.crowd.rival.is_to_be_endured(now, &part, packets) {
             return;
         }
         let is_channel = !self.crowd.rival.is_there() && s.loss() < LOSS_LOW;

@@ -6,7 +6,7 @@
 //!
 //! BBR empties the queue every ten seconds, to see the round trip, and fills it again at once. Otherwise it sends a little more than there is room for, and loses the
 //! same few packets in a hundred whatever others do. Who has less than half of the link beside such a one does not heed losses at all. Crowds
-//! of ours must not do so: they lose more, or have few packets under way each, and their queue does not come back.
+//! of ours must not do so: they lose more, or have few packets under way each, and a queue that they keep full does not go and come back.
 
 use super::super::sampler::Sample;
 use super::super::{Nanos, SEC, Time};
@@ -27,7 +27,7 @@ const ENOUGH: f64 = 0.5;
 /// … as so many readings say, without which it is not known.
 const READINGS: usize = 4;
 /// Packets that a flow has under way at least, one that does not heed losses.
-const PACKETS: f64 = 25.0;
+const PACKETS: f64 = 16.0;
 
 /// Whether somebody does not yield.
 #[derive(Debug, Default)]
@@ -35,8 +35,8 @@ pub(super) struct Rival {
     is_there: bool,
     /// When it was there last.
     met_at: Option<Time>,
-    /// It has been away, and has come back.
-    is_back: bool,
+    /// When it came back after it had been away.
+    back_at: Option<Time>,
     /// Mean loss while it is there.
     loss: f64,
     sampled_at: Time,
@@ -61,7 +61,7 @@ impl Rival {
         };
         if !self.is_there && stood > stands {
             self.is_there = true;
-            self.is_back = is_known;
+            self.back_at = is_known.then_some(now);
             if !is_known {
                 self.loss = 0.0;
             }
@@ -81,10 +81,11 @@ impl Rival {
     }
 
     /// Whether losses are not to be heeded by a flow which has that part of the link and so many packets under way.
-    pub(super) fn is_to_be_endured(&self, part: &Part, packets: f64) -> bool {
+    pub(super) fn is_to_be_endured(&self, now: Time, part: &Part, packets: f64) -> bool {
+        let is_back = (self.back_at).is_some_and(|at| now.saturating_sub(at) < REMEMBERED);
         let is_enough = part.readings >= READINGS && part.mean > ENOUGH;
         let is_steady = (LOSS_LEAST..LOSS_MOST).contains(&self.loss);
-        self.is_there && self.is_back && is_steady && !is_enough && packets >= PACKETS
+        self.is_there && is_back && is_steady && !is_enough && packets >= PACKETS
     }
 }
 
@@ -144,6 +145,7 @@ mod tests {
 
     #[test]
     fn steady_losses_of_one_who_comes_back_are_endured_up_to_half_of_the_link() {
+        let end = time(19 * SEC);
         let after = |lost: u64| {
             let mut rival = Rival::default();
             rival.note_queue(time(10 * SEC), 4 * SEC, RTT);
@@ -154,10 +156,12 @@ mod tests {
             }
             rival
         };
-        assert!(after(3).is_to_be_endured(&part(0.2), 40.0));
-        assert!(!after(3).is_to_be_endured(&part(0.6), 40.0));
-        assert!(!after(3).is_to_be_endured(&part(0.2), 10.0));
-        assert!(!after(0).is_to_be_endured(&part(0.2), 40.0));
-        assert!(!after(10).is_to_be_endured(&part(0.2), 40.0));
+        assert!(after(3).is_to_be_endured(end, &part(0.2), 40.0));
+        assert!(!after(3).is_to_be_endured(end, &part(0.6), 40.0));
+        assert!(!after(3).is_to_be_endured(end, &part(0.2), 10.0));
+        assert!(!after(0).is_to_be_endured(end, &part(0.2), 40.0));
+        assert!(!after(10).is_to_be_endured(end, &part(0.2), 40.0));
+        // BBR would have been away again.
+        assert!(!after(3).is_to_be_endured(time(24 * SEC), &part(0.2), 40.0));
     }
 }
