@@ -27,7 +27,7 @@ const ENOUGH: f64 = 0.5;
 /// … as so many readings say, without which it is not known.
 const READINGS: usize = 4;
 /// Packets that a flow has under way at least, one that does not heed losses.
-const PACKETS: f64 = 16.0;
+const PACKETS: f64 = 25.0;
 
 /// Whether somebody does not yield.
 #[derive(Debug, Default)]
