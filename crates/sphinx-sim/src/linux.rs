@@ -3,7 +3,7 @@
 //!
 //! It counts in whole segments, and numbers them from 0.
 
-mod bbr;
+pub mod bbr;
 
 use std::collections::{BTreeSet, VecDeque};
 

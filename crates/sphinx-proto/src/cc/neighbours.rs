@@ -149,8 +149,8 @@ fn parts_beside(other: fn() -> Box<dyn RateControl>, queue: f64, other_first: bo
     [parts[0], parts[1], parts[2]]
 }
 
-/// The rate grew a hundred times as fast as CUBIC's, which took falls of its own only; and beside BBR, which fills the queue anew whenever it has emptied it,
-/// ours fell at each of its queues.
+/// The rate of ours grew a hundred times as fast as CUBIC's, which got what that left. Beside BBR, which fills the queue anew whenever it has emptied it, ours fell
+/// until that queue had stood for three seconds.
 #[test]
 fn beside_those_who_do_not_yield_neither_starves() {
     let cubic = || flow(CcKind::Cubic);
@@ -159,7 +159,7 @@ fn beside_those_who_do_not_yield_neither_starves() {
             for other_first in [true, false] {
                 let [least, median, most] = parts_beside(other, queue, other_first);
                 assert!(
-                    (0.3..0.75).contains(&median) && least > 0.2 && most < 0.95,
+                    (0.2..0.75).contains(&median) && least > 0.1 && most < 0.95,
                     "{name}, {queue} BDP, there first: {other_first}: {least:.2}, {median:.2}, {most:.2}"
                 );
             }

@@ -20,7 +20,7 @@ const QUANTA: f64 = 6.0;
 
 /// What is noted of a segment when it is sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stamp {
+pub struct Stamp {
     /// Segments delivered by then, and when the last of them was.
     delivered: u64,
     delivered_at: Time,
@@ -38,18 +38,24 @@ enum Mode {
 
 /// What an acknowledgement has changed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Change {
-    /// Segments that were delivered, that were found lost, that were out before and that are out now.
-    pub(super) delivered: u64,
-    pub(super) lost: u64,
-    pub(super) before: u64,
-    pub(super) pipe: u64,
-    pub(super) rtt: Option<Time>,
-    pub(super) recovers: bool,
+pub struct Change {
+    /// Segments that were delivered.
+    pub delivered: u64,
+    /// Segments that were found lost.
+    pub lost: u64,
+    /// Segments that were out before.
+    pub before: u64,
+    /// Segments that are out now.
+    pub pipe: u64,
+    /// A round trip.
+    pub rtt: Option<Time>,
+    /// What was lost is not repaired yet.
+    pub recovers: bool,
 }
 
+/// Counts in segments and nanoseconds.
 #[derive(Debug)]
-pub(super) struct Bbr {
+pub struct Bbr {
     mode: Mode,
     delivered: u64,
     delivered_at: Time,
@@ -79,7 +85,9 @@ pub(super) struct Bbr {
 }
 
 impl Bbr {
-    pub(super) fn new() -> Bbr {
+    /// Before anything is sent.
+    #[expect(clippy::new_without_default, reason = "nothing asks for one")]
+    pub fn new() -> Bbr {
         Bbr {
             mode: Mode::Startup,
             delivered: 0,
@@ -107,20 +115,22 @@ impl Bbr {
         }
     }
 
-    pub(super) fn window(&self) -> f64 {
+    /// Segments that may be out.
+    pub fn window(&self) -> f64 {
         self.window
     }
 
     /// The next segment may go then, as far as the rate is concerned.
-    pub(super) fn next_at(&self) -> Time {
+    pub fn next_at(&self) -> Time {
         self.next_at
     }
 
-    pub(super) fn send(&mut self, now: Time, pipe: u64) -> Stamp {
+    /// A segment is sent while so many others are out.
+    pub fn send(&mut self, now: Time, pipe: u64) -> Stamp {
         if pipe == 0 {
             (self.first_at, self.delivered_at) = (now, now);
         }
-        let rate = self.rate() * self.pacing_gain();
+        let rate = self.pacing_rate();
         if rate > 0.0 {
             self.next_at = self.next_at.max(now) + (1.0 / rate) as Time;
         }
@@ -131,8 +141,13 @@ impl Bbr {
         }
     }
 
+    /// Segments in a nanosecond that may be sent; 0 while nothing is known.
+    pub fn pacing_rate(&self) -> f64 {
+        self.rate() * self.pacing_gain()
+    }
+
     /// A segment is delivered that was sent `at`.
-    pub(super) fn deliver(&mut self, now: Time, stamp: Stamp, at: Time) {
+    pub fn deliver(&mut self, now: Time, stamp: Stamp, at: Time) {
         self.delivered += 1;
         self.delivered_at = now;
         if self
@@ -144,13 +159,15 @@ impl Bbr {
         }
     }
 
-    pub(super) fn time_out(&mut self) {
+    /// There has been no answer for long.
+    pub fn time_out(&mut self) {
         self.save();
         (self.full, self.full_rounds) = (0.0, 0);
         self.window = 1.0;
     }
 
-    pub(super) fn acknowledge(&mut self, now: Time, change: &Change) {
+    /// An acknowledgement has come, behind what it [delivers](Self::deliver).
+    pub fn acknowledge(&mut self, now: Time, change: &Change) {
         let starts_round = self.see_rate(now);
         self.see_extra(now, change.delivered as f64);
         if starts_round && !self.is_full {
