@@ -40,6 +40,21 @@ fn last_byte(scenario: Scenario, len: u64) -> (f64, Pair) {
     (at as f64, pair)
 }
 
+/// Part of what a link of 100 Mbit/s carries that 50 MB have, with a round trip of `rtt` ms on average, and delays that vary by `jitter` ms to either side.
+fn over_jitter(rtt: u64, (jitter, order): (u64, Order), loss: f64, seed: u64) -> f64 {
+    let vary = |link: &mut LinkConfig| {
+        link.queue = Depth::Bytes(100 * 125 * rtt);
+        link.delay = Duration::from_millis(rtt / 2 - jitter);
+        link.jitter = Jitter {
+            max: Duration::from_millis(2 * jitter),
+            order,
+        };
+    };
+    let scenario = Scenario::new(link(100, rtt, bernoulli(loss), seed)).on_links(vary);
+    let (at, _) = last_byte(scenario, 50_000_000);
+    50e6 * 8e9 / at / 100e6 / (1.0 - loss)
+}
+
 fn jitter() {
     for (name, rtt, order, jitter) in [
         ("±5 ms kept", 40, Order::Kept, 5),
@@ -48,19 +63,7 @@ fn jitter() {
         ("10 ms free", 40, Order::Free, 5),
     ] {
         for loss in [0.0, 0.01] {
-            let goodput = |seed| {
-                let vary = |link: &mut LinkConfig| {
-                    link.queue = Depth::Bytes(100 * 125 * rtt);
-                    link.delay = Duration::from_millis(rtt / 2 - jitter);
-                    link.jitter = Jitter {
-                        max: Duration::from_millis(2 * jitter),
-                        order,
-                    };
-                };
-                let scenario = Scenario::new(link(100, rtt, bernoulli(loss), seed)).on_links(vary);
-                let (at, _) = last_byte(scenario, 50_000_000);
-                50e6 * 8e9 / at / 100e6 / (1.0 - loss)
-            };
+            let goodput = |seed| over_jitter(rtt, (jitter, order), loss, seed);
             let (median, worst) = of((1..=SEEDS).map(goodput).collect(), f64::min);
             print(
                 &format!("jitter {name}, loss {loss}: >= 0.88, worst >= 0.80 of C(1-p)"),
@@ -149,21 +152,36 @@ fn far() {
     );
 }
 
+/// Mbit/s over a link of 1 Mbit/s with a queue of four packets.
+fn over_slow_link(seed: u64) -> f64 {
+    let (mut forward, backward) = link(1, 50, bernoulli(0.0), seed);
+    forward.queue = Depth::Packets(4);
+    let mut pair = Scenario::new((forward, backward)).bulk(40_000_000).build();
+    pair.run_until(10 * SEC, |_| false);
+    let pieces = pair.server().pieces_received().iter();
+    pieces.map(|(.., bytes)| f64::from(*bytes)).sum::<f64>() * 8.0 / 10e6
+}
+
 fn slow() {
-    let rate = |seed| {
-        let (mut forward, backward) = link(1, 50, bernoulli(0.0), seed);
-        forward.queue = Depth::Packets(4);
-        let mut pair = Scenario::new((forward, backward)).bulk(40_000_000).build();
-        pair.run_until(10 * SEC, |_| false);
-        let pieces = pair.server().pieces_received().iter();
-        pieces.map(|(.., bytes)| f64::from(*bytes)).sum::<f64>() * 8.0 / 10e6
-    };
-    let (median, worst) = of((1..=SEEDS).map(rate).collect(), f64::min);
+    let (median, worst) = of((1..=SEEDS).map(over_slow_link).collect(), f64::min);
     print(
         "1 Mbit/s, RTT 50, four packets of queue: >= 0.85",
         format!("{median:.3} ({worst:.3})"),
         median >= 0.85,
     );
+}
+
+/// Once a flow is taken for one of several it is slow for seconds.
+#[test]
+fn a_flow_alone_is_not_taken_for_one_of_several() {
+    let (_, worst) = of((1..=SEEDS).map(over_slow_link).collect(), f64::min);
+    assert!(worst > 0.83, "1 Mbit/s, four packets of queue: {worst:.3}");
+    for loss in [0.0, 0.01] {
+        let goodput = |seed| over_jitter(40, (15, Order::Kept), loss, seed);
+        let (median, worst) = of((1..=12).map(goodput).collect(), f64::min);
+        let name = format!("±15 ms, loss {loss}: {median:.3} ({worst:.3})");
+        assert!(median > 0.85 && worst > 0.7, "{name}");
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ const LOSS_LOW: f64 = 0.3;
 /// So many times in a row a rate below the estimate has not made a queue go, and of so many packets too many were lost.
 const STOOD: u32 = 2;
 const STOOD_PACKETS: f64 = 32.0;
+/// A flow has [ten packets](super::MIN_PACKETS) under way at least. Where the link holds fewer than these, its own lower rates do not make the queue go.
+const FEWEST_PACKETS: f64 = 5.0;
 /// Loss of a channel that may be the work of a queue which has been full ever since.
 const LOSS_UNSEEN: f64 = 0.1;
 /// No channel loses so much of so many packets: there is a queue that is full. A flow that has had the whole link waits so many round trips: the link may have
@@ -34,6 +36,10 @@ const LOSS_UNSEEN: f64 = 0.1;
 const FLOOD: f64 = 0.5;
 const FLOOD_PACKETS: f64 = 64.0;
 const FLOOD_ROUNDS: Nanos = 8;
+/// For so many round trips behind its first start-up a flow may still take back what it found the link to carry. What it sent so much faster than it knows now
+/// to be right has filled the queue by itself.
+const CORRECTED_ROUNDS: Nanos = 4;
+const TOO_FAST: f64 = 1.15;
 /// A queue that has been seen is longer than this, than this part of the round trip, and than so many packets.
 const SEEN: Nanos = MS;
 const SEEN_PART: Nanos = 10;
@@ -77,6 +83,8 @@ pub(super) struct Crowd {
     /// Packets of a queue that may be full, and those of them that were lost.
     packets: f64,
     lost: f64,
+    /// When the first packet behind the first start-up had been answered.
+    began: Option<Time>,
     /// Too many have been lost since then.
     flooded_since: Option<Time>,
     /// Rates below the estimate in a row that did not make the queue go, and when the first of them ended.
@@ -102,7 +110,11 @@ impl Crowd {
         (self.packets, self.lost) = (0.0, 0.0);
         self.longest = 0;
         self.gone_at = now;
-        self.rival = Rival::default();
+        if self.rival.is_bbr() {
+            self.rival.note_gone(now);
+        } else {
+            self.rival = Rival::default();
+        }
     }
 
     fn note(&mut self, s: &Sample) {
@@ -177,7 +189,8 @@ impl Bbr {
         let is_one = match s.run.phase {
             Phase::Cruise => {
                 self.crowd.meter.on_cruise(s);
-                self.is_flooded(s, now) || self.is_queue_of_others()
+                let is_flooded = !self.was_too_fast(s, now) && self.is_flooded(s, now);
+                is_flooded || self.is_queue_of_others()
             }
             Phase::Up if self.phase == Phase::Up && s.run.id >= self.phase_run => {
                 self.crowd.meter.on_probe(s) && self.is_part_small()
@@ -191,6 +204,13 @@ impl Bbr {
             self.sharing.begin(now);
         }
         is_one
+    }
+
+    /// Shortly behind the start-up: more was sent than the link carries, as is known now.
+    fn was_too_fast(&mut self, s: &Sample, now: Time) -> bool {
+        let began = *self.crowd.began.get_or_insert(now);
+        let sent = (s.delivered_bytes + s.lost_bytes) as f64 / s.send_interval as f64 * SEC as f64;
+        now.saturating_sub(began) < CORRECTED_ROUNDS * self.rtt() && sent > TOO_FAST * self.bw
     }
 
     fn is_flooded(&mut self, s: &Sample, now: Time) -> bool {
@@ -236,9 +256,10 @@ impl Bbr {
     /// One's own queue would have gone, and a channel does not wait for a queue to lose packets.
     fn is_queue_of_others(&self) -> bool {
         let crowd = &self.crowd;
+        let is_known = self.bdp() >= FEWEST_PACKETS * self.packet_bytes;
         let loses = crowd.packets >= STOOD_PACKETS && crowd.lost > LOSS * crowd.packets;
         let lasts = self.latest.saturating_sub(crowd.stood_since) >= self.patience();
-        crowd.stood >= STOOD && lasts && loses && self.has_seen_queue()
+        is_known && crowd.stood >= STOOD && lasts && loses && self.has_seen_queue()
     }
 
     /// Where the delay varies by itself estimates are low and probes find room, so that nothing can be said.
@@ -312,7 +333,7 @@ impl Bbr {
         self.crowd.longest = self.crowd.longest.max(queue);
         if queue < GONE {
             self.crowd.gone_at = now;
-            self.crowd.rival.note_gone();
+            self.crowd.rival.note_gone(now);
         } else {
             let stood = now.saturating_sub(self.crowd.gone_at);
             let rtt = self.delay.smoothed();
