@@ -137,6 +137,8 @@ pub struct Bbr {
     up_lost_too_much: bool,
     /// Probes in a row that found losses instead of capacity.
     lossy_probes: u32,
+    /// Start-up has met a policer.
+    is_policed: bool,
     /// The estimate carried more loss than a lower rate did, or has not been compared yet.
     in_doubt: bool,
     /// Samples in a row far below the estimate, and with too much loss.
@@ -209,6 +211,7 @@ impl Bbr {
             growths: 0,
             up_lost_too_much: false,
             lossy_probes: 0,
+            is_policed: false,
             in_doubt: false,
             slow_samples: 0,
             slow_since: Time::ZERO,
@@ -254,6 +257,13 @@ impl Bbr {
             .saturating_add(time_for(2.0 * self.packet_bytes, self.bw))
     }
 
+    /// No queue and no jitter has been seen, and a round trip has room for more than a few packets: what is lost is lost by the channel or by
+    /// a policer.
+    fn is_without_queue(&self) -> bool {
+        let group = time_for(ROUND_PACKETS * self.packet_bytes, self.bw);
+        !self.has_seen_queue() && self.sampler.jitter() == 0 && 2 * group < self.rtt()
+    }
+
     fn has_queue(&self) -> bool {
         self.delay.queue() > self.queue_threshold()
     }
@@ -271,6 +281,7 @@ impl Bbr {
         }
         match phase {
             Phase::Startup => {
+                self.is_policed = false;
                 self.startup = Startup::with_cwnd(self.startup_window(), self.loss.known());
                 self.up_from = self.bw;
             }
@@ -525,9 +536,10 @@ impl RateControl for Bbr {
             }
             if settled.run.phase == Phase::Startup
                 && self.phase == Phase::Startup
-                && let Some(rate) = self.startup.on_settled(&settled)
+                && let Some(rate) = self.startup.on_settled(&settled, self.is_without_queue())
             {
                 self.bw = self.bw.min(rate);
+                self.is_policed = true;
                 self.judge_startup(Verdict::Policed, now);
             }
             if let Some(pace) = pace {

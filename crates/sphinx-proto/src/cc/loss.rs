@@ -236,6 +236,17 @@ impl ChannelLoss {
         Sudden::Excess(excess / (1.0 - p).max(0.1))
     }
 
+    /// Packets at the full rate that lost no more than is known of the channel, 0 if they lost more. No rate loses less than the channel
+    /// does, so that they tell of it, and what comes after them is compared afresh.
+    pub(super) fn take_clean(&mut self) -> f64 {
+        if self.cruise.packets < SUDDEN_MIN || self.cruise.ratio() > self.pooled.ratio() {
+            return 0.0;
+        }
+        let held = std::mem::take(&mut self.held);
+        self.pool(held.packets, held.lost);
+        std::mem::take(&mut self.cruise).packets
+    }
+
     fn pool(&mut self, packets: f64, lost: f64) {
         self.pooled.packets += packets;
         self.pooled.lost += lost;

@@ -43,7 +43,11 @@ const LOSS_STEP: f64 = 0.1;
 /// standard errors of that loss besides. (A burst of channel losses hits one or two groups.)
 const LOSSY_GROUPS: u32 = 4;
 const GROUP_PACKETS: u64 = 24;
+/// A loss that was known before is that of so many packets.
+const KNOWN_PACKETS: f64 = 200.0;
 const GROUP_ERRORS: f64 = 3.0;
+/// The same where no queue can have lost them, errors of what is known of the channel included.
+const SHARP_ERRORS: f64 = 2.0;
 /// Few packets say little about the channel: so many that lost this share are added to those of a round.
 const PRIOR_PACKETS: f64 = 8.0;
 const PRIOR_LOSS: f64 = 0.02;
@@ -101,7 +105,11 @@ pub(super) struct Startup {
     round_sent: f64,
     /// Loss of the last round, 1 if there was none.
     last_loss: f64,
+    /// Packets behind it.
+    last_packets: f64,
     group: (u64, u64),
+    /// The latest group was one that no queue can have lost.
+    is_sharp: bool,
     /// Packets, and lost ones, of the round without lossy groups.
     clean: (u64, u64),
     lossy_groups: u32,
@@ -159,7 +167,9 @@ impl Startup {
             unmeasured: (0, 0),
             round_sent: 0.0,
             last_loss: loss.unwrap_or(1.0),
+            last_packets: KNOWN_PACKETS,
             group: (0, 0),
+            is_sharp: false,
             clean: (0, 0),
             lossy_groups: 0,
             lossy_from: (0, Time::ZERO),
@@ -202,8 +212,9 @@ impl Startup {
             {
                 GAIN
             }
-            0 | 1 => 1.0,
-            // What arrived is all that there is, if this is a policer.
+            0 => 1.0,
+            1 if !self.is_sharp => 1.0,
+            // What arrived is all that there is, if this is a policer. (If it is a burst, the next group says so within a millisecond or two.)
             _ => self
                 .lossy_rate
                 .map_or(1.0, |rate| (rate / bw.max(1.0)).clamp(0.25, 1.0)),
@@ -240,8 +251,9 @@ impl Startup {
         self.app_limited = true;
     }
 
-    /// Packets of this start-up were settled; the rate behind a policer if they show one.
-    pub(super) fn on_settled(&mut self, s: &Settled) -> Option<f64> {
+    /// Packets of this start-up were settled; the rate behind a policer if they show one. `is_sharp`: only a policer or the channel can have
+    /// lost them, and a group of them is short.
+    pub(super) fn on_settled(&mut self, s: &Settled, is_sharp: bool) -> Option<f64> {
         self.packets += s.packets;
         self.packets_lost += s.packets_lost;
         self.group.0 += s.packets;
@@ -249,23 +261,25 @@ impl Startup {
         if self.group.0 < GROUP_PACKETS {
             return None;
         }
+        self.is_sharp = is_sharp;
         let (n, lost) = std::mem::take(&mut self.group);
+        let end = (s.delivered_until, s.received_at);
         if lost as f64 <= n as f64 * self.loss_bearable(n) {
             self.clean = (self.clean.0 + n, self.clean.1 + lost);
             self.lossy_groups = 0;
             self.lossy_rate = None;
+            self.lossy_from = end;
             return None;
         }
         self.lossy_groups += 1;
-        if self.lossy_groups == 1 {
-            // Before, a bucket may have held some.
-            self.lossy_from = (s.delivered_until, s.received_at);
-            return None;
-        }
         let bytes = s.delivered_until.saturating_sub(self.lossy_from.0);
         let time = s.received_at.saturating_sub(self.lossy_from.1);
         let delivered = rate_of(bytes as f64, time.saturating_add(CLOCK_NOISE));
-        self.lossy_rate = Some(delivered / (1.0 - self.last_loss).max(0.1));
+        self.lossy_rate = Some(delivered / (1.0 - self.channel().0).max(0.1));
+        if self.lossy_groups == 1 {
+            // Before, a bucket may have held some.
+            self.lossy_from = end;
+        }
         self.lossy_rate
             .filter(|_| self.lossy_groups >= LOSSY_GROUPS)
     }
@@ -275,10 +289,27 @@ impl Startup {
         (self.last_loss < 1.0).then_some(self.last_loss)
     }
 
+    /// What the channel loses as far as is known, and of how many packets. (What this round has lost tells too, if that is less: a policer
+    /// adds to the losses of the channel.)
+    fn channel(&self) -> (f64, f64) {
+        let (p, known) = (self.last_loss, self.last_packets);
+        let (n, lost) = (self.clean.0 as f64, self.clean.1 as f64);
+        let both = (lost + p * known) / (n + known);
+        match self.is_sharp && p < 1.0 && both < p {
+            true => (both, n + known),
+            false => (p, known),
+        }
+    }
+
     /// Share of `n` packets that may be lost in a row of groups if the channel is what it was.
     fn loss_bearable(&self, n: u64) -> f64 {
-        let p = self.last_loss;
-        p + LOSS_STEP.max(GROUP_ERRORS * (p * (1.0 - p) / n.max(1) as f64).sqrt())
+        let (p, known) = self.channel();
+        let n = n.max(1) as f64;
+        let (errors, samples) = match self.is_sharp {
+            true => (SHARP_ERRORS, 1.0 / n + 1.0 / known),
+            false => (GROUP_ERRORS, 1.0 / n),
+        };
+        p + LOSS_STEP.max(errors * (p * (1.0 - p) * samples).sqrt())
     }
 
     /// A sample and the `rate` it stands for, stretched or not. Returns the new estimate.
@@ -414,7 +445,8 @@ impl Startup {
         let (n, lost) = self.clean;
         if n > 0 {
             let prior = PRIOR_PACKETS * PRIOR_LOSS;
-            self.last_loss = (lost as f64 + prior) / (n as f64 + PRIOR_PACKETS);
+            self.last_packets = n as f64 + PRIOR_PACKETS;
+            self.last_loss = (lost as f64 + prior) / self.last_packets;
         }
         if !app_limited {
             self.clean = (0, 0);

@@ -33,6 +33,9 @@ const UNSURE_ROUNDS: u64 = 6;
 /// Least and most of the estimate that one probe of a policer is believed to show.
 const SINK: f64 = 0.9;
 const RISE: f64 = 1.06;
+/// Behind a policer the estimate grows by this part for each packet of those that lost no more than the channel loses, and for so many at once.
+const CLEAN_GROWTH: f64 = 1e-5;
+const CLEAN_MOST: f64 = 1000.0;
 /// Packets at least below the estimate in a cycle, and the time to which that may extend probe down.
 const LOW_PACKETS: f64 = 40.0;
 const LOW_TIME: Nanos = 4 * MS;
@@ -86,6 +89,8 @@ impl Bbr {
         } else if !limited && s.stretched(8) && s.run.phase == Phase::Up {
             // The queue is too short to be seen, yet the link was the limit.
             self.bw += ((rate - self.bw) / 2.0).max(0.0);
+        } else if !limited && s.run.phase == Phase::Cruise && self.is_behind_policer() {
+            // It is sent at the estimate, so that more than that is noise.
         } else if !limited {
             self.bw = self.bw.max(rate);
         } else if rate > self.bw {
@@ -232,12 +237,23 @@ impl Bbr {
         }
     }
 
+    /// Start-up has met a policer, and no queue has been seen since, as a policer has none.
+    fn is_behind_policer(&self) -> bool {
+        self.is_policed && self.is_without_queue()
+    }
+
     /// Losses beyond the channel's at the estimate: are they the policer's, or has the channel become
     /// worse? A slightly lower rate tells.
     pub(super) fn try_lower(&mut self) {
         let again = self.loss.is_trying();
         match self.loss.sudden() {
-            Sudden::Nothing => return,
+            Sudden::Nothing => {
+                if self.is_behind_policer() {
+                    let packets = self.loss.take_clean().min(CLEAN_MOST);
+                    self.bw *= 1.0 + CLEAN_GROWTH * packets;
+                }
+                return;
+            }
             Sudden::Excess(excess) => {
                 if !again {
                     self.before_trial = self.bw;
