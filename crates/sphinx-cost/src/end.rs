@@ -63,6 +63,19 @@ impl PacketProtection for Metered {
         })
     }
 
+    fn seal_run(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        bodies: (&[u8], usize),
+        datagrams: &mut [u8],
+    ) -> Result<(), SealError> {
+        let keys = &mut self.keys;
+        self.meter.measure(Stage::Seal, || {
+            PacketProtection::seal_run(keys, header, packet_number, bodies, datagrams)
+        })
+    }
+
     fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
         self.keys.permit(packet_number)
     }
@@ -79,6 +92,12 @@ impl PacketProtection for Metered {
         let keys = &self.keys;
         self.meter
             .measure(Stage::Unprotect, || keys.unprotect(datagram))
+    }
+
+    fn unprotect_all(&self, datagrams: &mut [u8], stride: usize) {
+        let keys = &self.keys;
+        self.meter
+            .measure(Stage::Unprotect, || keys.unprotect_all(datagrams, stride));
     }
 
     fn open(
@@ -195,6 +214,16 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
     fn push(&mut self, to: &Tuple, _ecn: u8, len: usize) -> &mut [u8] {
         match self.tx.frame(&destination(to), len) {
             Some(frame) => frame,
+            None => {
+                self.lost.resize(len, 0);
+                &mut self.lost
+            }
+        }
+    }
+
+    fn push_run(&mut self, to: &Tuple, _ecn: u8, len: usize, most: usize) -> &mut [u8] {
+        match self.tx.frames(&destination(to), len, most) {
+            Some(frames) => frames,
             None => {
                 self.lost.resize(len, 0);
                 &mut self.lost
@@ -390,11 +419,17 @@ impl<'a, Io: PacketIo> End<'a, Io> {
             let Some(mut received) = self.io.rx().received(index) else {
                 break;
             };
+            let (driver, workshop) = (&mut self.driver, &mut self.workshop);
+            if loss.is_none() {
+                self.meter.measure(Stage::Place, || {
+                    driver.handle_segments(now, origin, (received.payload, stride), workshop);
+                });
+                continue;
+            }
             for datagram in received.segments() {
                 if loss.loses() {
                     continue;
                 }
-                let (driver, workshop) = (&mut self.driver, &mut self.workshop);
                 self.meter.measure(Stage::Place, || {
                     driver.handle_datagram(now, origin, datagram, workshop);
                 });

@@ -87,6 +87,12 @@ impl TxSymbols {
         &self.memory[at..][..self.symbol_len]
     }
 
+    /// So many source symbols, from this one on; `None` if there are fewer.
+    pub(crate) fn sources(&self, index: u16, count: usize) -> Option<&[u8]> {
+        let at = usize::from(index) * self.symbol_len;
+        self.memory.get(at..at + count * self.symbol_len)
+    }
+
     /// Computes a row, if it is a generation; whether it is.
     pub(crate) fn encode_row(
         &self,
@@ -319,20 +325,34 @@ impl RxBlocks {
         }
     }
 
-    /// The place of a source symbol that is not there, in a block of which something is.
+    /// The places of source symbols from this one on up to the first one that is there, in a block of which something is.
     #[inline]
-    pub(crate) fn vacancy(&mut self, slot: Slot, index: u16) -> Option<&mut [u8]> {
-        let block = self.blocks.get_mut(slot.0 as usize)?.as_mut()?;
-        let (index, len) = (usize::from(index), block.symbol_len);
-        let is_vacant = index < block.n && !bits::contains(&block.have, index);
-        is_vacant.then(|| &mut block.memory[index * len..][..len])
+    pub(crate) fn vacancies(
+        &mut self,
+        slot: Slot,
+        index: u16,
+    ) -> impl Iterator<Item = &mut [u8]> + '_ {
+        let block = self.blocks.get_mut(slot.0 as usize);
+        let block = block.and_then(Option::as_mut);
+        let places = block.into_iter().flat_map(move |block| {
+            let (from, len) = (usize::from(index), block.symbol_len);
+            let memory = block.memory.get_mut(from * len..block.n * len);
+            let memory = memory.unwrap_or_default().chunks_exact_mut(len);
+            std::iter::zip(from.., memory)
+                .take_while(|(index, _)| !bits::contains(&block.have, *index))
+        });
+        places.map(|(_, place)| place)
     }
 
-    /// A source symbol is in its place.
+    /// Source symbols are in their places, so many from this one on.
     #[inline]
-    pub(crate) fn occupy(&mut self, slot: Slot, index: u16) {
+    pub(crate) fn occupy(&mut self, slot: Slot, index: u16, count: u16) {
         match self.blocks.get_mut(slot.0 as usize) {
-            Some(Some(block)) => bits::insert(&mut block.have, usize::from(index)),
+            Some(Some(block)) => {
+                for index in index..index + count {
+                    bits::insert(&mut block.have, usize::from(index));
+                }
+            }
             _ => debug_assert!(false, "a place in a block that is not there"),
         }
     }
@@ -521,12 +541,16 @@ mod tests {
         }
     }
 
+    fn vacancy(blocks: &mut RxBlocks, index: u16) -> Option<&mut [u8]> {
+        blocks.vacancies(Slot(0), index).next()
+    }
+
     /// What has not been opened may be written only where nobody looks: neither into a block that is not there, nor over a symbol.
     #[test]
     fn only_places_without_a_symbol_are_given_out() {
         let pool = BufferPool::new(0);
         let mut blocks = RxBlocks::default();
-        assert!(blocks.vacancy(Slot(0), 0).is_none());
+        assert!(vacancy(&mut blocks, 0).is_none());
         assert_eq!(pool.stats().used_bytes, 0);
         let (slot, n, symbol_len) = (Slot(0), 2, 4);
         let symbol = SymbolId::Source(1);
@@ -537,16 +561,17 @@ mod tests {
             symbol,
         };
         assert_eq!(blocks.store(placement, &[7; 4], &pool), 4);
-        assert!(blocks.vacancy(slot, 1).is_none() && blocks.vacancy(slot, 2).is_none());
-        blocks.vacancy(slot, 0).expect("a place").fill(0xee);
+        assert!(vacancy(&mut blocks, 1).is_none() && vacancy(&mut blocks, 2).is_none());
+        vacancy(&mut blocks, 0).expect("a place").fill(0xee);
         assert!(blocks.symbol(slot, 0).is_none() && blocks.whole(slot).is_none());
-        blocks.vacancy(slot, 0).expect("still").fill(5);
-        blocks.occupy(slot, 0);
-        assert!(blocks.vacancy(slot, 0).is_none());
+        assert_eq!(blocks.vacancies(slot, 0).count(), 1);
+        vacancy(&mut blocks, 0).expect("still").fill(5);
+        blocks.occupy(slot, 0, 1);
+        assert!(vacancy(&mut blocks, 0).is_none());
         let (whole, _) = blocks.whole(slot).expect("both are there");
         assert_eq!(whole, [5, 5, 5, 5, 7, 7, 7, 7]);
         let block = blocks.take(slot).expect("there");
-        assert!(blocks.vacancy(slot, 0).is_none(), "it is being decoded");
+        assert!(vacancy(&mut blocks, 0).is_none(), "it is being decoded");
         blocks.put_back(slot, block);
     }
 

@@ -7,6 +7,7 @@ mod generations;
 mod lanes;
 mod leaving;
 mod receiving;
+mod segments;
 mod sending;
 
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};

@@ -31,6 +31,8 @@ pub use sealing::{Permit, SealError, Sealer, SealingKey, Sequencer};
 pub const SECRET_LEN: usize = 32;
 /// Bytes of sealed body and tag that make the header-protection mask.
 const SAMPLE_LEN: usize = 16;
+/// Masks that are made at once.
+const MASKS: usize = 32;
 
 type Secret = Zeroizing<[u8; SECRET_LEN]>;
 
@@ -217,19 +219,47 @@ impl HeaderKey {
 
     /// Protects or unprotects; the datagram has at least 38 bytes.
     fn apply(&self, datagram: &mut [u8]) {
-        let Some((head, sealed)) = datagram.split_first_chunk_mut::<HEADER_LEN>() else {
-            return;
-        };
-        let Some(sample) = sealed.first_chunk() else {
-            return;
-        };
-        let mask = self.mask(*sample);
-        head[0] ^= mask[0] & 0x3f;
-        // Bytes 9 to 21 with those of the mask behind its first one, all at once.
-        let mask = u128::from_be_bytes(mask) << 8 >> 24;
-        if let Some(last) = head.last_chunk_mut::<16>() {
-            *last = (u128::from_be_bytes(*last) ^ mask).to_be_bytes();
+        if let Some(sample) = sample_of(datagram) {
+            apply_mask(&self.mask(*sample), datagram);
         }
+    }
+
+    /// The same of datagrams one after another, of `stride` bytes each, but for the last one; those with less than 38 stay as they are.
+    fn apply_all(&self, datagrams: &mut [u8], stride: usize) {
+        let mut masks = [[0; SAMPLE_LEN]; MASKS];
+        for some in datagrams.chunks_mut(stride.max(1) * MASKS) {
+            let mut count = 0;
+            for (mask, datagram) in std::iter::zip(&mut masks, some.chunks(stride.max(1))) {
+                if let Some(sample) = sample_of(datagram) {
+                    *mask = *sample;
+                    count += 1;
+                }
+            }
+            self.0
+                .less_safe_encrypt(masks[..count].as_flattened_mut(), EncryptionContext::None)
+                .expect("whole blocks");
+            for (mask, datagram) in std::iter::zip(&masks[..count], some.chunks_mut(stride.max(1)))
+            {
+                apply_mask(mask, datagram);
+            }
+        }
+    }
+}
+
+/// The bytes that the mask of a datagram is made of, if it has them.
+fn sample_of(datagram: &[u8]) -> Option<&[u8; SAMPLE_LEN]> {
+    datagram.get(HEADER_LEN..)?.first_chunk()
+}
+
+fn apply_mask(mask: &[u8; SAMPLE_LEN], datagram: &mut [u8]) {
+    let Some(head) = datagram.first_chunk_mut::<HEADER_LEN>() else {
+        return;
+    };
+    head[0] ^= mask[0] & 0x3f;
+    // Bytes 9 to 21 with those of the mask behind its first one, all at once.
+    let mask = u128::from_be_bytes(*mask) << 8 >> 24;
+    if let Some(last) = head.last_chunk_mut::<16>() {
+        *last = (u128::from_be_bytes(*last) ^ mask).to_be_bytes();
     }
 }
 

@@ -13,6 +13,11 @@ pub trait Outbox {
     /// Where `to` names no address of this end, routing chooses. `ecn`: the codepoint to leave with, 0–2.
     fn push(&mut self, to: &Tuple, ecn: u8, len: usize) -> &mut [u8];
 
+    /// The next datagrams of `len` bytes each, at most so many, and at least one: as [`push`](Self::push) gives one. They lie one after another.
+    fn push_run(&mut self, to: &Tuple, ecn: u8, len: usize, _most: usize) -> &mut [u8] {
+        self.push(to, ecn, len)
+    }
+
     /// The next datagrams, of these lengths, which lie in `memory` one after another. How many bytes were copied.
     fn push_sealed(
         &mut self,

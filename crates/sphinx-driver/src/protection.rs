@@ -68,6 +68,19 @@ pub trait PacketProtection: Sized {
         datagram: &mut [u8],
     ) -> Result<(), SealError>;
 
+    /// Seals bodies of `body_len` bytes each, which lie one after another and stay as they are, into datagrams that do so too, each 38 bytes longer. The first one has this header and
+    /// number, and each of the others the number and the row behind those of the one before.
+    ///
+    /// # Errors
+    /// Those of [`seal`](Self::seal), of any of them; what the datagrams hold is not to leave then.
+    fn seal_run(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        bodies: (&[u8], usize),
+        datagrams: &mut [u8],
+    ) -> Result<(), SealError>;
+
     /// The right to seal this packet elsewhere.
     ///
     /// # Errors
@@ -83,6 +96,10 @@ pub trait PacketProtection: Sized {
     /// Removes the header protection in place; `None` for what cannot be a packet, whose bytes are garbage
     /// then.
     fn unprotect(&self, datagram: &mut [u8]) -> Option<Header>;
+
+    /// Removes the header protection of datagrams that lie one after another, each of `stride` bytes but for the last one. Those that are too short for a
+    /// packet stay as they are; of the others [`Header::decode`] says which can be one.
+    fn unprotect_all(&self, datagrams: &mut [u8], stride: usize);
 
     /// Opens in place a datagram whose header protection has been removed: where its body is. `now` never
     /// steps back; `pto` is the present probe timeout, which old keys outlive by little.
@@ -187,6 +204,17 @@ impl PacketProtection for Keys {
         self.sealer.seal_from(header, packet_number, body, datagram)
     }
 
+    fn seal_run(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        bodies: (&[u8], usize),
+        datagrams: &mut [u8],
+    ) -> Result<(), SealError> {
+        self.sealer
+            .seal_run(header, packet_number, bodies, datagrams)
+    }
+
     fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
         self.sealer.permit(packet_number)
     }
@@ -201,6 +229,10 @@ impl PacketProtection for Keys {
 
     fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
         self.opener.unprotect(datagram)
+    }
+
+    fn unprotect_all(&self, datagrams: &mut [u8], stride: usize) {
+        self.opener.unprotect_all(datagrams, stride);
     }
 
     fn open(

@@ -132,6 +132,11 @@ pub trait PacketTx: Send {
     /// than a frame holds.
     fn frame(&mut self, to: &Destination, len: usize) -> Option<&mut [u8]>;
 
+    /// Takes frames for datagrams of `len` bytes each as [`frame`](Self::frame) takes one, at most so many, and at least one. They lie one after another.
+    fn frames(&mut self, to: &Destination, len: usize, _most: usize) -> Option<&mut [u8]> {
+        self.frame(to, len)
+    }
+
     /// Takes over memory in which datagrams for one destination have been written, one after another, of these lengths. They leave as frames do, in the
     /// order in which they were taken, and then the memory is dropped. What there is no room for is lost, as it would be in a queue that is full.
     ///

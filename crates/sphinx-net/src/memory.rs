@@ -274,6 +274,10 @@ impl PacketTx for MemoryTx {
         self.frames.frame(to, len, SEGMENTS_MAX)
     }
 
+    fn frames(&mut self, to: &Destination, len: usize, most: usize) -> Option<&mut [u8]> {
+        self.frames.frames(to, (len, most), SEGMENTS_MAX)
+    }
+
     fn take_over(
         &mut self,
         to: &Destination,

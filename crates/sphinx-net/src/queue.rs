@@ -173,6 +173,45 @@ impl FrameQueue {
         Some(frame)
     }
 
+    /// See [`PacketTx::frames`](crate::PacketTx::frames).
+    pub(crate) fn frames(
+        &mut self,
+        to: &Destination,
+        (len, most): (usize, usize),
+        segments_max: usize,
+    ) -> Option<&mut [u8]> {
+        let room = self.arena.len().checked_sub(self.taken_bytes())?;
+        let count = room.checked_div(len).unwrap_or(1).min(most.max(1));
+        if count == 0 {
+            return None;
+        }
+        let offset = self.taken;
+        self.taken += count * len;
+        let mut left = count;
+        while left > 0 {
+            let at = self.taken - left * len;
+            self.describe(to, (0, at, len), segments_max);
+            left -= 1;
+            if let Some(last) = self.transmits.last_mut()
+                && self.is_even
+                && last.segment_size == len
+            {
+                // Others of its size go along with it.
+                let bytes = DATAGRAM_BATCH_BYTES_MAX.saturating_sub(last.len);
+                let more = segments_max.saturating_sub(self.datagrams).min(bytes / len);
+                let more = more.min(left);
+                last.len += more * len;
+                self.datagrams += more;
+                left -= more;
+            }
+        }
+        let frames = &mut self.arena[offset..self.taken];
+        if cfg!(debug_assertions) {
+            frames.fill(UNWRITTEN);
+        }
+        Some(frames)
+    }
+
     /// See [`PacketTx::flush`](crate::PacketTx::flush). `send` gets the memory and the descriptors into it, and
     /// returns how many leading ones are finished: sent or dropped. It appends what it drops, with the index of the
     /// descriptor, and may shorten the first descriptor that is not finished by datagrams that went

@@ -87,6 +87,13 @@ impl<T: Ordinal> RangeSet<T> {
         added
     }
 
+    /// Add so many values behind the largest member.
+    pub(crate) fn extend(&mut self, count: u64) {
+        if let Some(last) = self.ranges.back_mut() {
+            last.1 = last.1.saturating_add(count);
+        }
+    }
+
     /// Members below `value`.
     pub(crate) fn len_below(&self, value: T) -> u64 {
         let value = value.to_u64();

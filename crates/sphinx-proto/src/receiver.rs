@@ -153,21 +153,32 @@ impl Receiver {
         let block = self.expand_block(header.block);
         let (slot, shape) = self.blocks.get(block)?;
         let fits = shape.n == header.n && usize::from(shape.symbol_len) == symbol_len;
+        // Where something may be restored, or each packet is answered, what comes next depends on each.
+        let is_plain =
+            !self.is_paper && !self.restoring.has_begun() && !self.blocks.has_repairs(block);
         fits.then_some(Place {
             slot,
             index,
+            run: if is_plain {
+                shape.n.saturating_sub(index)
+            } else {
+                1
+            },
             block,
             n: shape.n,
             symbol_len: shape.symbol_len,
         })
     }
 
-    /// An authenticated source symbol, which lies in its place: where it belongs.
-    pub(crate) fn on_placed(&mut self, place: &Place) -> Placement {
+    /// An authenticated source symbol, which lies in its place, or so many, one behind the other: where it belongs.
+    pub(crate) fn on_placed(&mut self, place: &Place, count: u16) -> Placement {
         let shape = Shape {
             n: place.n,
             symbol_len: place.symbol_len,
         };
+        let followers = place.index + 1..place.index + count.max(1);
+        let added = self.blocks.add_missing(place.block, shape, followers);
+        self.symbol_bytes += added * u64::from(place.symbol_len);
         let symbol = SymbolId::Source(place.index);
         match self.blocks.add(place.block, shape, symbol) {
             Some(taken) => self.on_taken_in(place.block, shape, symbol, taken),

@@ -580,10 +580,14 @@ impl Sender {
     }
 
     /// The next of the symbols that [`follow`](Self::follow) one of this block.
-    pub(crate) fn next_following(&mut self, block: BlockId) -> Option<u16> {
-        let index = self.blocks.take_following(block)?;
-        self.counters.source += 1;
-        Some(index)
+    pub(crate) fn following(&self, block: BlockId) -> Option<u16> {
+        self.blocks.following(block)
+    }
+
+    /// It leaves, and so many of them all together.
+    pub(crate) fn take_following(&mut self, block: BlockId, count: u16) {
+        self.blocks.take_following(block, count);
+        self.counters.source += u64::from(count);
     }
 
     fn next_source(&mut self, now: Time, path: &Path) -> Option<SymbolChoice> {

@@ -303,6 +303,8 @@ pub struct Place {
     pub slot: Slot,
     /// Which symbol of it.
     pub index: u16,
+    /// How many symbols, this one and those behind it, can be [handled](crate::Session::handle_placed) as one.
+    pub run: u16,
     pub(crate) block: BlockId,
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
@@ -550,6 +552,23 @@ pub struct Transmit {
     pub fragment: Option<Fragment>,
     /// Bytes of the body: the symbol size, the fragment with its prefix, the bundle's or the frames' length.
     pub body_len: usize,
+}
+
+impl Transmit {
+    /// Becomes the one that is so many behind it among [those that follow](crate::Session::poll_following): with each the number is the next one, and the symbol is.
+    #[inline]
+    pub fn advance(&mut self, count: u16) {
+        self.packet_number += u64::from(count);
+        self.header.packet_number = self.packet_number.truncated();
+        self.header.row += u32::from(count);
+        if let Content::Symbol {
+            symbol: SymbolId::Source(index),
+            ..
+        } = &mut self.content
+        {
+            *index += count;
+        }
+    }
 }
 
 /// What has become of a path.

@@ -93,6 +93,23 @@ impl PacketProtection for Plain {
         Check(self.path).seal_from(permit, header, body, datagram)
     }
 
+    fn seal_run(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        (bodies, body_len): (&[u8], usize),
+        datagrams: &mut [u8],
+    ) -> Result<(), SealError> {
+        let packets = bodies.chunks(body_len);
+        let packets = packets.zip(datagrams.chunks_mut(body_len + OVERHEAD));
+        for (at, (body, datagram)) in (0..).zip(packets) {
+            let row = header.row + at;
+            let header = Header { row, ..*header };
+            self.seal_from(&header, packet_number + u64::from(at), body, datagram)?;
+        }
+        Ok(())
+    }
+
     fn permit(&mut self, packet_number: PacketNumber) -> Result<Permit, SealError> {
         self.sequencer.permit(0, packet_number)
     }
@@ -109,6 +126,8 @@ impl PacketProtection for Plain {
         }
         Header::decode(datagram.first_chunk()?)
     }
+
+    fn unprotect_all(&self, _datagrams: &mut [u8], _stride: usize) {}
 
     fn open(
         &mut self,

@@ -51,6 +51,16 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
         }
     }
 
+    fn push_run(&mut self, to: &Tuple, ecn: u8, len: usize, most: usize) -> &mut [u8] {
+        match self.tx.frames(&destination(to, ecn), len, most) {
+            Some(frames) => frames,
+            None => {
+                self.lost.resize(len, 0);
+                &mut self.lost
+            }
+        }
+    }
+
     fn push_sealed(
         &mut self,
         to: &Tuple,
@@ -197,6 +207,23 @@ impl Association {
     ) {
         if !self.holds(origin, datagram) {
             self.driver.handle_datagram(now, origin, datagram, workshop);
+        }
+    }
+
+    /// Such datagrams that have arrived as one, each of `stride` bytes but for the last one.
+    pub(crate) fn handle_segments(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        (datagrams, stride): (&mut [u8], usize),
+        workshop: &mut Workshop,
+    ) {
+        if !self.is_early() {
+            let segments = (datagrams, stride);
+            return self.driver.handle_segments(now, origin, segments, workshop);
+        }
+        for datagram in datagrams.chunks_mut(stride) {
+            self.handle_datagram(now, origin, datagram, workshop);
         }
     }
 

@@ -74,7 +74,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 break;
             };
             self.fill(now, transmit.clone(), workshop)?;
-            while has_room(&self.leaving, out) && self.core.poll_following(now, &mut transmit) {
+            while has_room(&self.leaving, out)
+                && self.core.poll_following(now, &mut transmit, 1) > 0
+            {
                 self.fill(now, transmit.clone(), workshop)?;
             }
         }

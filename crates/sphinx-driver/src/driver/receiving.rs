@@ -1,9 +1,9 @@
 //! Opening packets, and making blocks of what they carry.
 
 use sphinx_fec::Error;
-use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Header, OVERHEAD};
+use sphinx_proto::wire::{ConnectionId, FRAGMENT_PREFIX_LEN, Header};
 use sphinx_proto::{
-    AbandonedBlock, Job, PacketNumber, PartPlacement, PathId, Place, Placement, Received, Time,
+    AbandonedBlock, Job, PacketNumber, PartPlacement, PathId, Placement, Received, Time,
 };
 
 use super::{Driver, EndReason, Origin, Workshop};
@@ -14,53 +14,6 @@ use crate::window::{Step, WindowRepair};
 use crate::work::{DecodeJob, OpenRun, Opening, Task, TaskId, Work};
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
-    /// A data-plane datagram with one of this session's connection ids. It is opened in place, or into the place that its symbol has in a
-    /// block; its bytes are of no use afterwards.
-    pub fn handle_datagram(
-        &mut self,
-        now: Time,
-        origin: Origin,
-        datagram: &mut [u8],
-        workshop: &mut Workshop,
-    ) {
-        let Some((path, header, packet_number)) = self.accept(now, &origin, datagram) else {
-            return;
-        };
-        if self.executor.takes(JobKind::Open) {
-            let packet = (path, &header, packet_number);
-            return self.open_later(now, origin, packet, datagram, workshop);
-        }
-        let Some(lane) = self.lanes.of(path) else {
-            return;
-        };
-        let pto = self.core.probe_timeout();
-        let packet = (&header, packet_number, datagram.len());
-        let place = self.core.place_of(&header, datagram.len() - OVERHEAD);
-        if let Some(place) = place
-            && let Some(body) = self.rx.vacancy(place.slot, place.index)
-        {
-            let sealed = (&*datagram, body);
-            let opened = (lane.protection).open_into(&header, packet_number, sealed, now, pto);
-            return match opened {
-                Ok(()) => {
-                    lane.replay.commit(packet_number);
-                    self.handle_placed(now, origin, packet, &place, workshop);
-                }
-                Err(error) => self.did_not_open(now, error),
-            };
-        }
-        let opened = lane
-            .protection
-            .open(&header, packet_number, datagram, now, pto);
-        match opened {
-            Ok(body) => {
-                lane.replay.commit(packet_number);
-                self.handle_packet(now, origin, packet, &datagram[body], workshop);
-            }
-            Err(error) => self.did_not_open(now, error),
-        }
-    }
-
     /// Removes the header protection of a datagram; `None` if it cannot be a packet, or has been seen before.
     pub(super) fn accept(
         &mut self,
@@ -68,21 +21,37 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         origin: &Origin,
         datagram: &mut [u8],
     ) -> Option<(PathId, Header, PacketNumber)> {
+        let path = self.path_of(datagram)?;
+        let header = self.lanes.of(path)?.protection.unprotect(datagram);
+        let packet_number = self.expand(now, origin, (path, header.as_ref(), datagram.len()))?;
+        Some((path, header?, packet_number))
+    }
+
+    /// The path of a datagram; `None` of one that is late, of a path that is no more.
+    pub(super) fn path_of(&self, datagram: &[u8]) -> Option<PathId> {
         let path = ConnectionId::of_datagram(datagram).and_then(|cid| self.core.path_of_cid(cid));
-        // It may be late, of a path that is no more.
-        let path = path.filter(|path| self.core.has_path(*path))?;
-        let lane = self.lanes.of(path)?;
-        let Some(header) = lane.protection.unprotect(datagram) else {
+        path.filter(|path| self.core.has_path(*path))
+    }
+
+    /// The number of a packet of so many bytes, if it can be one and has not been seen before.
+    pub(super) fn expand(
+        &mut self,
+        now: Time,
+        origin: &Origin,
+        (path, header, len): (PathId, Option<&Header>, usize),
+    ) -> Option<PacketNumber> {
+        let Some(header) = header else {
             self.counters.invalid += 1;
             return None;
         };
-        let packet_number = PacketNumber::expand(header.packet_number, lane.replay.expected());
-        let arrival = lane.replay.check(packet_number);
+        let replay = &self.lanes.of(path)?.replay;
+        let packet_number = PacketNumber::expand(header.packet_number, replay.expected());
+        let arrival = replay.check(packet_number);
         if arrival != Arrival::New {
-            self.seen_before(now, *origin, (path, packet_number), arrival, datagram.len());
+            self.seen_before(now, *origin, (path, packet_number), arrival, len);
             return None;
         }
-        Some((path, header, packet_number))
+        Some(packet_number)
     }
 
     /// A packet was opened elsewhere, or did not open.
@@ -150,29 +119,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    /// A packet is the peer's, and new. It was opened into the place of this symbol.
-    fn handle_placed(
-        &mut self,
-        now: Time,
-        origin: Origin,
-        (header, packet_number, datagram_len): (&Header, PacketNumber, usize),
-        place: &Place,
-        workshop: &mut Workshop,
-    ) {
-        let meta = origin.meta(now, packet_number, datagram_len);
-        let Some(placement) = self.core.handle_placed(&meta, header, place) else {
-            return;
-        };
-        // What is not wanted any more does not become known by lying there.
-        if placement != Placement::Discard {
-            self.rx.occupy(place.slot, place.index);
-        }
-        self.window.stored(header.block, &placement);
-        self.settle(now, workshop);
-    }
-
     /// A packet is the peer's, and new.
-    fn handle_packet(
+    pub(super) fn handle_packet(
         &mut self,
         now: Time,
         origin: Origin,

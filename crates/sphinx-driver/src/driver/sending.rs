@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use sphinx_proto::wire::{ConnectionId, OVERHEAD};
-use sphinx_proto::{Bond, PathId, PathNews, PathPolicy, Time, Transmit, Tuple};
+use sphinx_proto::wire::{ConnectionId, OVERHEAD, SymbolId};
+use sphinx_proto::{Bond, Content, PathId, PathNews, PathPolicy, Time, Transmit, Tuple};
 
 use super::{Driver, EndReason, Workshop};
 use crate::executor::{Executor, JobKind};
 use crate::outbox::Outbox;
 use crate::protection::PacketProtection;
-use crate::work::{Body, body_of};
+use crate::work::{Body, GONE, body_of};
 
 /// A fault of this end.
 pub(super) const NO_KEYS: &str = "a path without keys";
@@ -46,8 +46,14 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             };
             let to = self.source.tuple(transmit.path, &transmit.to);
             self.seal(&transmit, &to, workshop, out)?;
-            while out.len_bytes() < limit && self.core.poll_following(now, &mut transmit) {
-                self.seal(&transmit, &to, workshop, out)?;
+            let len = transmit.body_len + OVERHEAD;
+            loop {
+                let most = limit.saturating_sub(out.len_bytes()).div_ceil(len);
+                let count = self.core.poll_following(now, &mut transmit, most);
+                if count == 0 {
+                    break;
+                }
+                self.seal_run(&mut transmit, count, &to, out)?;
             }
         }
         Ok(())
@@ -83,6 +89,48 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             datagram.fill(0);
         }
         sealed.map_err(EndReason::CannotSeal)
+    }
+
+    /// Seals so many packets, of which `transmit` is the first one, and the others follow it.
+    fn seal_run(
+        &mut self,
+        transmit: &mut Transmit,
+        count: usize,
+        to: &Tuple,
+        out: &mut impl Outbox,
+    ) -> Result<(), EndReason> {
+        let (body_len, mut left) = (transmit.body_len, count);
+        let len = body_len + OVERHEAD;
+        while left > 0 {
+            let datagrams = out.push_run(to, transmit.ecn, len, left);
+            let some = datagrams.len() / len;
+            let bodies = match &transmit.content {
+                Content::Symbol {
+                    slot,
+                    symbol: SymbolId::Source(index),
+                    ..
+                } => {
+                    let block = self.tx.get(*slot);
+                    block.and_then(|block| block.symbols.sources(*index, some))
+                }
+                _ => None,
+            };
+            let sealed = bodies.ok_or(GONE.to_owned()).and_then(|bodies| {
+                let lane = self.lanes.of(transmit.path).ok_or(NO_KEYS)?;
+                let (header, packet_number) = (&transmit.header, transmit.packet_number);
+                let bodies = (bodies, body_len);
+                (lane.protection)
+                    .seal_run(header, packet_number, bodies, datagrams)
+                    .map_err(|error| error.to_string())
+            });
+            if sealed.is_err() {
+                datagrams.fill(0);
+            }
+            sealed.map_err(EndReason::CannotSeal)?;
+            transmit.advance(some as u16);
+            left = left.saturating_sub(some.max(1));
+        }
+        Ok(())
     }
 
     // ---- the path -----------------------------------------------------------------------------

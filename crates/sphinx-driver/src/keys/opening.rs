@@ -147,6 +147,12 @@ impl Opener {
         Header::decode(datagram.first_chunk()?)
     }
 
+    /// Removes the header protection of datagrams that lie one after another, each of `stride` bytes but for the last one. Those that are too short for a
+    /// packet stay as they are; of the others [`Header::decode`] says which can be one.
+    pub fn unprotect_all(&self, datagrams: &mut [u8], stride: usize) {
+        self.hp.apply_all(datagrams, stride);
+    }
+
     /// Opens, in place, a datagram whose header protection has been removed, and returns where the
     /// plaintext body lies in it.
     ///

@@ -132,6 +132,19 @@ impl SealingKey {
         body: &[u8],
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
+        self.seal_body(permit, header, body, datagram)?;
+        self.hp.apply(datagram);
+        Ok(())
+    }
+
+    /// The same without header protection.
+    fn seal_body(
+        &self,
+        permit: Permit,
+        header: &Header,
+        body: &[u8],
+        datagram: &mut [u8],
+    ) -> Result<(), SealError> {
         let (nonce, head) = self.begin(permit, header)?;
         if body_len(datagram)? != body.len() {
             return Err(SealError::BufferSize);
@@ -141,7 +154,6 @@ impl SealingKey {
         (self.key.aead)
             .seal_out_of_place_scatter(nonce, Aad::from(head), body, sealed, &[], tag)
             .expect(BELOW_LIMIT);
-        self.hp.apply(datagram);
         Ok(())
     }
 
@@ -284,6 +296,29 @@ impl Sealer {
         }
         let permit = self.permit(packet_number)?;
         self.key.seal_from(permit, header, body, datagram)
+    }
+
+    /// Seals bodies of `body_len` bytes each, which lie one after another and stay as they are, into datagrams that do so too, each with exactly 38 bytes more. The first one has this
+    /// header and number, and each of the others the number and the row behind those of the one before. Else as [`seal`](Self::seal), but after an error
+    /// some of them may have been sealed.
+    pub fn seal_run(
+        &mut self,
+        header: &Header,
+        packet_number: PacketNumber,
+        (bodies, body_len): (&[u8], usize),
+        datagrams: &mut [u8],
+    ) -> Result<(), SealError> {
+        let stride = body_len + OVERHEAD;
+        let (mut header, mut packet_number) = (*header, packet_number);
+        let packets = bodies.chunks(body_len.max(1));
+        for (body, datagram) in packets.zip(datagrams.chunks_mut(stride)) {
+            let permit = self.permit(packet_number)?;
+            self.key.seal_body(permit, &header, body, datagram)?;
+            packet_number += 1;
+            header.row += 1;
+        }
+        self.key.hp.apply_all(datagrams, stride);
+        Ok(())
     }
 
     /// The right to seal this packet with the present [`key`](Self::key), after beginning the next epoch when it is time.

@@ -64,6 +64,26 @@ fn open(
     Ok(datagram[body].to_vec())
 }
 
+/// However many there are, and whatever the last one is.
+#[test]
+fn headers_lose_their_protection_together_as_they_do_alone() {
+    let (mut sealer, opener) = pair(EPOCH_PACKETS);
+    let mut numbers = 0..;
+    for (count, last) in [(1, 100), (31, 100), (32, 38), (33, 37), (70, 1), (3, 0)] {
+        let mut datagrams = Vec::new();
+        for number in numbers.by_ref().take(count) {
+            datagrams.extend(seal(&mut sealer, number, &[7; 62]));
+        }
+        datagrams.extend(0..last);
+        let mut alone = datagrams.clone();
+        for datagram in alone.chunks_mut(100) {
+            opener.unprotect(datagram);
+        }
+        opener.unprotect_all(&mut datagrams, 100);
+        assert!(datagrams == alone, "{count} {last}");
+    }
+}
+
 /// The vectors of `docs/protocol.md` §12.
 mod vectors {
     use super::*;

@@ -443,6 +443,11 @@ impl PacketTx for UdpTx {
         frames.frame(to, len, segments_max)
     }
 
+    fn frames(&mut self, to: &Destination, len: usize, most: usize) -> Option<&mut [u8]> {
+        let (frames, segments_max) = self.frames_to(to);
+        frames.frames(to, (len, most), segments_max)
+    }
+
     fn take_over(
         &mut self,
         to: &Destination,

@@ -1,6 +1,7 @@
 //! Blocks that arrive: their slots, and how much of them is known.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use sphinx_fec::{Added, CodeId, Row, RowMaker, Tracker, bits, srlt};
 
@@ -243,6 +244,32 @@ impl RxBlocks {
             added,
             lacking: block.tracker.deficit() as u32,
         })
+    }
+
+    /// Authenticated source symbols of a block of this shape, none of which is there; how many that were.
+    #[inline]
+    pub(crate) fn add_missing(&mut self, id: BlockId, shape: Shape, symbols: Range<u16>) -> u64 {
+        if symbols.is_empty() {
+            return 0;
+        }
+        let block = self
+            .blocks
+            .get_mut(&id)
+            .filter(|block| block.shape == shape);
+        let Some(block) = block else { return 0 };
+        let mut added = 0;
+        for index in symbols.map(usize::from) {
+            if block.tracker.add_source(index) == Added::Innovative {
+                bits::insert(&mut block.stored, index);
+                added += 1;
+            }
+        }
+        added
+    }
+
+    /// Whether repairs of an open block have arrived.
+    pub(crate) fn has_repairs(&self, id: BlockId) -> bool {
+        self.blocks.get(&id).is_some_and(|block| block.repairs > 0)
     }
 
     /// Symbols of an open block, and those that have arrived or been peeled, as a bit map.

@@ -527,7 +527,8 @@ impl BlockStore {
     /// The next source symbol for this path that has not been sent: its block's sequence and its index. It counts as sent, and in flight.
     pub(super) fn take_source(&mut self, path: PathId) -> Option<(BlockId, u16)> {
         let (urgency, sequence) = self.next_unsent(path)?;
-        let index = self.take_following(sequence)?;
+        let index = self.following(sequence)?;
+        self.take_following(sequence, 1);
         if self.get(sequence)?.unsent() == 0 {
             self.unsent.remove(&(urgency, sequence));
             self.carried.retain(|(_, carried)| *carried != sequence);
@@ -550,15 +551,22 @@ impl BlockStore {
         }
     }
 
-    /// The index of the next source symbol of this block. It counts as sent, and in flight.
-    pub(crate) fn take_following(&mut self, sequence: BlockId) -> Option<u16> {
-        let block = self.get_mut(sequence).filter(|b| b.unsent() > 0)?;
-        let index = block.next_source;
-        block.next_source += 1;
-        block.in_flight += 1;
-        let (urgency, bytes) = (block.urgency, u64::from(block.symbol_len));
+    /// The index of the next source symbol of this block.
+    pub(crate) fn following(&self, sequence: BlockId) -> Option<u16> {
+        let block = self.get(sequence).filter(|b| b.unsent() > 0)?;
+        Some(block.next_source)
+    }
+
+    /// So many source symbols of this block, at most those that are unsent, count as sent, and in flight.
+    pub(crate) fn take_following(&mut self, sequence: BlockId, count: u16) {
+        let Some(block) = self.get_mut(sequence) else {
+            return;
+        };
+        block.next_source += count;
+        block.in_flight += u32::from(count);
+        let bytes = u64::from(count) * u64::from(block.symbol_len);
+        let urgency = block.urgency;
         self.unsent_bytes[urgency.at()] -= bytes;
-        Some(index)
     }
 
     /// Owes the block so many rows more; `ahead` of any loss.

@@ -177,6 +177,42 @@ impl Acks {
         self.want_sack(if at_once { meta.now } else { in_time });
     }
 
+    /// So many more packets, which came right behind this one, the one above all others: with the numbers behind its own, at the same time, with the same marks.
+    pub(super) fn on_followers(
+        &mut self,
+        meta: &PacketMeta,
+        marks: Marks,
+        (rtt, count): (Nanos, u64),
+    ) {
+        self.received.extend(count);
+        self.arrivals.on_followers(count);
+        let last = meta.packet_number.saturating_add(count);
+        self.largest = Some((last, meta.received_at));
+        match meta.ecn {
+            0b01 => (self.ect, self.ect1) = (self.ect + count, self.ect1 + count),
+            0b10 => self.ect += count,
+            CE => self.ce += count,
+            _ => {}
+        }
+        if !marks.eliciting {
+            return;
+        }
+        let is_news = meta.ecn == CE && self.ect1 == 0;
+        let before = self.unacked;
+        self.unacked += count;
+        // More of them wait from packet to packet, and those that may grow more slowly: so the first and the last one say it for all.
+        let at_once = |follower: u64| {
+            let may_wait = packets_per_sack(meta.packet_number.saturating_add(follower));
+            marks.last_of_flight || is_news || before + follower >= may_wait
+        };
+        if at_once(count) {
+            self.want_sack(meta.now);
+        }
+        if !at_once(1) {
+            self.want_sack(meta.received_at + sack_delay(rtt));
+        }
+    }
+
     /// The peer says that no packet has this number. From then on it counts as received: a gap that never fills would
     /// take the place of a range that the peer has to hear of.
     pub(super) fn on_skipped(&mut self, packet_number: PacketNumber) {

@@ -36,6 +36,12 @@ impl Arrivals {
         self.next = packet_number.saturating_add(1);
     }
 
+    /// So many packets right behind the one above all others.
+    pub(crate) fn on_followers(&mut self, count: u64) {
+        self.monitor.acknowledged_in_a_row(count);
+        self.next = self.next.saturating_add(count);
+    }
+
     /// The peer says that no packet has this number, which has not arrived; whether that is news. `alone`: its neighbours
     /// have.
     pub(crate) fn on_skipped(&mut self, packet_number: PacketNumber, alone: bool) -> bool {

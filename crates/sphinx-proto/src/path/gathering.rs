@@ -41,6 +41,13 @@ impl Gathering {
         self.interval = (self.interval * (NEWS_PART - 1) + gap) / NEWS_PART;
     }
 
+    /// So many more arrived at the same time as the latest one.
+    pub(super) fn on_followers(&mut self, count: u64) {
+        for _ in 0..count {
+            self.interval = self.interval * (NEWS_PART - 1) / NEWS_PART;
+        }
+    }
+
     /// Until when packets may gather, if enough of them are expected by then for the wait to be worth it. `packets` may wait for a
     /// SACK. The block of which the latest was a symbol lacks so many `symbols`: it is not to be complete and wait.
     pub(super) fn until(

@@ -36,7 +36,8 @@ use crate::config::{Config, PathMemory};
 use crate::receiver::Receiver;
 use crate::session::BASE_DATAGRAM;
 use crate::types::{PacketMeta, Tuple};
-use crate::{Nanos, PacketNumber, PathId, Time};
+use crate::wire::SymbolId;
+use crate::{BlockId, Nanos, PacketNumber, PathId, Time};
 
 use acks::Acks;
 pub(crate) use acks::{Marks, SACK_DELAY_MAX};
@@ -357,6 +358,31 @@ impl Path {
         self.leave_number_out();
     }
 
+    /// As many packets leave as may now, at most so many. They carry source symbols of this block, one behind the other from this one on, and take their time on the path. Their
+    /// numbers follow each other: the last one may be before a number that is left out.
+    pub(crate) fn record_run(
+        &mut self,
+        now: Time,
+        ip_bytes: u32,
+        (block, index): (BlockId, u16),
+        most: u16,
+    ) -> u16 {
+        let first = self.next_pn();
+        let mut count = 0;
+        while count < most && self.next_pn() - first == u64::from(count) && self.is_open(now) {
+            let symbol = SymbolId::Source(index + count);
+            let carried = Carried::Symbol {
+                block,
+                round: 0,
+                symbol,
+            };
+            self.record(now, ip_bytes, carried);
+            self.pace(ip_bytes);
+            count += 1;
+        }
+        count
+    }
+
     /// Packet [`Self::next_pn`] leaves, which is not to be acknowledged. The number behind it may be left out.
     pub(crate) fn record_unacknowledged(
         &mut self,
@@ -409,6 +435,25 @@ impl Path {
             newest,
         );
         newest
+    }
+
+    /// So many more packets have opened, which came right behind this one: with the numbers behind its own, which is above all others, at the same time, from the same place,
+    /// with the same marks. All is as if each had been told of.
+    pub(crate) fn on_followers(&mut self, meta: &PacketMeta, marks: Marks, count: u64) {
+        let rtt = marks.told_on.unwrap_or(self.address.rtt.smoothed());
+        let acks = &mut self.space.acks;
+        acks.on_followers(meta, marks, (rtt, count));
+        if marks.eliciting {
+            self.space.gathering.on_followers(count);
+        }
+        if self.is_validated && self.address.tuple.is_same(&meta.tuple) {
+            // The first one has said that the peer is there.
+            return;
+        }
+        for number in 1..=count {
+            let place = (meta.tuple, meta.packet_number.saturating_add(number));
+            self.on_packet_from(meta.now, place, meta.datagram_len, true);
+        }
     }
 
     /// Until when packets may gather that are about to arrive, if they do so fast enough. The block of which the latest one was

@@ -106,7 +106,17 @@ impl Monitor {
     /// One packet was acknowledged.
     pub(crate) fn acknowledged(&mut self) {
         self.since_loss += 1;
-        self.count();
+        self.count(1);
+    }
+
+    /// So many packets were acknowledged, and none between them was lost.
+    pub(crate) fn acknowledged_in_a_row(&mut self, mut count: u64) {
+        while count > 0 {
+            let some = count.min(u64::from(BUCKET - self.packets));
+            self.since_loss += some;
+            self.count(some as u8);
+            count -= some;
+        }
     }
 
     /// The packet with this number was lost.
@@ -117,13 +127,14 @@ impl Monitor {
         self.since_loss = 0;
         self.current.lost += 1;
         self.current.bursts += u8::from(!continues);
-        self.count();
+        self.count(1);
     }
 
-    fn count(&mut self) {
-        self.packets_total += 1;
-        self.path_packets += 1;
-        self.packets += 1;
+    /// So many packets more, with which the bucket is full at most.
+    fn count(&mut self, packets: u8) {
+        self.packets_total += u64::from(packets);
+        self.path_packets += u64::from(packets);
+        self.packets += packets;
         if self.packets >= BUCKET {
             self.end_bucket();
         }

@@ -87,6 +87,11 @@ impl Paths {
         others.take(copies.saturating_sub(1))
     }
 
+    /// Whether some path has a budget.
+    pub(crate) fn have_budget(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.policy.budget.is_some())
+    }
+
     /// A path whose budget is spent.
     pub(crate) fn spent(&self) -> Option<PathId> {
         self.lanes.iter().find(|lane| lane.is_spent()).map(Lane::id)
@@ -233,9 +238,9 @@ impl Paths {
     }
 
     /// A packet of symbols leaves.
-    pub(crate) fn spend(&mut self, ip_bytes: u32) {
+    pub(crate) fn spend(&mut self, ip_bytes: u64) {
         if let Some(limiter) = &mut self.limiter {
-            limiter.pacer.spent(u64::from(ip_bytes));
+            limiter.pacer.spent(ip_bytes);
         }
     }
 }

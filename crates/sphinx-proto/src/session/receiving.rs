@@ -63,18 +63,23 @@ impl Session {
 
     /// The same of a symbol that was opened into [its place](Self::place_of), with nothing else handled since that was asked for: where it belongs, if
     /// it is anything to this session.
+    ///
+    /// With a `count` of more than 1, at most [`Place::run`], of so many packets at once: the others have the numbers behind this one, which is above all others, and the
+    /// symbols behind its own, lie in their places too, and share all the rest with it. They belong where it does, and all is as if each had been handled alone.
     pub fn handle_placed(
         &mut self,
         meta: &PacketMeta,
         header: &Header,
         place: &Place,
+        count: u16,
     ) -> Option<Placement> {
         let at = self.path_of(meta, header)?;
-        self.received(at, meta, header, self.paper.is_none());
+        let packets = (self.paper.is_none(), u64::from(count));
+        self.received_run(at, meta, header, packets);
         if !matches!(self.life, Life::Open) {
             return None;
         }
-        let placement = self.receiver.on_placed(place);
+        let placement = self.receiver.on_placed(place, count);
         self.say_paper_symbol(header);
         self.progress(meta.now, Ok(()));
         Some(placement)
@@ -95,6 +100,17 @@ impl Session {
 
     /// The packet counts as received on the path at this place.
     fn received(&mut self, at: usize, meta: &PacketMeta, header: &Header, eliciting: bool) {
+        self.received_run(at, meta, header, (eliciting, 1));
+    }
+
+    /// So many packets do, of which this is the first one.
+    fn received_run(
+        &mut self,
+        at: usize,
+        meta: &PacketMeta,
+        header: &Header,
+        (eliciting, count): (bool, u64),
+    ) {
         let path = self.paths.at(at).id();
         self.note_sc_arrival(meta.now, path);
         let is_control = header.kind == PacketKind::Control;
@@ -109,18 +125,21 @@ impl Session {
             lane.path.note_use(meta.now);
         }
         let newest = lane.path.on_packet(meta, marks);
+        if count > 1 {
+            lane.path.on_followers(meta, marks, count - 1);
+        }
         let (now, path) = (meta.now, &lane.path);
         lane.local_ids
             .on_packet(now, header.cid, newest, || path.probe_timeout());
-        let ip_bytes = meta.datagram_len as u64 + u64::from(self.config.ip_overhead);
-        lane.counts.packets_received += 1;
+        let ip_bytes = count * (meta.datagram_len as u64 + u64::from(self.config.ip_overhead));
+        lane.counts.packets_received += count;
         lane.counts.ip_bytes_received += ip_bytes;
         self.note_paper_packet(meta.packet_number);
         self.silence = 0;
         self.refusals = None;
         self.last_received = meta.now;
         self.asked_at = None;
-        self.counts.packets_received += 1;
+        self.counts.packets_received += count;
         self.counts.ip_bytes_received += ip_bytes;
     }
 

@@ -147,38 +147,47 @@ impl Session {
         })
     }
 
-    /// The packet behind `transmit`, which [`poll_transmit`](Self::poll_transmit) or this has given at the same time, with nothing in
-    /// between: `transmit` becomes that. It is the one that `poll_transmit` would give, for a fraction of the work; `false`: ask that.
-    pub fn poll_following(&mut self, now: Time, transmit: &mut Transmit) -> bool {
+    /// The packets behind `transmit`, which [`poll_transmit`](Self::poll_transmit) or this has given at the same time, with nothing in
+    /// between: how many there are, at most so many, and `transmit` becomes the first of them. The others [come behind it](Transmit::advance). They are those that
+    /// `poll_transmit` would give, for a fraction of the work; 0: ask that.
+    pub fn poll_following(&mut self, now: Time, transmit: &mut Transmit, most: usize) -> usize {
         let Some(following) = &mut self.following else {
-            return false;
+            return 0;
         };
         let (block, body_len) = (following.block, usize::from(following.symbol_len));
-        following.left -= 1;
+        // Of a budget each packet takes something.
+        let most = match self.paths.have_budget() {
+            true => usize::from(self.paths.spent().is_none()),
+            false => most,
+        };
+        let most = most.min(following.left as usize) as u16;
+        let ip_bytes = (body_len + OVERHEAD) as u32 + u32::from(self.config.ip_overhead);
+        let lane = self.paths.at_mut(ONLY);
+        let packet_number = lane.path.next_pn();
+        // When something of its block left last is known already.
+        let index = self.sender.following(block);
+        let run = index.map(|index| lane.path.record_run(now, ip_bytes, (block, index), most));
+        let (Some(index), Some(count)) = (index, run.filter(|count| *count > 0)) else {
+            self.following = None;
+            return 0;
+        };
+        following.left -= u32::from(count);
         if following.left == 0 {
             self.following = None;
         }
-        let is_open = self.paths.at_mut(ONLY).path.is_open(now);
-        let index = match is_open && self.paths.spent().is_none() {
-            true => self.sender.next_following(block),
-            false => None,
-        };
-        let Some(index) = index else {
-            self.following = None;
-            return false;
-        };
-        let symbol = SymbolId::Source(index);
-        let packet_number = self.paths.at(ONLY).path.next_pn();
+        lane.last_sent = now;
+        lane.path.note_use(now);
+        self.asked_at.get_or_insert(now);
+        self.sender.take_following(block, count);
+        self.count_sent(now, ONLY, (u64::from(count), ip_bytes));
+        self.paths.spend(u64::from(count) * u64::from(ip_bytes));
         transmit.packet_number = packet_number;
         transmit.header.packet_number = packet_number.truncated();
         transmit.header.row = u32::from(index);
-        if let Content::Symbol { symbol: its, .. } = &mut transmit.content {
-            *its = symbol;
+        if let Content::Symbol { symbol, .. } = &mut transmit.content {
+            *symbol = SymbolId::Source(index);
         }
-        let ip_bytes = self.account_sent(now, ONLY, body_len);
-        // When something of its block left last is known already.
-        self.sent_whole(now, ONLY, ip_bytes, (block, 0, symbol));
-        true
+        usize::from(count)
     }
 
     /// A packet of the path at this place.
@@ -330,7 +339,7 @@ impl Session {
         let path = &mut self.paths.at_mut(at).path;
         path.note_use(now);
         path.pace(ip_bytes);
-        self.paths.spend(ip_bytes);
+        self.paths.spend(u64::from(ip_bytes));
     }
 
     fn window(&mut self, now: Time, at: usize, window: WindowChoice) -> Transmit {
@@ -465,13 +474,19 @@ impl Session {
 
     pub(super) fn account_sent(&mut self, now: Time, at: usize, body_len: usize) -> u32 {
         let ip_bytes = (body_len + OVERHEAD) as u32 + u32::from(self.config.ip_overhead);
-        self.last_sent = now;
-        self.counts.packets_sent += 1;
-        self.counts.ip_bytes_sent += u64::from(ip_bytes);
-        let counts = &mut self.paths.at_mut(at).counts;
-        counts.packets_sent += 1;
-        counts.ip_bytes_sent += u64::from(ip_bytes);
+        self.count_sent(now, at, (1, ip_bytes));
         ip_bytes
+    }
+
+    /// So many packets leave, of so many IP bytes each.
+    fn count_sent(&mut self, now: Time, at: usize, (packets, ip_bytes): (u64, u32)) {
+        let ip_bytes = packets * u64::from(ip_bytes);
+        self.last_sent = now;
+        self.counts.packets_sent += packets;
+        self.counts.ip_bytes_sent += ip_bytes;
+        let counts = &mut self.paths.at_mut(at).counts;
+        counts.packets_sent += packets;
+        counts.ip_bytes_sent += ip_bytes;
     }
 }
 

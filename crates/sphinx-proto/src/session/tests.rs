@@ -25,6 +25,21 @@ fn part() -> StreamPart {
     }
 }
 
+/// How a packet arrives.
+fn meta(now: Time, from: u8, transmit: &Transmit) -> PacketMeta {
+    PacketMeta {
+        now,
+        received_at: now,
+        packet_number: transmit.packet_number,
+        tuple: Tuple {
+            remote: SocketAddr::from(([10, 0, 0, from], 1)),
+            local_ip: None,
+        },
+        ecn: transmit.ecn,
+        datagram_len: transmit.body_len + OVERHEAD,
+    }
+}
+
 /// An end whose driver does all that the contract says, and nothing else. Payload is of no interest here.
 struct End {
     session: Session,
@@ -33,6 +48,9 @@ struct End {
     /// Takes packets that follow others, and how many it has taken.
     follows: bool,
     followed: u64,
+    /// Handles packets that arrive one behind the other as one, and how many it has.
+    joins: bool,
+    joined: u64,
 }
 
 impl End {
@@ -55,6 +73,40 @@ impl End {
             random: 0,
             follows: false,
             followed: 0,
+            joins: false,
+            joined: 0,
+        }
+    }
+
+    /// What has arrived at the same time.
+    fn receive_all(&mut self, now: Time, from: u8, transmits: &[Transmit]) {
+        let mut rest = transmits;
+        while let [first, ..] = rest {
+            let place = (self.session).place_of(&first.header, first.body_len);
+            let place = place.filter(|place| self.joins && place.run > 1);
+            let largest = self.session.paths.main().path.acks().largest();
+            let is_newest = largest.is_none_or(|largest| first.packet_number > largest);
+            let Some(place) = place.filter(|_| is_newest && !first.header.last_of_flight) else {
+                self.receive(now, from, first);
+                rest = &rest[1..];
+                continue;
+            };
+            let mut next = first.clone();
+            let follows = |transmit: &&Transmit| {
+                let follows =
+                    (transmit.packet_number, transmit.header) == (next.packet_number, next.header);
+                next.advance(1);
+                follows
+            };
+            let count = rest.iter().take_while(follows).count();
+            let count = count.min(usize::from(place.run));
+            let meta = meta(now, from, first);
+            let placement =
+                (self.session).handle_placed(&meta, &first.header, &place, count as u16);
+            assert!(placement.is_some_and(|placement| placement != Placement::Discard));
+            self.seen += count as u64;
+            self.joined += count as u64 - 1;
+            rest = &rest[count..];
         }
     }
 
@@ -63,17 +115,7 @@ impl End {
             Content::Control(body) => body.clone(),
             _ => vec![0; transmit.body_len],
         };
-        let meta = PacketMeta {
-            now,
-            received_at: now,
-            packet_number: transmit.packet_number,
-            tuple: Tuple {
-                remote: SocketAddr::from(([10, 0, 0, from], 1)),
-                local_ip: None,
-            },
-            ecn: 0,
-            datagram_len: body.len() + OVERHEAD,
-        };
+        let meta = meta(now, from, transmit);
         self.seen += 1;
         let received = self.session.handle_packet(&meta, &transmit.header, &body);
         let is_control = matches!(transmit.content, Content::Control(_));
@@ -109,9 +151,17 @@ impl End {
             let before = out.len();
             while let Some(mut transmit) = self.session.poll_transmit(now) {
                 out.push(transmit.clone());
-                while self.follows && self.session.poll_following(now, &mut transmit) {
+                while self.follows {
+                    let count = self.session.poll_following(now, &mut transmit, 5);
+                    if count == 0 {
+                        break;
+                    }
                     out.push(transmit.clone());
-                    self.followed += 1;
+                    for _ in 1..count {
+                        transmit.advance(1);
+                        out.push(transmit.clone());
+                    }
+                    self.followed += count as u64;
                 }
             }
             if out.len() == before {
@@ -125,14 +175,14 @@ impl End {
 }
 
 /// What left in a transfer over a path that loses every 13th packet, with times from the beginning at `origin`;
-/// without the times in SACKs; and how many of these packets followed others.
-fn run(origin: Time, follows: bool) -> (Vec<(Nanos, u64, String)>, u64) {
+/// without the times in SACKs; how many of these packets followed others; and how many arrived behind others and were handled with them.
+fn run(origin: Time, follows: bool, joins: bool) -> (Vec<(Nanos, u64, String)>, u64, u64) {
     let mut ends = [
         End::new(Role::Client, 1, 2, origin),
         End::new(Role::Server, 2, 1, origin),
     ];
     for end in &mut ends {
-        end.follows = follows;
+        (end.follows, end.joins) = (follows, joins);
     }
     let mut under_way: [VecDeque<(Time, Transmit)>; 2] = [VecDeque::new(), VecDeque::new()];
     let mut sent = Vec::new();
@@ -176,21 +226,29 @@ fn run(origin: Time, follows: bool) -> (Vec<(Nanos, u64, String)>, u64) {
         let next = timers.chain(arrivals).min().expect("sessions are open");
         now = now.max(next);
         for (side, queue) in under_way.iter_mut().enumerate() {
-            while let Some((_, transmit)) = queue.pop_front_if(|(at, _)| *at <= now) {
-                ends[1 - side].receive(now, side as u8 + 1, &transmit);
-            }
+            let count = queue.iter().take_while(|(at, _)| *at <= now).count();
+            let arrived: Vec<_> = queue.drain(..count).map(|(_, it)| it).collect();
+            ends[1 - side].receive_all(now, side as u8 + 1, &arrived);
         }
     }
     assert!(ends[0].session.stream_delivered(part().stream) && slot == 60);
-    (sent, ends[0].followed)
+    (sent, ends[0].followed, ends[1].joined)
 }
 
 #[test]
 fn what_follows_is_what_would_be_chosen() {
-    let (chosen, _) = run(Time::ZERO, false);
-    let (sent, followed) = run(Time::ZERO, true);
+    let (chosen, ..) = run(Time::ZERO, false, false);
+    let (sent, followed, _) = run(Time::ZERO, true, false);
     assert!(followed > 300, "{followed} of {}", sent.len());
     assert_eq!(sent, chosen);
+}
+
+#[test]
+fn packets_that_are_handled_as_one_say_what_they_say_alone() {
+    let (alone, ..) = run(Time::ZERO, true, false);
+    let (sent, _, joined) = run(Time::ZERO, true, true);
+    assert!(joined > 300, "{joined} of {}", sent.len());
+    assert_eq!(sent, alone);
 }
 
 /// What left before the peer was met leaves again, to where it is found, within what it grants, and counts as lost nowhere.
@@ -368,7 +426,7 @@ fn urgent_blocks_have_no_memory_of_their_own() {
 #[test]
 fn time_has_any_origin() {
     let origins = [0, 3_000 * MS, 1_000_000_000 * MS];
-    let [first, later, much_later] = origins.map(|origin| run(time(origin), false).0);
+    let [first, later, much_later] = origins.map(|origin| run(time(origin), false, false).0);
     assert!(first.len() > 1000);
     assert_eq!(first, later);
     assert_eq!(first, much_later);

@@ -53,6 +53,21 @@ impl ConnectionId {
     pub fn of_datagram(datagram: &[u8]) -> Option<Self> {
         Self::new(datagram.get(1..9)?.try_into().ok()?)
     }
+
+    /// How many bytes those take at the beginning of these datagrams that are of the same plane and carry the same id. They lie one after another and have `stride`
+    /// bytes each, at least 1, but for the last one, which may have fewer.
+    #[inline]
+    pub fn leading(datagrams: &[u8], stride: usize) -> usize {
+        let first = datagrams.first_chunk::<9>();
+        let is_same = |datagram: &&[u8]| {
+            let pair = datagram.first_chunk::<9>().zip(first);
+            pair.is_some_and(|(head, first)| {
+                (head[0] ^ first[0]) & 0xc0 == 0 && head[1..] == first[1..]
+            })
+        };
+        let count = datagrams.chunks(stride).take_while(is_same).count();
+        datagrams.len().min(count.max(1) * stride)
+    }
 }
 
 impl fmt::Debug for ConnectionId {
@@ -140,6 +155,17 @@ impl Header {
         out[17..19].copy_from_slice(&code_n.to_be_bytes());
         out[19..22].copy_from_slice(&self.row.to_be_bytes()[1..]);
         out
+    }
+
+    /// Whether these bytes, whose protection has been removed, are the header of the packet behind one with the header `before`, which has the next symbol of the same
+    /// block and shares all the rest with it.
+    #[inline]
+    pub fn is_next(bytes: &[u8; HEADER_LEN], before: &[u8; HEADER_LEN]) -> bool {
+        let row = |of: &[u8; HEADER_LEN]| be32(of, 18) & 0x00ff_ffff;
+        be32(bytes, 9) == be32(before, 9).wrapping_add(1)
+            && row(bytes) == row(before) + 1
+            && bytes[..9] == before[..9]
+            && bytes[13..19] == before[13..19]
     }
 
     /// From bytes whose protection has been removed. `None` for bits that this version

@@ -44,45 +44,50 @@ impl Inside<'_> {
         (is_theirs && of.all(|other| other == Some(session))).then_some(session)
     }
 
-    /// Takes a datagram in, or says which other shard it is for.
+    /// Takes in the first one of these datagrams, and those behind it that are of the same session: how many bytes they have, and which other shard it is for, if
+    /// it is. Each has `stride` bytes, but for the last one.
     fn take(
         &mut self,
         (clock, now): (Instant, Time),
         origin: Origin,
-        datagram: &mut [u8],
+        (datagrams, stride): (&mut [u8], usize),
         shard: Option<&Shard>,
-    ) -> Option<usize> {
-        let elsewhere = |datagram: &[u8]| shard.and_then(|shard| shard.elsewhere(datagram));
+    ) -> (usize, Option<usize>) {
+        let len = stride.min(datagrams.len());
+        let datagram = &datagrams[..len];
+        let elsewhere = || shard.and_then(|shard| shard.elsewhere(datagram));
         if !is_data_plane(datagram) {
-            let other = elsewhere(datagram);
+            let other = elsewhere();
             if other.is_none() {
                 let Tuple { remote, local_ip } = origin.tuple;
                 self.control
                     .handle_datagram(clock, remote, local_ip, datagram);
             }
-            return other;
+            return (len, other);
         }
         let Some(cid) = ConnectionId::of_datagram(datagram) else {
             *self.strays += 1;
-            return None;
+            return (len, None);
         };
         let cid = self.routes.session_of(cid);
         if let Some(member) = self.sessions.wake(cid) {
+            let len = ConnectionId::leading(datagrams, stride);
+            let segments = (&mut datagrams[..len], stride);
             member
                 .association
-                .handle_datagram(now, origin, datagram, self.workshop);
-            return None;
+                .handle_segments(now, origin, segments, self.workshop);
+            return (len, None);
         }
         if self.control.expects(clock, cid) && self.holding.since(cid).is_none() {
             // It has overtaken the datagram that says what opens it.
             self.overtaken.begin(now, cid, self.holding);
         }
         if !self.holding.hold(cid, origin, datagram) {
-            let other = elsewhere(datagram);
+            let other = elsewhere();
             *self.strays += u64::from(other.is_none());
-            return other;
+            return (len, other);
         }
-        None
+        (len, None)
     }
 }
 
@@ -146,13 +151,17 @@ impl<Io: PacketIo> Engine<Io> {
                 }
                 inside.workshop.keep_memory(memory);
             }
-            let Some(mut received) = io.rx().received(index) else {
+            let Some(received) = io.rx().received(index) else {
                 break;
             };
             // What is for other shards: by shard, datagrams one after another.
             let mut away: Vec<(usize, Vec<u8>)> = Vec::new();
-            for datagram in received.segments() {
-                let Some(to) = inside.take((clock, now), origin, datagram, shard) else {
+            let mut rest = received.payload;
+            while !rest.is_empty() {
+                let (len, to) = inside.take((clock, now), origin, (rest, stride), shard);
+                let (datagram, behind) = rest.split_at_mut(len);
+                rest = behind;
+                let Some(to) = to else {
                     continue;
                 };
                 match away.last_mut() {
@@ -189,10 +198,11 @@ impl<Io: PacketIo> Engine<Io> {
                     stride,
                     mut payload,
                 }) => {
-                    let mut handovers = 0;
-                    for datagram in payload.chunks_mut(stride) {
-                        handovers += 1;
-                        inside.take((clock, now), origin, datagram, None);
+                    let handovers = payload.len().div_ceil(stride) as u64;
+                    let mut rest = &mut payload[..];
+                    while !rest.is_empty() {
+                        let (len, _) = inside.take((clock, now), origin, (rest, stride), None);
+                        rest = &mut rest[len..];
                     }
                     self.handovers += handovers;
                 }
