@@ -304,6 +304,36 @@ mod tests {
     }
 
     #[test]
+    fn frames_that_are_taken_together_are_as_those_that_are_taken_alone() {
+        for (before, len, most, segments) in [
+            (0, 100, 5, 64),
+            (100, 100, 200, 64),
+            (200, 100, 70, 1),
+            (40, 1000, 150, 64),
+            (100, 60_000, 9, 8),
+            (7, 0, 3, 8),
+        ] {
+            let (mut alone, mut together) = (FrameQueue::new(200_000), FrameQueue::new(200_000));
+            for queue in [&mut alone, &mut together] {
+                queue.frame(&to(1), before, segments);
+            }
+            let taken = together.frames(&to(1), (len, most), segments).unwrap();
+            let count = taken.len().checked_div(len).unwrap_or(1);
+            for _ in 0..count {
+                assert_eq!(alone.frame(&to(1), len, segments).unwrap().len(), len);
+            }
+            assert_eq!(shape(&together), shape(&alone), "{before} {len}");
+            assert!(count == most || len == 0 || alone.frame(&to(1), len, segments).is_none());
+            together.frame(&to(1), len, segments);
+            alone.frame(&to(1), len, segments);
+            assert_eq!(shape(&together), shape(&alone), "{before} {len}");
+            assert_eq!(together.taken_bytes(), alone.taken_bytes());
+        }
+        let mut full = FrameQueue::new(99);
+        assert!(full.frames(&to(1), (100, 3), 64).is_none());
+    }
+
+    #[test]
     fn another_destination_or_marking_starts_a_descriptor() {
         let mut queue = FrameQueue::new(200_000);
         queue.frame(&to(1), 100, 64);

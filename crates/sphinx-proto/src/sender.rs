@@ -848,7 +848,12 @@ fn silence_at(path: &Path) -> Option<Time> {
 }
 
 impl Contents for Carriage<'_> {
-    fn symbol_arrived(&mut self, block: BlockId, symbol: SymbolId, arrived: Arrived) -> bool {
+    fn symbols_arrived(
+        &mut self,
+        block: BlockId,
+        symbols: impl Iterator<Item = SymbolId>,
+        arrived: Arrived,
+    ) -> bool {
         let sender = &mut *self.sender;
         let news = match arrived {
             Arrived::Part => true,
@@ -858,12 +863,14 @@ impl Contents for Carriage<'_> {
                 match &mut sender.sc {
                     Some(sc) => {
                         let at = (self.horizon.now, self.horizon.rtt);
-                        sc.on_arrived(self.path, at, (block, symbol), late)
+                        symbols.fold(false, |is_news, symbol| {
+                            is_news | sc.on_arrived(self.path, at, (block, symbol), late)
+                        })
                     }
-                    None => sender.compensation.symbol_arrived(
+                    None => sender.compensation.symbols_arrived(
                         blocks,
                         redundancy,
-                        (block, symbol, late),
+                        (block, symbols, late),
                     ),
                 }
             }

@@ -138,6 +138,7 @@ impl SealingKey {
     }
 
     /// The same without header protection.
+    #[inline]
     fn seal_body(
         &self,
         permit: Permit,

@@ -84,6 +84,44 @@ fn headers_lose_their_protection_together_as_they_do_alone() {
     }
 }
 
+/// Through epochs too.
+#[test]
+fn packets_that_are_sealed_by_the_run_are_as_those_that_are_sealed_alone() {
+    let [(mut alone, _), (mut together, _)] = [pair(30), pair(30)];
+    let body_len = 70;
+    let bodies: Vec<u8> = (0..20 * body_len).map(|at| (at * at / 7) as u8).collect();
+    let header = Header {
+        kind: PacketKind::Symbol,
+        n: 100,
+        row: 17,
+        ..Header::control(cid(), PacketNumber::ZERO, false)
+    };
+    for first in [3, 23, 43] {
+        let mut datagrams = vec![0; 20 * (body_len + OVERHEAD)];
+        let number = PacketNumber::new(first);
+        for sealer in [&mut alone, &mut together] {
+            sealer.acked(PacketNumber::new(3));
+        }
+        let sealed = together.seal_run(&header, number, (&bodies, body_len), &mut datagrams);
+        let datagrams = datagrams.chunks(body_len + OVERHEAD);
+        let mut expected = vec![0; body_len + OVERHEAD];
+        for (at, (body, datagram)) in (0..).zip(bodies.chunks(body_len).zip(datagrams)) {
+            let row = header.row + at;
+            let header = Header { row, ..header };
+            let number = number + u64::from(at);
+            if let Err(error) = alone.seal_from(&header, number, body, &mut expected) {
+                assert_eq!(sealed, Err(error));
+                break;
+            }
+            assert!(sealed.is_err() || *datagram == expected, "{at}");
+        }
+        assert_eq!(
+            (together.epoch(), sealed.is_ok()),
+            (alone.epoch(), first < 43)
+        );
+    }
+}
+
 /// The vectors of `docs/protocol.md` §12.
 mod vectors {
     use super::*;

@@ -47,25 +47,32 @@ pub(crate) struct Compensation {
 impl Compensation {
     /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
     #[inline]
-    pub(crate) fn symbol_arrived(
+    pub(crate) fn symbols_arrived(
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (sequence, symbol, late): (BlockId, SymbolId, bool),
+        (sequence, symbols, late): (BlockId, impl Iterator<Item = SymbolId>, bool),
     ) -> bool {
         self.latest_seen = self.latest_seen.max(sequence);
-        let Some(block) = blocks.get_mut(sequence) else {
+        let Some(mut block) = blocks.get_mut(sequence) else {
             return true;
         };
-        let Some(late) = block.copy_arrived(symbol, late) else {
-            return false;
-        };
-        block.arrived(symbol, late);
-        let needed = block.acked() <= block.needed();
-        if late && block.undo_loss(symbol, redundancy.is_peeling()) {
-            blocks.forgive(sequence);
+        let mut is_needed = false;
+        for symbol in symbols {
+            let Some(late) = block.copy_arrived(symbol, late) else {
+                continue;
+            };
+            block.arrived(symbol, late);
+            is_needed |= block.acked() <= block.needed();
+            if late && block.undo_loss(symbol, redundancy.is_peeling()) {
+                blocks.forgive(sequence);
+                let Some(again) = blocks.get_mut(sequence) else {
+                    break;
+                };
+                block = again;
+            }
         }
-        needed
+        is_needed
     }
 
     /// A symbol will not arrive. `horizon`: what can still be done in time for blocks of datagrams.

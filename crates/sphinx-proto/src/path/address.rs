@@ -255,6 +255,13 @@ impl Address {
         self.hole.acked(sent_at, ip_bytes);
     }
 
+    /// So many packets have arrived in time that rate control and the Monitor hear of, each of so many bytes; the last of them left then.
+    pub(super) fn acked_in_a_row(&mut self, count: u64, sent_at: Time, ip_bytes: u32) {
+        self.bytes_in_flight -= count * u64::from(ip_bytes);
+        self.monitor.acknowledged_in_a_row(count);
+        self.hole.acked(sent_at, ip_bytes);
+    }
+
     /// A packet counts as lost.
     pub(super) fn lost(&mut self, packet: &Settled) {
         if self.counts(packet) {

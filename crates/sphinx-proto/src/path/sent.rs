@@ -42,6 +42,14 @@ impl Carried {
         !matches!(self, Self::MtuProbe(_))
     }
 
+    /// The symbol that it carries whole.
+    pub(super) fn symbol(self) -> Option<SymbolId> {
+        match self {
+            Self::Symbol { symbol, .. } => Some(symbol),
+            Self::Fragment { .. } | Self::MtuProbe(_) | Self::Frames { .. } => None,
+        }
+    }
+
     /// Whether it carries new data.
     fn is_source(self) -> bool {
         match self {
@@ -83,6 +91,23 @@ pub(crate) struct Settled {
     pub(crate) given_up: bool,
     /// If it is late, how far later packets had been acknowledged by then: the number by which it was overtaken.
     pub(crate) overtaken_by: u64,
+}
+
+impl Settled {
+    /// Whether both arrived in time, the other one is as large and left no earlier, and they carry whole source symbols of the same block.
+    pub(super) fn goes_on(&self, other: &Self) -> bool {
+        let block_of = |packet: &Self| match packet.carried {
+            Carried::Symbol {
+                block,
+                symbol: SymbolId::Source(_),
+                ..
+            } if !packet.late => Some(block),
+            _ => None,
+        };
+        self.info.ip_bytes == other.info.ip_bytes
+            && self.info.pn < other.info.pn
+            && block_of(self).is_some_and(|block| block_of(other) == Some(block))
+    }
 }
 
 /// All packets from the oldest unsettled one on, by number.

@@ -3,11 +3,11 @@
 use crate::cc::{AckSummary, Arrival, PacketInfo, RateControl as _};
 use crate::session::BASE_DATAGRAM;
 use crate::wire::Sack;
-use crate::{Nanos, Time};
+use crate::{BlockId, Nanos, Time};
 
 use super::ecn::Told;
 use super::sent::{Carried, Settled};
-use super::space::Contents;
+use super::space::{Arrived, Contents};
 use super::{Path, Reading};
 
 /// What rate control hears of after a SACK or a timeout, kept from one to the next for its memory.
@@ -39,8 +39,15 @@ impl Path {
         let mut acked = std::mem::take(&mut self.scratch.acked);
         acked.clear();
         self.space.sent.acknowledge(&sack.ranges, &mut acked);
-        for packet in &acked {
-            self.on_packet_acked(now, packet, contents);
+        for run in acked.chunk_by(Settled::goes_on) {
+            match self.run_of(run) {
+                Some(block) => self.on_run_acked(run, block, contents),
+                None => {
+                    for packet in run {
+                        self.on_packet_acked(now, packet, contents);
+                    }
+                }
+            }
         }
         let address = &mut self.address;
         if acked.iter().any(|packet| address.has_sent(packet.info.pn)) {
@@ -98,6 +105,41 @@ impl Path {
         self.tell_rate_control(now, observed);
         self.forget_settled(now, contents);
         true
+    }
+
+    /// The block of these packets, which [go on](Settled::goes_on), if they are several and can be told of together.
+    fn run_of(&self, run: &[Settled]) -> Option<BlockId> {
+        let [first, _, ..] = run else {
+            return None;
+        };
+        match first.carried {
+            Carried::Symbol { block, .. } => {
+                (self.address.counts(first) && !self.space.has_riders()).then_some(block)
+            }
+            _ => None,
+        }
+    }
+
+    /// All of these packets have arrived, with symbols of this block: as if each had been told of.
+    fn on_run_acked(&mut self, run: &[Settled], block: BlockId, contents: &mut impl Contents) {
+        let Some(last) = run.last() else {
+            return;
+        };
+        let PacketInfo {
+            sent_at, ip_bytes, ..
+        } = last.info;
+        let address = &mut self.address;
+        address.acked_in_a_row(run.len() as u64, sent_at, ip_bytes);
+        if address.hole.is_large(ip_bytes) {
+            let size = ip_bytes.saturating_sub(u32::from(self.settings.ip_overhead));
+            let size = u16::try_from(size).unwrap_or(u16::MAX);
+            // If this one left late enough to say something, it says what the others do.
+            address.mtu.carried(sent_at, size);
+        }
+        let symbols = run.iter().filter_map(|packet| packet.carried.symbol());
+        if contents.symbols_arrived(block, symbols, Arrived::Whole) {
+            address.timer.on_progress();
+        }
     }
 
     fn on_packet_acked(&mut self, now: Time, packet: &Settled, contents: &mut impl Contents) {

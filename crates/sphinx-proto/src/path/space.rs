@@ -28,7 +28,17 @@ pub(crate) enum Arrived {
 /// Who owns what packets carry, and hears what becomes of it.
 pub(crate) trait Contents {
     /// A symbol of the block with this sequence has arrived; whether the block may have needed it.
-    fn symbol_arrived(&mut self, block: BlockId, symbol: SymbolId, arrived: Arrived) -> bool;
+    fn symbol_arrived(&mut self, block: BlockId, symbol: SymbolId, arrived: Arrived) -> bool {
+        self.symbols_arrived(block, std::iter::once(symbol), arrived)
+    }
+
+    /// Several have, one after the other; whether the block may have needed any of them.
+    fn symbols_arrived(
+        &mut self,
+        block: BlockId,
+        symbols: impl Iterator<Item = SymbolId>,
+        arrived: Arrived,
+    ) -> bool;
 
     /// A symbol will not arrive; `monitor` has been told of its packet.
     fn symbol_lost(&mut self, block: BlockId, round: u8, symbol: SymbolId, monitor: &Monitor);
@@ -91,6 +101,11 @@ impl PacketSpace {
     /// Packet [`SentLog::next_pn`] carries these symbols behind its own.
     pub(super) fn sent_riders(&mut self, riders: Box<[Riding]>) {
         self.riders.insert(self.sent.next_pn(), riders);
+    }
+
+    /// Whether anything rides in some packet.
+    pub(super) fn has_riders(&self) -> bool {
+        !self.riders.is_empty()
     }
 
     fn riders(&self, pn: PacketNumber) -> &[Riding] {

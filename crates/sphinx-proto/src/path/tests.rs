@@ -13,7 +13,12 @@ const MS: Nanos = 1_000_000;
 struct Nobody;
 
 impl Contents for Nobody {
-    fn symbol_arrived(&mut self, _block: BlockId, _symbol: SymbolId, _arrived: Arrived) -> bool {
+    fn symbols_arrived(
+        &mut self,
+        _block: BlockId,
+        _symbols: impl Iterator<Item = SymbolId>,
+        _arrived: Arrived,
+    ) -> bool {
         true
     }
 

@@ -234,6 +234,65 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_next_differs_in_number_and_row() {
+        let before = Header {
+            kind: PacketKind::Symbol,
+            n: 100,
+            row: 0xff,
+            packet_number: u32::MAX,
+            ..Header::control(cid(), PacketNumber::ZERO, false)
+        };
+        let next = Header {
+            row: 0x100,
+            packet_number: 0,
+            ..before
+        };
+        let is_next = |next: &Header| Header::is_next(&next.encode(), &before.encode());
+        assert!(is_next(&next) && !is_next(&before));
+        for other in [
+            Header { row: 0x101, ..next },
+            Header { n: 101, ..next },
+            Header { code: 1, ..next },
+            Header { block: 1, ..next },
+            Header {
+                phase: true,
+                ..next
+            },
+            Header {
+                packet_number: 1,
+                ..next
+            },
+            Header {
+                last_of_flight: true,
+                ..next
+            },
+        ] {
+            assert!(!is_next(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn datagrams_with_the_same_id_are_together() {
+        let of = |first: u8, id: u8| [first, id, id, id, id, id, id, id, id, 0];
+        let all = [
+            of(0x80, 1),
+            of(0x8f, 1),
+            of(0xc0, 1),
+            of(0xc0, 1),
+            of(0xc0, 2),
+        ]
+        .concat();
+        assert_eq!(ConnectionId::leading(&all, 10), 20);
+        assert_eq!(ConnectionId::leading(&all[20..], 10), 20);
+        assert_eq!(ConnectionId::leading(&all[40..], 10), 10);
+        // The last one may be shorter, and too short for an id.
+        assert_eq!(ConnectionId::leading(&all[..19], 10), 19);
+        assert_eq!(ConnectionId::leading(&all[..15], 10), 10);
+        assert_eq!(ConnectionId::leading(&all[..4], 10), 4);
+        assert_eq!(ConnectionId::leading(&[], 10), 0);
+    }
+
+    #[test]
     fn version_negotiation_is_quic() {
         assert!(!is_data_plane(&[0x80, 0, 0, 0, 0, 9]));
         assert!(is_data_plane(&[0x80, 0, 0, 0, 1]));
