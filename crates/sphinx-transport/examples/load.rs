@@ -21,6 +21,9 @@ const REST: Duration = Duration::from_secs(10);
 /// Until those that send have found their rates.
 const WARM_UP: Duration = Duration::from_secs(3);
 
+/// As `nice` counts; of this thread, and of those that it starts.
+const LOWEST_PRIORITY: i32 = 19;
+
 /// What a session may hold. Shards have unlike numbers of them, and as much memory each.
 const SESSION_BYTES: u64 = 2 << 20;
 
@@ -60,6 +63,8 @@ fn main() -> Outcome<()> {
     drop(server);
 
     let mut server = Served::start(shards, active)?;
+    // They stand for other machines: of this one they get what the server leaves.
+    rustix::process::nice(LOWEST_PRIORITY)?;
     let sessions = server.connect(active)?;
     let stop = AtomicBool::new(false);
     let counts = std::thread::scope(|scope| {
