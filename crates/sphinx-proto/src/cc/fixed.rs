@@ -18,14 +18,19 @@ pub struct Fixed {
     acked: u64,
     lost: u64,
     packet_bytes: u32,
+    /// What the rate and the round trip give, bytes; it is asked for with every packet.
+    window: u64,
 }
 
 impl Fixed {
     /// `rate` in IP bytes per second.
     pub fn new(rate: u64, params: CcParams) -> Self {
+        let rate = rate.max(1);
+        let srtt = params.before.map(|before| before.srtt);
         Self {
-            rate: rate.max(1),
-            srtt: params.before.map(|before| before.srtt),
+            rate,
+            srtt,
+            window: window(rate, srtt),
             min_rtt: params.before.map(|before| before.min_rtt),
             acked: 0,
             lost: 0,
@@ -34,12 +39,18 @@ impl Fixed {
     }
 }
 
+fn window(rate: u64, srtt: Option<Nanos>) -> u64 {
+    let rtt = srtt.unwrap_or(INITIAL_RTT).saturating_add(MARGIN);
+    (2.0 * bytes_in(rate as f64, rtt)) as u64
+}
+
 impl RateControl for Fixed {
     fn on_sent(&mut self, _now: Time, _pn: PacketNumber, _ip_bytes: u32, _bytes_in_flight: u64) {}
 
     fn on_ack(&mut self, ack: &AckSummary<'_>) {
         if ack.srtt > 0 {
             self.srtt = Some(ack.srtt);
+            self.window = window(self.rate, self.srtt);
         }
         if let Some(rtt) = ack.rtt_sample {
             self.min_rtt = Some(self.min_rtt.map_or(rtt, |m| m.min(rtt)));
@@ -62,9 +73,7 @@ impl RateControl for Fixed {
     }
 
     fn cwnd(&self) -> u64 {
-        let rtt = self.srtt.unwrap_or(INITIAL_RTT).saturating_add(MARGIN);
-        let window = 2.0 * bytes_in(self.rate as f64, rtt);
-        (window as u64).max(32 * u64::from(self.packet_bytes))
+        self.window.max(32 * u64::from(self.packet_bytes))
     }
 
     fn bandwidth_estimate(&self) -> u64 {

@@ -50,9 +50,9 @@ impl Limited {
 impl RateControl for Limited {
     fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, bytes_in_flight: u64) {
         self.inner.on_sent(now, pn, ip_bytes, bytes_in_flight);
-        let estimate = self.inner.bandwidth_estimate();
         // What arrives of less than the path is known to carry says nothing about it.
-        if self.limit.is_some_and(|limit| limit < estimate) {
+        let is_less = |limit| limit < self.inner.bandwidth_estimate();
+        if self.limit.is_some_and(is_less) {
             self.inner.on_app_limited(now);
         }
     }
