@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aws_lc_rs::aead::{Aad, Nonce};
-use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD};
+use sphinx_proto::wire::{HEADER_LEN, Header, OVERHEAD, TAG_LEN};
 use sphinx_proto::{PacketNumber, PathId};
 
 use super::{EpochKey, HeaderKey, Secret, update};
@@ -109,12 +109,10 @@ impl SealingKey {
         header: &Header,
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
-        let (nonce, head) = self.begin(permit, header)?;
-        let body_len = body_len(datagram)?;
-        datagram[..HEADER_LEN].copy_from_slice(&head);
-        let (body, tag) = datagram[HEADER_LEN..].split_at_mut(body_len);
+        let (head, body, tag) = parts(datagram)?;
+        let nonce = self.begin(permit, header, head)?;
         let sealed = (self.key.aead)
-            .seal_in_place_separate_tag(nonce, Aad::from(head), body)
+            .seal_in_place_separate_tag(nonce, Aad::from(&*head), body)
             .expect(BELOW_LIMIT);
         tag.copy_from_slice(sealed.as_ref());
         self.hp.apply(datagram);
@@ -146,24 +144,25 @@ impl SealingKey {
         body: &[u8],
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
-        let (nonce, head) = self.begin(permit, header)?;
-        if body_len(datagram)? != body.len() {
+        let (head, sealed, tag) = parts(datagram)?;
+        if sealed.len() != body.len() {
             return Err(SealError::BufferSize);
         }
-        datagram[..HEADER_LEN].copy_from_slice(&head);
-        let (sealed, tag) = datagram[HEADER_LEN..].split_at_mut(body.len());
+        let nonce = self.begin(permit, header, head)?;
         (self.key.aead)
-            .seal_out_of_place_scatter(nonce, Aad::from(head), body, sealed, &[], tag)
+            .seal_out_of_place_scatter(nonce, Aad::from(&*head), body, sealed, &[], tag)
             .expect(BELOW_LIMIT);
         Ok(())
     }
 
-    /// Nonce and header of the packet that may be sealed.
+    /// Writes the header of the packet that may be sealed; its nonce.
+    #[inline]
     fn begin(
         &self,
         permit: Permit,
         header: &Header,
-    ) -> Result<(Nonce, [u8; HEADER_LEN]), SealError> {
+        head: &mut [u8; HEADER_LEN],
+    ) -> Result<Nonce, SealError> {
         let Permit {
             path,
             epoch,
@@ -177,7 +176,8 @@ impl SealingKey {
             packet_number: packet_number.truncated(),
             ..*header
         };
-        Ok((self.key.nonce(path, packet_number), header.encode()))
+        *head = header.encode();
+        Ok(self.key.nonce(path, packet_number))
     }
 }
 
@@ -186,6 +186,16 @@ const BELOW_LIMIT: &str = "a datagram is far below the size limit of AES-GCM";
 fn body_len(datagram: &[u8]) -> Result<usize, SealError> {
     let len = datagram.len().checked_sub(OVERHEAD);
     len.ok_or(SealError::BufferSize)
+}
+
+/// Header, body and tag of a datagram.
+#[inline]
+fn parts(
+    datagram: &mut [u8],
+) -> Result<(&mut [u8; HEADER_LEN], &mut [u8], &mut [u8; TAG_LEN]), SealError> {
+    let (head, rest) = (datagram.split_first_chunk_mut()).ok_or(SealError::BufferSize)?;
+    let (body, tag) = (rest.split_last_chunk_mut()).ok_or(SealError::BufferSize)?;
+    Ok((head, body, tag))
 }
 
 fn phase(epoch: u64) -> bool {
@@ -310,9 +320,12 @@ impl Sealer {
         datagrams: &mut [u8],
     ) -> Result<(), SealError> {
         let stride = body_len + OVERHEAD;
+        let packets = bodies.chunks_exact(body_len.max(1));
+        if !packets.remainder().is_empty() || packets.len() * stride != datagrams.len() {
+            return Err(SealError::BufferSize);
+        }
         let (mut header, mut packet_number) = (*header, packet_number);
-        let packets = bodies.chunks(body_len.max(1));
-        for (body, datagram) in packets.zip(datagrams.chunks_mut(stride)) {
+        for (body, datagram) in packets.zip(datagrams.chunks_exact_mut(stride)) {
             let permit = self.permit(packet_number)?;
             self.key.seal_body(permit, &header, body, datagram)?;
             packet_number += 1;
