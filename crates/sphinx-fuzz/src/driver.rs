@@ -42,6 +42,8 @@ const WAKES_MAX: u32 = 20_000;
 const WRITERS: usize = 8;
 /// Datagrams of the peer that may come again.
 const REPEATED_MAX: usize = 32;
+/// Datagrams of the peer that arrive as one.
+const JOINED_MAX: usize = 64;
 /// Bytes of blocks that are kept for sliding windows, if a quarter of the window is not less.
 const COPIES_MAX: u64 = 2 << 20;
 /// Bytes that may wait for a block to be decoded where sliding windows are used.
@@ -66,6 +68,20 @@ struct Writer {
     slicer: LocalSlicer,
 }
 
+/// Datagrams that arrive as one, from where the first one came: each has `stride` bytes, but for the last one.
+struct Joined {
+    origin: Origin,
+    stride: usize,
+    bytes: Vec<u8>,
+}
+
+impl Joined {
+    fn takes(&self, datagram: &[u8]) -> bool {
+        let is_full = self.bytes.len().is_multiple_of(self.stride);
+        is_full && datagram.len() <= self.stride && self.bytes.len() < JOINED_MAX * self.stride
+    }
+}
+
 struct Victim {
     driver: Driver<Plain, Late>,
     queues: Queues<Local>,
@@ -80,6 +96,9 @@ struct Victim {
     /// Of the peer's packets.
     next_number: u64,
     came: Vec<Vec<u8>>,
+    /// What the peer sends in this step arrives as one, as far as it can.
+    joins: bool,
+    joined: Option<Joined>,
     /// Symbols of the peer that wait for a packet of another block.
     aboard: Vec<(Header, Vec<u8>)>,
     writers: Vec<Writer>,
@@ -144,6 +163,8 @@ impl Victim {
             now: Time::ZERO,
             next_number: 0,
             came: Vec::new(),
+            joins: false,
+            joined: None,
             aboard: Vec::new(),
             writers: Vec::new(),
             opened: [0; 2],
@@ -162,6 +183,7 @@ impl Victim {
 
     fn step(&mut self, input: &mut Input<'_>) {
         let kind = input.byte();
+        self.joins = kind & 0x40 != 0;
         match kind & 0x0f {
             0..5 => self.symbol(input),
             5 | 6 => self.control(input),
@@ -177,6 +199,8 @@ impl Victim {
                 self.wait(span);
             }
         }
+        self.joins = false;
+        self.deliver();
         // The engine may be busy elsewhere.
         if kind & 0x80 == 0 {
             self.settle();
@@ -202,21 +226,43 @@ impl Victim {
         self.arrive(datagram, flags);
     }
 
-    fn arrive(&mut self, mut datagram: Vec<u8>, flags: u8) {
-        let from = if flags & 0xe0 == 0xe0 {
-            flags >> 3 & 3
-        } else {
-            0
+    fn arrive(&mut self, datagram: Vec<u8>, flags: u8) {
+        match &mut self.joined {
+            Some(joined) if joined.takes(&datagram) => joined.bytes.extend(datagram),
+            _ => {
+                self.deliver();
+                let from = if flags & 0xe0 == 0xe0 {
+                    flags >> 3 & 3
+                } else {
+                    0
+                };
+                self.joined = Some(Joined {
+                    origin: Origin {
+                        received_at: self.now,
+                        tuple: place(from),
+                        ecn: flags >> 3 & 3,
+                    },
+                    stride: datagram.len(),
+                    bytes: datagram,
+                });
+            }
+        }
+        if !self.joins {
+            self.deliver();
+        }
+    }
+
+    /// What has been joined arrives.
+    fn deliver(&mut self) {
+        let Some(mut joined) = self.joined.take() else {
+            return;
         };
-        let origin = Origin {
-            received_at: self.now,
-            tuple: place(from),
-            ecn: flags >> 3 & 3,
-        };
+        let (bytes, stride) = (&mut joined.bytes, joined.stride);
+        let most = bytes.len().div_ceil(stride) as u64;
         let before = self.driver.core().stats().packets_received;
         self.driver
-            .handle_datagram(self.now, origin, &mut datagram, &mut self.workshop);
-        assert!(self.driver.core().stats().packets_received <= before + 1);
+            .handle_segments(self.now, joined.origin, (bytes, stride), &mut self.workshop);
+        assert!(self.driver.core().stats().packets_received <= before + most);
         self.check_memory();
     }
 
@@ -233,6 +279,7 @@ impl Victim {
         }
         let before = self.driver.core().stats().packets_received;
         self.arrive(datagram, flags);
+        self.deliver();
         // Its first copy may be among the jobs that are not done yet.
         let opened = self.driver.core().stats().packets_received - before;
         assert!(opened == 0 || self.opens_late, "opened again");
