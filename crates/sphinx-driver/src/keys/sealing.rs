@@ -189,10 +189,14 @@ fn body_len(datagram: &[u8]) -> Result<usize, SealError> {
 }
 
 /// Header, body and tag of a datagram.
+type Parts<'a> = (
+    &'a mut [u8; HEADER_LEN],
+    &'a mut [u8],
+    &'a mut [u8; TAG_LEN],
+);
+
 #[inline]
-fn parts(
-    datagram: &mut [u8],
-) -> Result<(&mut [u8; HEADER_LEN], &mut [u8], &mut [u8; TAG_LEN]), SealError> {
+fn parts(datagram: &mut [u8]) -> Result<Parts<'_>, SealError> {
     let (head, rest) = (datagram.split_first_chunk_mut()).ok_or(SealError::BufferSize)?;
     let (body, tag) = (rest.split_last_chunk_mut()).ok_or(SealError::BufferSize)?;
     Ok((head, body, tag))
