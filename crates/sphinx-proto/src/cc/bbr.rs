@@ -29,6 +29,7 @@
 
 mod crowd;
 mod cycle;
+mod listener;
 mod meter;
 mod rival;
 mod scalable;
@@ -291,7 +292,8 @@ impl Bbr {
             }
             Phase::Cruise => self.crowd.meter.begin(),
             Phase::ProbeRtt => self.probe_rtt_min = None,
-            Phase::Drain | Phase::Down | Phase::Blackout => {}
+            Phase::Down => self.begin_low_rate(now),
+            Phase::Drain | Phase::Blackout => {}
         }
     }
 
@@ -587,6 +589,7 @@ impl RateControl for Bbr {
             // Not of what the probe itself has found.
             Phase::Up if self.caution() > 0 && self.up_sent > self.train() => 1.0,
             Phase::Up => UP_GAIN * self.up_from / self.bw.max(1.0),
+            Phase::Down if self.crowd.listener.is_on() => listener::GAIN,
             Phase::Down if self.in_doubt => DOUBT_GAIN,
             Phase::Drain | Phase::Down => DOWN_GAIN,
             Phase::Cruise if self.scalable.is_on() => self.scalable.gain(self.latest),

@@ -10,6 +10,7 @@
 
 use super::super::sampler::Sample;
 use super::super::{MS, Nanos, SEC, Time, time_for};
+use super::listener::Listener;
 use super::meter::{Meter, Part};
 use super::rival::Rival;
 use super::sharing::is_one_in;
@@ -80,6 +81,7 @@ const RIVAL_ROUNDS: u64 = 16;
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     pub(super) meter: Meter,
+    pub(super) listener: Listener,
     /// Packets of a queue that may be full, and those of them that were lost.
     packets: f64,
     lost: f64,
@@ -189,11 +191,15 @@ impl Bbr {
         let is_one = match s.run.phase {
             Phase::Cruise => {
                 self.crowd.meter.on_cruise(s);
+                self.crowd.listener.on_whole(s);
                 let is_flooded = !self.was_too_fast(s, now) && self.is_flooded(s, now);
                 is_flooded || self.is_queue_of_others()
             }
             Phase::Up if self.phase == Phase::Up && s.run.id >= self.phase_run => {
                 self.crowd.meter.on_probe(s) && self.is_part_small()
+            }
+            Phase::Down if self.phase == Phase::Down && s.run.id >= self.phase_run => {
+                self.crowd.listener.is_on() && self.crowd.listener.on_half(s)
             }
             _ => false,
         };
@@ -204,6 +210,16 @@ impl Bbr {
             self.sharing.begin(now);
         }
         is_one
+    }
+
+    /// A rate below the estimate begins: a half, if a queue may never have been seen because it has been full ever since.
+    pub(super) fn begin_low_rate(&mut self, now: Time) {
+        let may_be_unseen = self.loss.channel() > LOSS_UNSEEN
+            && !self.has_seen_queue()
+            && self.sampler.jitter() == 0
+            && self.crowd.meter.is_full();
+        let suspects = may_be_unseen && !self.sharing.is_on();
+        self.crowd.listener.begin(suspects, now);
     }
 
     /// Shortly behind the start-up: more was sent than the link carries, as is known now.

@@ -36,6 +36,8 @@ const RISE: f64 = 1.06;
 /// Behind a policer the estimate grows by this part for each packet of those that lost no more than the channel loses, and for so many at once.
 const CLEAN_GROWTH: f64 = 1e-5;
 const CLEAN_MOST: f64 = 1000.0;
+/// Half of the rate lasts no longer, however few packets that is.
+const LISTEN_ROUNDS: Nanos = 40;
 /// Packets at least below the estimate in a cycle, and the time to which that may extend probe down.
 const LOW_PACKETS: f64 = 40.0;
 const LOW_TIME: Nanos = 4 * MS;
@@ -168,7 +170,8 @@ impl Bbr {
                     .saturating_mul(3 + UNSURE_ROUNDS)
                     .saturating_add(time_for(excess, self.bw));
                 let shown = time_for(LOW_PACKETS * self.packet_bytes, self.bw).min(LOW_TIME);
-                if (drained && compared && in_phase >= shown) || in_phase > patience {
+                let listens = self.crowd.listener.is_on() && in_phase < LISTEN_ROUNDS * round;
+                if !listens && ((drained && compared && in_phase >= shown) || in_phase > patience) {
                     self.end_low_rate(now);
                     self.enter(Phase::Cruise, now);
                 }

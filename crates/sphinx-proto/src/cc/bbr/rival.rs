@@ -109,7 +109,8 @@ impl Rival {
             }
             false => {
                 let has_enough = is_known && part.mean > ENOUGH;
-                LOSS.contains(&self.loss) && !has_enough && packets >= PACKETS
+                let may_be_bbr = self.interval == 0;
+                may_be_bbr && LOSS.contains(&self.loss) && !has_enough && packets >= PACKETS
             }
         };
         self.is_there && is_back && may_be
