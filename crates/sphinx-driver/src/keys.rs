@@ -237,7 +237,7 @@ impl HeaderKey {
             }
             self.0
                 .less_safe_encrypt(masks[..count].as_flattened_mut(), EncryptionContext::None)
-                .expect("whole blocks");
+                .expect("whole blocks, or none");
             for (mask, datagram) in std::iter::zip(&masks[..count], some.chunks_mut(stride.max(1)))
             {
                 apply_mask(mask, datagram);

@@ -69,7 +69,16 @@ fn open(
 fn headers_lose_their_protection_together_as_they_do_alone() {
     let (mut sealer, opener) = pair(EPOCH_PACKETS);
     let mut numbers = 0..;
-    for (count, last) in [(1, 100), (31, 100), (32, 38), (33, 37), (70, 1), (3, 0)] {
+    for (count, last) in [
+        (1, 100),
+        (31, 100),
+        (32, 38),
+        (32, 37),
+        (33, 37),
+        (70, 1),
+        (3, 0),
+        (0, 37),
+    ] {
         let mut datagrams = Vec::new();
         for number in numbers.by_ref().take(count) {
             datagrams.extend(seal(&mut sealer, number, &[7; 62]));

@@ -214,11 +214,11 @@ impl Bbr {
 
     /// A rate below the estimate begins: a half, if a queue may never have been seen because it has been full ever since.
     pub(super) fn begin_low_rate(&mut self, now: Time) {
-        let may_be_unseen = self.loss.channel() > LOSS_UNSEEN
+        let suspects = self.loss.channel() > LOSS_UNSEEN
             && !self.has_seen_queue()
             && self.sampler.jitter() == 0
-            && self.crowd.meter.is_full();
-        let suspects = may_be_unseen && !self.sharing.is_on();
+            && self.crowd.meter.is_full()
+            && !self.sharing.is_on();
         self.crowd.listener.begin(suspects, now);
     }
 

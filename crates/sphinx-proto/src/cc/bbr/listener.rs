@@ -58,7 +58,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// A rate below the estimate begins; `suspects`: somebody else may be in the queue. Whether it is to be a half.
+    /// A rate below the estimate begins; `suspects`: somebody else may be in the queue. It is a half, if [`is_on`](Self::is_on) says so then.
     pub(super) fn begin(&mut self, suspects: bool, now: Time) {
         let is_early = (self.began_at).is_some_and(|at| now.saturating_sub(at) < EVERY);
         self.is_on = suspects && !is_early && self.whole.packets >= NEEDED;
