@@ -13,7 +13,7 @@ use super::super::{MS, Nanos, SEC, Time, time_for};
 use super::listener::Listener;
 use super::meter::{Meter, Part};
 use super::rival::Rival;
-use super::sharing::is_one_in;
+use super::sharing::{Filler, is_one_in};
 use super::{Bbr, Phase, UP_GAIN};
 
 /// Queueing delay at which all send less, and below which a queue is gone.
@@ -320,9 +320,7 @@ impl Bbr {
             _ => {}
         }
         self.crowd.rival.on_sample(s, now);
-        let packets = self.bdp() / self.packet_bytes;
-        let part = self.crowd.meter.part();
-        if self.crowd.rival.is_to_be_endured(now, &part, packets) {
+        if self.crowd.rival.is_to_be_endured(&self.part_now()) {
             return;
         }
         let is_channel = !self.crowd.rival.is_there() && s.loss() < LOSS_LOW;
@@ -352,8 +350,8 @@ impl Bbr {
             self.crowd.rival.note_gone(now);
         } else {
             let stood = now.saturating_sub(self.crowd.gone_at);
-            let rtt = self.delay.smoothed();
-            self.crowd.rival.note_queue(now, stood, rtt);
+            let rtts = (self.delay.smoothed(), self.rtt());
+            self.crowd.rival.note_queue(now, stood, rtts);
         }
         let is_rival = self.crowd.rival.is_there();
         match self.phase {
@@ -391,6 +389,22 @@ impl Bbr {
     /// Whether there is a queue that somebody who does not yield keeps up.
     pub(super) fn does_queue_stand(&self) -> bool {
         self.sharing.is_by_queue() && self.crowd.rival.is_there()
+    }
+
+    /// Who keeps up the queue.
+    pub(super) fn filled_by(&self) -> Filler {
+        if !self.does_queue_stand() {
+            Filler::Ours
+        } else if self.crowd.rival.leaves_little(&self.part_now()) {
+            Filler::Bbr
+        } else {
+            Filler::Other
+        }
+    }
+
+    /// The part of a full link at the present rate: readings are up to ten seconds old.
+    fn part_now(&self) -> Part {
+        self.crowd.meter.part().at(self.bw)
     }
 
     /// Whether the queue has emptied since this flow fell.

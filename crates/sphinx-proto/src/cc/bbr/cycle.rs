@@ -211,8 +211,8 @@ impl Bbr {
     fn step_shared(&mut self, now: Time) {
         let rtt = self.delay.smoothed();
         let present = (self.bw, self.phase == Phase::Cruise);
-        let (paces, stands) = ((self.packet_bytes, rtt), self.does_queue_stand());
-        let (bw, falls) = self.sharing.on_time(now, present, paces, stands);
+        let (paces, filler) = ((self.packet_bytes, rtt), self.filled_by());
+        let (bw, falls) = self.sharing.on_time(now, present, paces, filler);
         self.bw = bw;
         let is_by_queue = self.sharing.is_by_queue();
         if falls {

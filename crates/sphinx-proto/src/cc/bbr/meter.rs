@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::SEC;
 use super::super::sampler::Sample;
 
 /// Readings that are remembered.
@@ -42,13 +43,38 @@ pub(super) struct Part {
     /// Its standard error.
     pub(super) error: f64,
     pub(super) readings: usize,
+    /// What was sent before the probes, bytes per second.
+    pub(super) rate: f64,
+}
+
+impl Part {
+    /// The part of the same link at another rate.
+    pub(super) fn at(self, rate: f64) -> Part {
+        if self.rate == 0.0 {
+            return self;
+        }
+        Part {
+            mean: self.mean * rate / self.rate,
+            error: self.error * rate / self.rate,
+            rate,
+            ..self
+        }
+    }
+}
+
+/// What one probe says.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    part: f64,
+    /// What was sent before it, bytes per second.
+    rate: f64,
 }
 
 /// Compares probes with the cruises before them.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     cruise: Sums,
-    readings: VecDeque<f64>,
+    readings: VecDeque<Reading>,
     /// Variance of what arrives of a probe by losses alone.
     chance: f64,
 }
@@ -89,7 +115,7 @@ impl Meter {
         let is_read = gain > GAIN_MIN && got > 0.0 && gain.is_finite() && got.is_finite();
         if is_read {
             self.note_chance(s);
-            self.read((gain / got - 1.0) / (gain - 1.0));
+            self.read((gain / got - 1.0) / (gain - 1.0), sent / gain);
         }
         is_read
     }
@@ -105,7 +131,7 @@ impl Meter {
         let over = sent / carried - 1.0;
         if over.is_finite() {
             self.note_chance(s);
-            self.read(over / (gain - 1.0));
+            self.read(over / (gain - 1.0), sent / gain);
         }
     }
 
@@ -115,24 +141,30 @@ impl Meter {
         self.chance += (variance - self.chance) * CHANCE_GAIN;
     }
 
-    fn read(&mut self, part: f64) {
+    /// `rate` in bytes per nanosecond.
+    fn read(&mut self, part: f64, rate: f64) {
         if self.is_full() {
             self.readings.pop_front();
         }
-        self.readings.push_back(part.clamp(READING.0, READING.1));
+        self.readings.push_back(Reading {
+            part: part.clamp(READING.0, READING.1),
+            rate: rate * SEC as f64,
+        });
     }
 
     /// What the readings say together.
     pub(super) fn part(&self) -> Part {
         let n = self.readings.len().max(2) as f64;
-        let mean = self.readings.iter().sum::<f64>() / n;
-        let squares = self.readings.iter().map(|it| (it - mean) * (it - mean));
+        let mean_of = |pick: fn(&Reading) -> f64| self.readings.iter().map(pick).sum::<f64>() / n;
+        let mean = mean_of(|it| it.part);
+        let squares = self.readings.iter().map(|it| (it.part - mean).powi(2));
         let spread = (squares.sum::<f64>() / (n - 1.0) / n).sqrt();
         let by_losses = ERROR_GAIN * (self.chance / n).sqrt();
         Part {
             mean,
             error: spread.max(by_losses).max(ERROR_MIN),
             readings: self.readings.len(),
+            rate: mean_of(|it| it.rate),
         }
     }
 }
@@ -196,5 +228,15 @@ mod tests {
             meter.on_full(&sample(Phase::Up, 1.25 * ours, 100.0 - ours, loss), 1.25);
             assert!((meter.part().mean - ours / 100.0).abs() < 0.01);
         }
+    }
+
+    #[test]
+    fn a_part_follows_the_rate() {
+        let part = part(40.0, 60.0, 0.0);
+        let half = part.at(part.rate / 2.0);
+        assert!((half.mean - 0.2).abs() < 0.01, "{half:?}");
+        assert!((half.at(part.rate).mean - part.mean).abs() < 1e-9);
+        // Without readings nothing is known at any rate.
+        assert_eq!(Meter::default().part().at(1e6).mean, 0.0);
     }
 }

@@ -17,6 +17,8 @@ const BEND: Nanos = SEC / 5;
 /// the latest fall: about as CUBIC's does after a loss (RFC 9438, section 4.2).
 const SLOW_GROWTH: f64 = 2.5;
 const SLOW_BEND: f64 = 0.5;
+/// Beside BBR, which leaves no more than it is made to, the rate also grows by this part of it in a second.
+const GROWTH_BESIDE_BBR: f64 = 0.2;
 /// Growth in a round trip at most, and none until it is known whether the latest fall was enough.
 const GROWTH_MOST: f64 = 0.25;
 /// After so long without a mark there is nobody else.
@@ -41,6 +43,17 @@ pub(super) enum Evidence {
     Queue,
     /// It is too much for that.
     Others,
+}
+
+/// Who keeps up the queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Filler {
+    /// Flows like this one.
+    Ours,
+    /// Somebody who does not yield to it.
+    Other,
+    /// BBR, which has most of the link.
+    Bbr,
 }
 
 /// Whether others use the link too, and what follows from it.
@@ -144,13 +157,13 @@ impl Sharing {
     }
 
     /// Time has passed, at the rate `bw` or below it: the rate from now on, and whether to send less. Without marks for long there is
-    /// nobody else, unless a queue that is not asked any more `stands`, beside which rates grow slowly.
+    /// nobody else, unless there is a queue of somebody who does not yield, beside which rates grow slowly.
     pub(super) fn on_time(
         &mut self,
         now: Time,
         (bw, is_cruising): (f64, bool),
         (packet_bytes, rtt): (f64, Nanos),
-        stands: bool,
+        filler: Filler,
     ) -> (f64, bool) {
         let Some(shared) = &mut self.state else {
             return (bw, false);
@@ -164,15 +177,18 @@ impl Sharing {
             shared.is_ignored = !falls;
             return (bw, falls);
         }
-        if since > QUIET && !stands {
+        if since > QUIET && filler == Filler::Ours {
             self.state = None;
         } else if is_cruising && since > REACTION * rtt {
-            let growth = if stands {
-                let seconds = since as f64 / SEC as f64;
-                rate_of(packet_bytes, rtt) * (SLOW_GROWTH + SLOW_BEND * seconds * seconds)
-            } else {
-                let bend = since as f64 / BEND as f64;
-                rate_of(rate_of(packet_bytes, GROWTH), GROWTH) * (1.0 + bend * bend)
+            let seconds = since as f64 / SEC as f64;
+            let slow = rate_of(packet_bytes, rtt) * (SLOW_GROWTH + SLOW_BEND * seconds * seconds);
+            let growth = match filler {
+                Filler::Ours => {
+                    let bend = since as f64 / BEND as f64;
+                    rate_of(rate_of(packet_bytes, GROWTH), GROWTH) * (1.0 + bend * bend)
+                }
+                Filler::Other => slow,
+                Filler::Bbr => slow + GROWTH_BESIDE_BBR * bw,
             };
             let most = rate_of(GROWTH_MOST * bw, rtt);
             return (bw + bytes_in(growth.min(most), span), false);
@@ -212,8 +228,12 @@ mod tests {
     fn all_rates_grow_alike() {
         let grown = |bw| {
             let mut sharing = shared();
-            let (after, falls) =
-                sharing.on_time(time(SEC + 200 * MS), (bw, true), (1500.0, RTT), false);
+            let (after, falls) = sharing.on_time(
+                time(SEC + 200 * MS),
+                (bw, true),
+                (1500.0, RTT),
+                Filler::Ours,
+            );
             assert!(!falls);
             after - bw
         };
@@ -233,7 +253,7 @@ mod tests {
 
         let mut one_of_many = shared();
         assert!(!one_of_many.on_marks(at(3), (RTT, RTT), 0, Evidence::Others));
-        let (_, falls) = one_of_many.on_time(at(10), (1e6, true), (1500.0, RTT), false);
+        let (_, falls) = one_of_many.on_time(at(10), (1e6, true), (1500.0, RTT), Filler::Ours);
         assert!(falls && one_of_many.is_on());
     }
 }
