@@ -4,14 +4,19 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A port of DPDK: `EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]…`. What stands before `--` is DPDK's own.
+/// A port of DPDK: `EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]… [mtu=BYTES]`. What stands before `--` is DPDK's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DpdkConfig {
     /// Arguments of DPDK's environment (EAL).
     pub eal: Vec<String>,
     /// The addresses of the port, at least one.
     pub addresses: Vec<Address>,
+    /// Largest IP packet of the port, bytes; as its driver has it if not given, which is 1500 with most.
+    pub mtu: Option<u16>,
 }
+
+/// Nothing smaller carries IPv6 (RFC 8200, section 5).
+const MTU_MIN: u16 = 1280;
 
 /// An address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +46,7 @@ impl Address {
     }
 }
 
-const EXPECTED: &str = "expected dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]: \"dpdk:-l 0 -a 0000:03:00.0 -- 10.0.0.2/24,gw=10.0.0.1\"";
+const EXPECTED: &str = "expected dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS] [mtu=BYTES]: \"dpdk:-l 0 -a 0000:03:00.0 -- 10.0.0.2/24,gw=10.0.0.1\"";
 
 impl FromStr for DpdkConfig {
     type Err = String;
@@ -55,7 +60,17 @@ impl FromStr for DpdkConfig {
             return Err(EXPECTED.to_owned());
         }
         let mut addresses: Vec<Address> = Vec::new();
+        let mut mtu = None;
         for word in words {
+            if let Some(bytes) = word.strip_prefix("mtu=") {
+                let is_number = bytes.bytes().all(|byte| byte.is_ascii_digit());
+                let bytes = bytes.parse().ok().filter(|bytes| *bytes >= MTU_MIN);
+                let bytes = bytes.filter(|_| is_number && mtu.is_none());
+                mtu = Some(bytes.ok_or_else(|| {
+                    format!("\"{word}\": expected mtu=BYTES once, from {MTU_MIN} to 65535")
+                })?);
+                continue;
+            }
             let address: Address = word.parse()?;
             if addresses.iter().any(|known| known.ip == address.ip) {
                 return Err(format!("{} is there twice", address.ip));
@@ -68,6 +83,7 @@ impl FromStr for DpdkConfig {
         Ok(Self {
             eal: eal.into_iter().map(str::to_owned).collect(),
             addresses,
+            mtu,
         })
     }
 }
@@ -121,6 +137,9 @@ impl fmt::Display for DpdkConfig {
                 write!(f, ",gw={gateway}")?;
             }
         }
+        if let Some(mtu) = self.mtu {
+            write!(f, " mtu={mtu}")?;
+        }
         Ok(())
     }
 }
@@ -142,6 +161,10 @@ mod tests {
         let near = |address: Address, text: &str| address.is_near(text.parse().unwrap());
         assert!(near(v4, "10.0.0.9") && !near(v4, "10.0.1.9") && !near(v4, "fd00::1"));
         assert!(near(v6, "fd00::1") && !near(v6, "fd00:1::1"));
+        assert_eq!(config.mtu, None);
+        let large: DpdkConfig = "-- mtu=9000 10.0.0.2/24".parse().unwrap();
+        assert_eq!(large.mtu, Some(9000));
+        assert_eq!(large.to_string(), "-- 10.0.0.2/24 mtu=9000");
         let all: DpdkConfig = "-- 10.0.0.2/0".parse().unwrap();
         assert!(near(all.addresses[0], "192.0.2.1"));
     }
@@ -161,6 +184,12 @@ mod tests {
             "-- ff02::1/64",
             "-- 10.0.0.2/24 10.0.0.2/24",
             "-- 10.0.0.2/24,gw=10.0.0.2",
+            "-- 10.0.0.2/24 mtu=",
+            "-- 10.0.0.2/24 mtu=+9000",
+            "-- 10.0.0.2/24 mtu=1279",
+            "-- 10.0.0.2/24 mtu=65536",
+            "-- 10.0.0.2/24 mtu=9000 mtu=9000",
+            "-- mtu=9000",
         ] {
             assert!(text.parse::<DpdkConfig>().is_err(), "{text}");
         }
@@ -168,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_and_read_again(text in "(-[a-z] [0-9] ){0,2}-- [0-9./]{5,14}(,gw=[0-9.]{7})?|.*") {
+        fn what_is_read_is_written_and_read_again(text in "(-[a-z] [0-9] ){0,2}-- [0-9./]{5,14}(,gw=[0-9.]{7})?( mtu=[0-9]{4})?|.*") {
             if let Ok(config) = text.parse::<DpdkConfig>() {
                 prop_assert_eq!(config.to_string().parse(), Ok(config));
             }

@@ -108,7 +108,7 @@ impl DpdkIo {
         };
         let local = SocketAddr::new(first.ip, number);
         let waker = Waker::new()?;
-        let port = Port::open(Eal::take(&config.eal)?)?;
+        let port = Port::open(Eal::take(&config.eal)?, config.mtu)?;
         Ok(Self {
             waker,
             local,

@@ -33,6 +33,7 @@ unsafe extern "C" {
         port: u16,
         descriptors: u16,
         packets: u32,
+        mtu: u16,
         pool: *mut *mut c_void,
         told: *mut Told,
     ) -> c_int;
@@ -123,14 +124,23 @@ pub(crate) struct Port {
 unsafe impl Send for Port {}
 
 impl Port {
-    /// Turns on the first port that the library has found.
-    pub(crate) fn open(eal: Eal) -> Result<Self, DpdkError> {
+    /// Turns on the first port that the library has found, with packets of at most so many bytes if that is given.
+    pub(crate) fn open(eal: Eal, mtu: Option<u16>) -> Result<Self, DpdkError> {
         let (mut id, mut pool, mut told) = (0, std::ptr::null_mut(), Told::default());
         // SAFETY: the pointer is valid for writing.
         check(unsafe { sphx_first_port(&raw mut id) }).map_err(|_| DpdkError::NoPort)?;
         // SAFETY: the pointers are valid for reading and writing, and there is no pool yet. Who has `eal` is the only one to use the port.
-        check(unsafe { sphx_port_open(id, DESCRIPTORS, PACKETS, &raw mut pool, &raw mut told) })
-            .map_err(DpdkError::Port)?;
+        check(unsafe {
+            sphx_port_open(
+                id,
+                DESCRIPTORS,
+                PACKETS,
+                mtu.unwrap_or(0),
+                &raw mut pool,
+                &raw mut told,
+            )
+        })
+        .map_err(DpdkError::Port)?;
         let pool = NonNull::new(pool).ok_or(DpdkError::NoPort)?;
         let driver: Vec<u8> = told
             .driver

@@ -53,13 +53,13 @@ int sphx_first_port(uint16_t *port)
 	return ENODEV;
 }
 
-/* Starts a port with one queue each way, and memory for so many packets. */
-int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, struct rte_mempool **pool, struct sphx_port *told)
+/* Starts a port with one queue each way, packets of at most `mtu` bytes (0: what the driver has), and memory for so many of them. */
+int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, uint16_t mtu, struct rte_mempool **pool, struct sphx_port *told)
 {
 	struct rte_eth_dev_info info;
 	struct rte_eth_conf conf;
 	struct rte_ether_addr mac;
-	uint16_t rx = descriptors, tx = descriptors, mtu;
+	uint16_t rx = descriptors, tx = descriptors;
 	uint32_t room;
 	int result;
 
@@ -67,9 +67,11 @@ int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, struct r
 	result = rte_eth_dev_info_get(port, &info);
 	if (result < 0)
 		return failed(result);
-	result = rte_eth_dev_get_mtu(port, &mtu);
-	if (result < 0)
-		return failed(result);
+	if (mtu == 0) {
+		result = rte_eth_dev_get_mtu(port, &mtu);
+		if (result < 0)
+			return failed(result);
+	}
 	room = RTE_PKTMBUF_HEADROOM + mtu + 64;
 	if (room < RTE_MBUF_DEFAULT_BUF_SIZE)
 		room = RTE_MBUF_DEFAULT_BUF_SIZE;

@@ -203,7 +203,7 @@ pub enum Io {
 impl FromStr for Io {
     type Err = String;
 
-    /// `udp`, `xdp:IF[:QUEUES][,copy|zerocopy][,native|generic]`, or `dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]`.
+    /// `udp`, `xdp:IF[:QUEUES][,copy|zerocopy][,native|generic]`, or `dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS] [mtu=BYTES]`.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "udp" => Ok(Self::Udp),
@@ -213,7 +213,7 @@ impl FromStr for Io {
             #[cfg(not(feature = "dpdk"))]
             Some(("dpdk", _)) => Err("dpdk is not part of this build: cargo build --release --features dpdk has it".to_owned()),
             _ if text == "xdp" => Err("expected xdp:IF, with the name of an interface: xdp:eth0".to_owned()),
-            _ => Err("expected udp, xdp:IF[:QUEUES][,copy|zerocopy][,native|generic] or dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]".to_owned()),
+            _ => Err("expected udp, xdp:IF[:QUEUES][,copy|zerocopy][,native|generic] or dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS] [mtu=BYTES]".to_owned()),
         }
     }
 }

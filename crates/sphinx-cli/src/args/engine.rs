@@ -13,7 +13,7 @@ use crate::units;
 const IO_HELP: &str = "\
 How packets get to the network: udp, by the kernel; or past it, at one interface: \
 xdp:IF[:QUEUES][,copy|zerocopy][,native|generic], or a card that DPDK has: \
-\"dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS]\"";
+\"dpdk:EAL ARGS -- ADDRESS/LENGTH[,gw=ADDRESS] [mtu=BYTES]\"";
 
 /// Flags of every command that makes a session.
 #[derive(Args, Debug)]
