@@ -12,7 +12,10 @@ SCHEDULES ?= 1000
 RUNS ?= 100
 
 # What is compared with, for benchmarks: other crates' codes, and QUIC. And streams for tokio.
-FEATURES := sphinx-codes/peers,sphinx-lab/quinn,sphinx-transport/tokio
+# Transfers over DPDK are among the tests where its headers are (libdpdk-dev).
+DPDK := $(shell pkg-config --atleast-version=22.11 libdpdk 2>/dev/null && echo ,sphinx-cli/dpdk)
+
+FEATURES := sphinx-codes/peers,sphinx-lab/quinn,sphinx-transport/tokio$(DPDK)
 
 # The target triple of this machine.
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
@@ -147,8 +150,7 @@ bench-xdp: build ## AF_XDP beside UDP sockets with and without segmentation, ove
 .PHONY: test-dpdk
 test-dpdk: ## Transfers over DPDK's virtual cards (root, iproute2, libdpdk-dev >= 22.11)
 	$(CARGO) test --locked --package sphinx-dpdk --features dpdk $(CARGO_FLAGS)
-	$(CARGO) build --locked --package sphinx-cli --no-default-features --features dpdk --target-dir target/dpdk $(CARGO_FLAGS)
-	@scripts/test-dpdk $(ARGS)
+	$(CARGO) test --locked --package sphinx-cli --features dpdk --test command over_dpdk $(CARGO_FLAGS)
 
 .PHONY: bench-tun
 bench-tun: build ## Kernel TCP and ping over sphx tunnel --tun at 6 % loss, RTT 10 and 100 ms (root, iproute2; 6 minutes; ARGS="--seeds 1")

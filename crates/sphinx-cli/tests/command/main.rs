@@ -23,6 +23,8 @@ mod lab_path;
 mod many_streams;
 mod memory;
 mod one_port;
+#[cfg(all(feature = "dpdk", feature = "lab", feature = "pep"))]
+mod over_dpdk;
 mod partial;
 #[cfg(all(feature = "lab", feature = "pep"))]
 mod past_the_kernel;

@@ -11,36 +11,36 @@ use super::pep_between::Host;
 use crate::common::{Ended, Running, Scratch, may_make_namespaces};
 
 /// The interface of either end.
-const INTERFACE: &str = "eth0";
-const BYTES: u64 = 3_000_000;
+pub(super) const INTERFACE: &str = "eth0";
+pub(super) const BYTES: u64 = 3_000_000;
 /// Packets that may go by the kernel: those of the handshake, those before the neighbour is known, and one a second.
 const BY_KERNEL_MAX: u64 = 400;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+pub(super) enum Family {
     V4,
     V6,
 }
 
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+pub(super) const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 impl Family {
     /// The address of an end, in a network of its own where there is a router.
-    fn of(self, network: u8, host: u8) -> String {
+    pub(super) fn of(self, network: u8, host: u8) -> String {
         match self {
             Family::V4 => format!("10.82.{network}.{host}"),
             Family::V6 => format!("fd82:{network}::{host}"),
         }
     }
 
-    fn add(self, address: &str, interface: &str) -> String {
+    pub(super) fn add(self, address: &str, interface: &str) -> String {
         match self {
             Family::V4 => format!("addr add {address}/24 dev {interface}"),
             Family::V6 => format!("addr add {address}/64 dev {interface} nodad"),
         }
     }
 
-    fn listen(self, address: &str) -> String {
+    pub(super) fn listen(self, address: &str) -> String {
         match self {
             Family::V4 => format!("{address}:0"),
             Family::V6 => format!("[{address}]:0"),
@@ -49,16 +49,16 @@ impl Family {
 }
 
 /// A client and a server, next to each other or with a router in between.
-struct Net {
-    client: Host,
-    server: Host,
+pub(super) struct Net {
+    pub(super) client: Host,
+    pub(super) server: Host,
     /// Kept: it forwards.
     router: Option<Host>,
 }
 
 impl Net {
     /// Next to each other, with packets of this size.
-    fn direct(mtu: u32) -> Option<Net> {
+    pub(super) fn direct(mtu: u32) -> Option<Net> {
         let net = Net::new(false)?;
         let there = net.server.holder.id();
         let line = format!(
@@ -80,7 +80,7 @@ impl Net {
     }
 
     /// With a router that loses packets both ways.
-    fn routed(loss: &str) -> Option<Net> {
+    pub(super) fn routed(loss: &str) -> Option<Net> {
         let net = Net::new(true)?;
         let router = net.router.as_ref().expect("there is one");
         for (network, host) in [(1, &net.server), (2, &net.client)] {
@@ -133,8 +133,8 @@ impl Net {
         Some(self)
     }
 
-    /// `sphx perf` between the ends; what the server and the client say of it. `None` where XDP is not to be had.
-    fn perf(
+    /// `sphx perf` between the ends; what the server and the client say of it. `None` where XDP or DPDK's driver is not to be had.
+    pub(super) fn perf(
         &self,
         family: Family,
         ios: (&str, &str),
@@ -188,18 +188,23 @@ fn run(host: &Host, program: &str, words: &str) -> Option<()> {
     status.success().then_some(())
 }
 
-fn skip<T>(why: &str) -> Option<T> {
+pub(super) fn skip<T>(why: &str) -> Option<T> {
     eprintln!("skipped: {why}");
     None
 }
 
-/// The machine has no XDP programs, or the process may not load them: nothing else is an excuse.
-fn refused<T>(ended: &Ended) -> Option<T> {
+/// The machine has no XDP programs, its DPDK not that driver, or the process may not use them: nothing else is an excuse.
+pub(super) fn refused<T>(ended: &Ended) -> Option<T> {
     let message = ended.error("local_io")["message"].to_string();
     assert!(
-        ["not permitted", "not implemented", "not supported"]
-            .iter()
-            .any(|why| message.contains(why)),
+        [
+            "not permitted",
+            "not implemented",
+            "not supported",
+            "has found no port"
+        ]
+        .iter()
+        .any(|why| message.contains(why)),
         "{message}"
     );
     skip(&message)
