@@ -92,6 +92,8 @@ pub(super) struct Crowd {
     /// Rates below the estimate in a row that did not make the queue go, and when the first of them ended.
     stood: u32,
     stood_since: Time,
+    /// When the queue was short last, for a flow that takes the link for its own.
+    low_at: Time,
     /// Longest queueing delay since it joined, unless that has not been long ago.
     longest: Nanos,
     gone_at: Time,
@@ -168,9 +170,15 @@ impl Bbr {
         if self.crowd.meter.is_full() {
             return false;
         }
-        let part = self.crowd.meter.part();
-        let is_first = part.readings < READINGS && (self.caution() == 0 || self.has_seen_queue());
-        is_first || self.may_be_unseen(&part)
+        let is_first = self.crowd.meter.part().readings < READINGS;
+        let may_be_policed = self.caution() > 0 && !self.has_seen_queue();
+        // Below a policer's rate nothing is lost: who seems to lose much even then is behind a channel, or in a queue that others keep full.
+        self.loss.channel() > LOSS_UNSEEN || (is_first && !may_be_policed)
+    }
+
+    /// There has been a queue for all of this cruise. One's own goes when less is sent.
+    pub(super) fn has_had_queue(&self) -> bool {
+        self.crowd.low_at < self.phase_at && self.has_seen_queue() && self.has_queue()
     }
 
     /// A channel that loses much, or a queue that others have kept full since before this flow began.
@@ -249,6 +257,7 @@ impl Bbr {
         let low = (self.delay.longest_queue() / LOW_PART).max(LOW.max(packets));
         if self.delay.above_smallest() < low {
             self.crowd.stood = 0;
+            self.crowd.low_at = self.latest;
         }
     }
 

@@ -179,7 +179,7 @@ impl Bbr {
             Phase::Cruise => {
                 let rounds = if self.in_doubt {
                     DOUBT_ROUNDS
-                } else if self.looks_around() {
+                } else if self.looks_around() || self.has_had_queue() {
                     FIRST_ROUNDS
                 } else {
                     (CRUISE_ROUNDS << self.caution().min(8)).min(CRUISE_ROUNDS_MAX)

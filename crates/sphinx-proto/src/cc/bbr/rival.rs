@@ -30,6 +30,8 @@ const BBR_STANDS: Range<Nanos> = 4 * SEC..11 * SEC;
 /// It stays away for 200 ms, or a round trip, and the queue goes and comes back within one more. Of the smallest round trips at least one, and at most two, belong to
 /// that.
 const BBR_AWAY: Range<Nanos> = 150 * MS..300 * MS;
+/// After so long its queue is back to stay. One that still comes and goes is that of a crowd of ours, which becomes equal.
+const BBR_BACK: Nanos = 1500 * MS;
 /// It is still BBR if it has not been away like that for so long.
 const BBR_REMEMBERED: Nanos = 25 * SEC;
 /// The mean loss is that of so long, …
@@ -93,6 +95,9 @@ impl Rival {
                 stood: self.stood,
                 has_ended: false,
             });
+        } else if (self.absence).is_some_and(|absence| now.saturating_sub(absence.began) > BBR_BACK)
+        {
+            self.bbr_at = None;
         }
         self.is_there = false;
     }
@@ -269,6 +274,14 @@ mod tests {
         let back = goes_and_comes(&mut rival, time(20 * SEC), 10 * SEC, 240 * MS);
         goes_and_comes(&mut rival, back + MS, SEC + MS, 20 * MS);
         assert!(rival.is_bbr());
+    }
+
+    #[test]
+    fn a_queue_that_goes_on_to_come_and_go_is_not_bbrs() {
+        let mut rival = Rival::default();
+        let back = goes_and_comes(&mut rival, time(20 * SEC), 10 * SEC, 240 * MS);
+        rival.note_gone(back + SEC);
+        assert!(!rival.is_bbr());
     }
 
     #[test]
