@@ -7,7 +7,10 @@ use etherparse::{
     EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, UdpHeader,
 };
 
-use crate::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, Mac, UDP, UDP_BYTES, checksum, pseudo_sum};
+use crate::{
+    ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, Mac, Sums, UDP, UDP_BYTES, checksum, partial_checksum,
+    pseudo_sum,
+};
 
 /// Hops that a packet may take.
 const HOP_LIMIT: u8 = 64;
@@ -87,6 +90,12 @@ impl Flow {
     /// Writes the headers in front of the datagram that lies behind them in `frame`, to its end, and UDP's checksum, which is never 0. `ecn`:
     /// the two bits. A frame that is too short for the headers, or longer than IP allows, stays as it is.
     pub fn complete(&self, frame: &mut [u8], ecn: u8) {
+        self.complete_for_card(frame, ecn, Sums::default());
+    }
+
+    /// The same for a card that computes these checksums. It finds 0 for IPv4's, and for UDP's the sum that it is to go on with, that of the addresses; it is told
+    /// that this is UDP, of which it writes no 0 either.
+    pub fn complete_for_card(&self, frame: &mut [u8], ecn: u8, left: Sums) {
         let ip_len = frame.len().saturating_sub(ETHERNET_BYTES);
         if frame.len() < self.len || ip_len > usize::from(u16::MAX) {
             return;
@@ -99,8 +108,10 @@ impl Flow {
             ip[1] = ecn & 3;
             ip[2..4].copy_from_slice(&(ip_len as u16).to_be_bytes());
             ip[10..12].fill(0);
-            let sum = checksum(u64_16bit_word::add_slice(0, ip));
-            ip[10..12].copy_from_slice(&sum);
+            if !left.ipv4 {
+                let sum = checksum(u64_16bit_word::add_slice(0, ip));
+                ip[10..12].copy_from_slice(&sum);
+            }
         } else {
             ip[1] = (ecn & 3) << 4;
             ip[4..6].copy_from_slice(&(udp_len as u16).to_be_bytes());
@@ -108,10 +119,14 @@ impl Flow {
         let udp = &mut frame[udp_at..];
         udp[4..6].copy_from_slice(&(udp_len as u16).to_be_bytes());
         let pseudo = pseudo_sum(self.local, self.remote, UDP, udp_len);
-        let sum = match checksum(u64_16bit_word::add_slice(pseudo, udp)) {
-            // 0 would mean that there is none; in this arithmetic both are the same.
-            [0, 0] => [0xff, 0xff],
-            sum => sum,
+        let sum = if left.udp {
+            partial_checksum(pseudo)
+        } else {
+            match checksum(u64_16bit_word::add_slice(pseudo, udp)) {
+                // 0 would mean that there is none; in this arithmetic both are the same.
+                [0, 0] => [0xff, 0xff],
+                sum => sum,
+            }
         };
         udp[6..8].copy_from_slice(&sum);
     }
@@ -188,7 +203,7 @@ mod tests {
             let mut frame = frame(v4, 0, b"hello");
             let at = frame.len() - 5 - UDP_BYTES + 6;
             let (local, remote) = ends(v4);
-            let sum = checksum(pseudo_sum(local.ip(), remote.ip(), UDP, 13)).map(|byte| !byte);
+            let sum = partial_checksum(pseudo_sum(local.ip(), remote.ip(), UDP, 13));
             frame[at..at + 2].copy_from_slice(&sum);
             assert_eq!(Datagram::read(&frame).unwrap().checksum, Checksum::Partial);
             frame[at..at + 2].fill(0);
@@ -202,7 +217,70 @@ mod tests {
         }
     }
 
+    /// What a card has found right is not looked at again; but none is none, and IPv6 must have one.
+    #[test]
+    fn what_a_card_has_found_is_believed() {
+        let udp = Sums {
+            udp: true,
+            ..Sums::default()
+        };
+        let ipv4 = Sums {
+            ipv4: true,
+            ..Sums::default()
+        };
+        for v4 in [true, false] {
+            let good = frame(v4, 0, b"hello");
+            let mut damaged = good.clone();
+            *damaged.last_mut().unwrap() ^= 1;
+            assert_eq!(Datagram::read(&damaged), Err(Rejected::Checksum));
+            let read = Datagram::read_from_card(&damaged, udp);
+            assert_eq!(read.unwrap().checksum, Checksum::Right);
+            let read = Datagram::read_from_card(&damaged, ipv4);
+            assert_eq!(read, Err(Rejected::Checksum));
+            let mut none = good.clone();
+            let at = none.len() - 5 - UDP_BYTES + 6;
+            none[at..at + 2].fill(0);
+            let read = Datagram::read_from_card(&none, udp).map(|it| it.checksum);
+            assert_eq!(read, Datagram::read(&none).map(|it| it.checksum));
+        }
+        // An identification, which means nothing here.
+        let mut damaged = frame(true, 0, b"hello");
+        damaged[ETHERNET_BYTES + 4] ^= 1;
+        for (sums, is_read) in [(Sums::default(), false), (udp, false), (ipv4, true)] {
+            assert_eq!(Datagram::read_from_card(&damaged, sums).is_ok(), is_read);
+        }
+    }
+
     proptest! {
+        /// A card that adds up what is behind it, and complements, writes what is written without it.
+        #[test]
+        fn what_is_left_to_a_card_comes_to_the_same(
+            v4: bool,
+            ipv4: bool,
+            udp: bool,
+            payload in prop::collection::vec(any::<u8>(), 0..1600),
+        ) {
+            let (local, remote) = ends(v4);
+            let flow = Flow::new(MACS, local, remote).unwrap();
+            let mut left = vec![0xa5; flow.header_bytes()];
+            left.extend(&payload);
+            flow.complete_for_card(&mut left, 2, Sums { ipv4, udp });
+            let at = flow.header_bytes() - UDP_BYTES;
+            if ipv4 && v4 {
+                prop_assert_eq!(&left[ETHERNET_BYTES + 10..][..2], [0, 0]);
+                let sum = checksum(u64_16bit_word::add_slice(0, &left[ETHERNET_BYTES..at]));
+                left[ETHERNET_BYTES + 10..][..2].copy_from_slice(&sum);
+            }
+            if udp {
+                let sum = match checksum(u64_16bit_word::add_slice(0, &left[at..])) {
+                    [0, 0] => [0xff, 0xff],
+                    sum => sum,
+                };
+                left[at + 6..at + 8].copy_from_slice(&sum);
+            }
+            prop_assert_eq!(left, frame(v4, 2, &payload));
+        }
+
         /// What is written is what another implementation writes, and reads.
         #[test]
         fn written_frames_are_right(

@@ -23,6 +23,15 @@ pub use read::{Checksum, Datagram, Rejected};
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
+/// Checksums that a card sees to: it computes those of what is sent, or has found those of what was received right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// That of IPv4's header.
+    pub ipv4: bool,
+    /// UDP's.
+    pub udp: bool,
+}
+
 /// Bytes of an Ethernet header.
 pub const ETHERNET_BYTES: usize = 14;
 /// Bytes of an IPv4 header without options.
@@ -53,4 +62,9 @@ fn pseudo_sum(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> 
 fn checksum(sum: u64) -> [u8; 2] {
     // The words were added in this machine's order, and so is the result.
     u64_16bit_word::ones_complement(sum).to_ne_bytes()
+}
+
+/// A sum as it is written where the rest is left to a card: itself, and not its complement.
+fn partial_checksum(sum: u64) -> [u8; 2] {
+    checksum(sum).map(|byte| !byte)
 }

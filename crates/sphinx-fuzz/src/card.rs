@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use sphinx_ether::{Datagram, Flow, neighbours};
+use sphinx_ether::{Datagram, Flow, Sums, neighbours};
 
 use crate::Input;
 
@@ -13,6 +13,13 @@ pub fn frames(data: &[u8]) {
         assert_as_others_read_it(data, &datagram);
         assert_is_written_back(data, &datagram);
     }
+    // Whatever a card believes.
+    let right = Sums {
+        ipv4: true,
+        udp: true,
+    };
+    let believed = Datagram::read_from_card(data, right);
+    assert!(believed.is_ok() || Datagram::read(data).is_err());
     if let Some(heard) = neighbours::read(data) {
         // What is believed is about addresses of one family.
         match heard {
