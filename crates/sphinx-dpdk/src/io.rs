@@ -139,7 +139,7 @@ impl DpdkIo {
         for (wanted, ends, ecn, mut packet) in std::mem::take(&mut self.waiting) {
             match self.link.headers(next, ends).filter(|_| wanted == next) {
                 Some(flow) => {
-                    flow.complete(packet.bytes(), ecn.bits());
+                    flow.complete_for_card(packet.bytes(), ecn.bits(), self.port.sends());
                     self.ready.push(packet);
                 }
                 None => self.waiting.push((wanted, ends, ecn, packet)),
@@ -192,7 +192,12 @@ impl PacketIo for DpdkIo {
     type Tx = Self;
 
     fn name(&self) -> &'static str {
-        "dpdk"
+        match (self.port.sends().udp, self.port.reads().udp) {
+            (false, false) => "dpdk",
+            (true, false) => "dpdk:tx-checksums",
+            (false, true) => "dpdk:rx-checksums",
+            (true, true) => "dpdk:tx-checksums,rx-checksums",
+        }
     }
 
     fn rx(&mut self) -> &mut Self {
@@ -282,8 +287,9 @@ impl PacketRx for DpdkIo {
         let mut arrived = std::mem::take(&mut self.arrived);
         for mut packet in arrived.drain(..) {
             self.counters.recv_buffers += 1;
+            let right = packet.right_sums();
             let frame = packet.bytes();
-            match Datagram::read(frame) {
+            match Datagram::read_from_card(frame, right) {
                 Ok(datagram) if self.link.is_own(datagram.local) => {
                     self.counters.recv_datagrams += 1;
                     self.counters.recv_bytes += datagram.payload.len() as u64;
@@ -348,12 +354,12 @@ impl PacketTx for DpdkIo {
             match self.link.way(to, self.now) {
                 Way::None => nowhere(DropReason::Unreachable),
                 Way::Headers(flow) => Written::Packet {
-                    packet: self.port.allocate(headers + len)?,
+                    packet: self.port.allocate_datagram(ip, len)?,
                     headers: flow,
                     ecn: to.ecn,
                 },
                 Way::Wait(next, ends) => Written::Waiting {
-                    packet: self.port.allocate(headers + len)?,
+                    packet: self.port.allocate_datagram(ip, len)?,
                     next,
                     ends,
                     ecn: to.ecn,
@@ -382,7 +388,7 @@ impl PacketTx for DpdkIo {
                     headers,
                     ecn,
                 } => {
-                    headers.complete(packet.bytes(), ecn.bits());
+                    headers.complete_for_card(packet.bytes(), ecn.bits(), self.port.sends());
                     self.counters.send_datagrams += 1;
                     self.counters.send_bytes += (packet.len() - headers.header_bytes()) as u64;
                     self.ready.push(packet);

@@ -5,7 +5,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use sphinx_ether::Mac;
+use sphinx_ether::{ETHERNET_BYTES, Mac, Sums, UDP_BYTES};
 
 use crate::eal::Eal;
 use crate::error::DpdkError;
@@ -23,6 +23,19 @@ struct Told {
     mtu: u16,
     mac: Mac,
     driver: [c_char; 32],
+    tx_sums: u8,
+    rx_sums: u8,
+}
+
+// Checksums that the card sees to; as in `shim.c`.
+const IPV4: u8 = 1;
+const UDP: u8 = 2;
+
+fn sums_of(bits: u8) -> Sums {
+    Sums {
+        ipv4: bits & IPV4 != 0,
+        udp: bits & UDP != 0,
+    }
 }
 
 // As in `shim.c`. What is behind the pointers to packets and pools is DPDK's own.
@@ -45,10 +58,17 @@ unsafe extern "C" {
         packets: *mut *mut c_void,
         data: *mut *mut u8,
         lengths: *mut u32,
+        sums: *mut u8,
         most: u16,
     ) -> u16;
-    fn sphx_alloc(pool: *mut c_void, length: u16, data: *mut *mut u8) -> *mut c_void;
-    fn sphx_tx_burst(port: u16, packets: *mut *mut c_void, count: u16) -> u16;
+    fn sphx_alloc(
+        pool: *mut c_void,
+        length: u16,
+        ip: u8,
+        sums: u8,
+        data: *mut *mut u8,
+    ) -> *mut c_void;
+    fn sphx_tx_burst(port: u16, packets: *mut *mut c_void, count: u16, sums: u8) -> u16;
     fn sphx_free(packets: *mut *mut c_void, count: u16);
 }
 
@@ -75,6 +95,7 @@ pub(crate) struct Packet {
     mbuf: NonNull<c_void>,
     data: NonNull<u8>,
     len: usize,
+    sums: u8,
     _not_shared: PhantomData<*mut u8>,
 }
 
@@ -90,6 +111,11 @@ impl Packet {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Checksums that the card has found right, of a packet that was received.
+    pub(crate) fn right_sums(&self) -> Sums {
+        sums_of(self.sums)
     }
 
     /// Whoever gets the pointer has the packet.
@@ -116,6 +142,8 @@ pub(crate) struct Port {
     pub(crate) mtu: usize,
     pub(crate) mac: Mac,
     pub(crate) driver: String,
+    tx_sums: u8,
+    rx_sums: u8,
     is_registered: bool,
     _eal: Eal,
 }
@@ -154,6 +182,8 @@ impl Port {
             mtu: usize::from(told.mtu),
             mac: told.mac,
             driver: driver.to_string_lossy().into_owned(),
+            tx_sums: told.tx_sums,
+            rx_sums: told.rx_sums,
             is_registered: false,
             _eal: eal,
         })
@@ -170,6 +200,7 @@ impl Port {
         let mut mbufs = [std::ptr::null_mut(); BURST];
         let mut data = [std::ptr::null_mut(); BURST];
         let mut lengths = [0; BURST];
+        let mut sums = [0; BURST];
         // SAFETY: there is room for as many as it may return in each. The port is on, and no other thread uses its queue.
         let count = unsafe {
             sphx_rx_burst(
@@ -177,6 +208,7 @@ impl Port {
                 mbufs.as_mut_ptr(),
                 data.as_mut_ptr(),
                 lengths.as_mut_ptr(),
+                sums.as_mut_ptr(),
                 BURST as u16,
             )
         };
@@ -189,6 +221,7 @@ impl Port {
                     mbuf,
                     data,
                     len: lengths[index] as usize,
+                    sums: sums[index],
                     _not_shared: PhantomData,
                 });
             }
@@ -196,16 +229,38 @@ impl Port {
         count
     }
 
-    /// A packet of so many bytes, to be written; `None` while there is none.
+    /// Checksums of datagrams that the card computes.
+    pub(crate) fn sends(&self) -> Sums {
+        sums_of(self.tx_sums)
+    }
+
+    /// Checksums that the card looks at.
+    pub(crate) fn reads(&self) -> Sums {
+        sums_of(self.rx_sums)
+    }
+
+    /// A frame of so many bytes, to be written; `None` while there is none.
     pub(crate) fn allocate(&self, len: usize) -> Option<Packet> {
+        self.allocate_with(len, (0, 0))
+    }
+
+    /// The same for a datagram of so many bytes, whose IP header has `ip`; the card [computes](Self::sends) its checksums.
+    pub(crate) fn allocate_datagram(&self, ip: usize, len: usize) -> Option<Packet> {
+        let ip_bytes = u8::try_from(ip).ok()?;
+        let len = ETHERNET_BYTES + ip + UDP_BYTES + len;
+        self.allocate_with(len, (ip_bytes, self.tx_sums))
+    }
+
+    fn allocate_with(&self, len: usize, (ip, sums): (u8, u8)) -> Option<Packet> {
         let bytes = u16::try_from(len).ok()?;
         let mut data = std::ptr::null_mut();
         // SAFETY: the pool is this port's and lives as long as the process; the pointer is valid for writing.
-        let mbuf = unsafe { sphx_alloc(self.pool.as_ptr(), bytes, &raw mut data) };
+        let mbuf = unsafe { sphx_alloc(self.pool.as_ptr(), bytes, ip, sums, &raw mut data) };
         Some(Packet {
             mbuf: NonNull::new(mbuf)?,
             data: NonNull::new(data)?,
             len,
+            sums: 0,
             _not_shared: PhantomData,
         })
     }
@@ -220,7 +275,8 @@ impl Port {
                 *mbuf = packet.mbuf.as_ptr();
             }
             // SAFETY: there are as many packets as it is told of. What it takes is the driver's and is forgotten here below; the rest stays.
-            let taken = unsafe { sphx_tx_burst(self.id, mbufs.as_mut_ptr(), burst as u16) };
+            let taken =
+                unsafe { sphx_tx_burst(self.id, mbufs.as_mut_ptr(), burst as u16, self.tx_sums) };
             let taken = usize::from(taken).min(burst);
             sent += taken;
             if taken < burst {

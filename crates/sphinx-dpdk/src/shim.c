@@ -11,11 +11,21 @@
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
+#include <rte_udp.h>
+
+/* Checksums that the card sees to. */
+enum {
+	SPHX_IPV4 = 1,
+	SPHX_UDP = 2,
+};
 
 struct sphx_port {
 	uint16_t mtu;
 	uint8_t mac[6];
 	char driver[32];
+	/* Of what is sent, and of what is received. */
+	uint8_t tx_sums;
+	uint8_t rx_sums;
 };
 
 /* The number of an error, not negative; 0 if there is none. */
@@ -78,6 +88,9 @@ int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, uint16_t
 	if (room > UINT16_MAX)
 		return E2BIG;
 	conf.rxmode.mtu = mtu;
+	conf.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
+	/* All packets are of one pool, and nobody shares them: they may be given back without a look at each. */
+	conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM | RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE);
 	result = rte_eth_dev_configure(port, 1, 1, &conf);
 	if (result < 0)
 		return failed(result);
@@ -107,6 +120,10 @@ int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, uint16_t
 	memset(told->driver, 0, sizeof(told->driver));
 	if (info.driver_name != NULL)
 		strncpy(told->driver, info.driver_name, sizeof(told->driver) - 1);
+	told->tx_sums = (conf.txmode.offloads & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM ? SPHX_IPV4 : 0)
+		| (conf.txmode.offloads & RTE_ETH_TX_OFFLOAD_UDP_CKSUM ? SPHX_UDP : 0);
+	told->rx_sums = (conf.rxmode.offloads & RTE_ETH_RX_OFFLOAD_IPV4_CKSUM ? SPHX_IPV4 : 0)
+		| (conf.rxmode.offloads & RTE_ETH_RX_OFFLOAD_UDP_CKSUM ? SPHX_UDP : 0);
 	return 0;
 }
 
@@ -127,8 +144,8 @@ void sphx_thread_unregister(void)
 	rte_thread_unregister();
 }
 
-/* At most `most` packets, with where they are and how long. What is in several pieces is put into one, or dropped. */
-uint16_t sphx_rx_burst(uint16_t port, struct rte_mbuf **packets, uint8_t **data, uint32_t *lengths, uint16_t most)
+/* At most `most` packets, with where they are, how long, and which checksums the card has found right. What is in several pieces is put into one, or dropped. */
+uint16_t sphx_rx_burst(uint16_t port, struct rte_mbuf **packets, uint8_t **data, uint32_t *lengths, uint8_t *sums, uint16_t most)
 {
 	uint16_t received = rte_eth_rx_burst(port, 0, packets, most);
 	uint16_t kept = 0;
@@ -143,13 +160,15 @@ uint16_t sphx_rx_burst(uint16_t port, struct rte_mbuf **packets, uint8_t **data,
 		packets[kept] = packet;
 		data[kept] = rte_pktmbuf_mtod(packet, uint8_t *);
 		lengths[kept] = rte_pktmbuf_data_len(packet);
+		sums[kept] = ((packet->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_GOOD ? SPHX_IPV4 : 0)
+			| ((packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD ? SPHX_UDP : 0);
 		kept++;
 	}
 	return kept;
 }
 
-/* A packet of so many bytes to be written, or NULL. */
-struct rte_mbuf *sphx_alloc(struct rte_mempool *pool, uint16_t length, uint8_t **data)
+/* A packet of so many bytes to be written, or NULL: a datagram behind `ip` bytes of IP header, of which the card is to compute `sums`, or with neither something else. */
+struct rte_mbuf *sphx_alloc(struct rte_mempool *pool, uint16_t length, uint8_t ip, uint8_t sums, uint8_t **data)
 {
 	struct rte_mbuf *packet = rte_pktmbuf_alloc(pool);
 
@@ -160,12 +179,34 @@ struct rte_mbuf *sphx_alloc(struct rte_mempool *pool, uint16_t length, uint8_t *
 		rte_pktmbuf_free(packet);
 		return NULL;
 	}
+	if (sums != 0) {
+		int is_v4 = ip == sizeof(struct rte_ipv4_hdr);
+
+		packet->l2_len = RTE_ETHER_HDR_LEN;
+		packet->l3_len = ip;
+		packet->l4_len = sizeof(struct rte_udp_hdr);
+		packet->ol_flags |= is_v4 ? RTE_MBUF_F_TX_IPV4 : RTE_MBUF_F_TX_IPV6;
+		if (is_v4 && (sums & SPHX_IPV4))
+			packet->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
+		if (sums & SPHX_UDP)
+			packet->ol_flags |= RTE_MBUF_F_TX_UDP_CKSUM;
+	}
 	return packet;
 }
 
-/* How many of the packets are the driver's now. */
-uint16_t sphx_tx_burst(uint16_t port, struct rte_mbuf **packets, uint16_t count)
+/* How many of the packets are the driver's now. With checksums that the card is to compute it may have to see them first. */
+uint16_t sphx_tx_burst(uint16_t port, struct rte_mbuf **packets, uint16_t count, uint8_t sums)
 {
+	if (sums != 0 && count > 0) {
+		uint16_t prepared = rte_eth_tx_prepare(port, 0, packets, count);
+
+		/* One that it refuses is lost, as on the way: it is not to hold up the others. */
+		if (prepared == 0) {
+			rte_pktmbuf_free(packets[0]);
+			return 1;
+		}
+		count = prepared;
+	}
 	return rte_eth_tx_burst(port, 0, packets, count);
 }
 
