@@ -21,6 +21,16 @@ pub enum DpdkError {
     /// The port does not start.
     #[error("DPDK's port does not start: {0}")]
     Port(io::Error),
+    /// The port has fewer queues than there are to be engines.
+    #[error("DPDK's driver {driver} has {has} queues each way here, fewer than {wanted}")]
+    Queues {
+        /// Its name.
+        driver: String,
+        /// Queues that it has.
+        has: u16,
+        /// Those that were asked for.
+        wanted: u16,
+    },
     /// The process is out of something else.
     #[error("{0}")]
     System(#[from] io::Error),

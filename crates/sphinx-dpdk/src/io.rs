@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sphinx_ether::{Datagram, ETHERNET_BYTES, Flow, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
@@ -15,8 +16,8 @@ use sphinx_net::{
 use crate::config::DpdkConfig;
 use crate::eal::Eal;
 use crate::error::DpdkError;
-use crate::link::{Link, Way};
-use crate::port::{BURST, Packet, Port};
+use crate::link::{Link, Neighbours, Way};
+use crate::port::{BURST, Packet, Port, Queue};
 
 /// Packets that one receive returns, at most.
 const RECV_BATCH_MAX: usize = 2 * BURST;
@@ -31,7 +32,7 @@ const EAGER_LOOKS: u32 = 20;
 /// Ports that an end without one of its own takes.
 const PORTS: Range<u16> = 49_152..65_535;
 
-/// An endpoint that has a card to itself.
+/// An endpoint that has a card to itself, or one of its engines that has a queue of it.
 pub struct DpdkIo {
     waker: Waker,
     local: SocketAddr,
@@ -51,7 +52,7 @@ pub struct DpdkIo {
     counters: Counters,
     last_error: Option<i32>,
     /// Last: packets are given back before it goes.
-    port: Port,
+    queue: Queue,
 }
 
 /// A packet of a batch.
@@ -93,6 +94,21 @@ impl DpdkIo {
     ///
     /// [`DpdkError`] says what is missing.
     pub fn open(config: &DpdkConfig, bind: SocketAddr) -> Result<Self, DpdkError> {
+        let mut opened = Self::open_queues(config, bind, 1)?;
+        opened.pop().ok_or(DpdkError::NoPort)
+    }
+
+    /// The same for several engines, each of which sends and receives by a queue of its own. The card spreads what arrives over the queues by its addresses
+    /// (RSS), so that any of them may get what is another one's.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), and [`DpdkError::Queues`].
+    pub fn open_queues(
+        config: &DpdkConfig,
+        bind: SocketAddr,
+        queues: usize,
+    ) -> Result<Vec<Self>, DpdkError> {
         let mut addresses = config.addresses.clone();
         if !bind.ip().is_unspecified() {
             addresses.retain(|own| own.ip == bind.ip());
@@ -107,12 +123,23 @@ impl DpdkIo {
             given => given,
         };
         let local = SocketAddr::new(first.ip, number);
-        let waker = Waker::new()?;
-        let port = Port::open(Eal::take(&config.eal)?, config.mtu)?;
-        Ok(Self {
+        let wakers: Result<Vec<_>, _> = (0..queues).map(|_| Waker::new()).collect();
+        let wakers = wakers?;
+        let neighbours = Neighbours::new(wakers.clone());
+        let queues = Port::open(Eal::take(&config.eal)?, config.mtu, queues)?;
+        let opened = std::iter::zip(queues, wakers).map(|(queue, waker)| {
+            let addresses = addresses.clone();
+            let link = Link::new(queue.port.mac, addresses, number, Arc::clone(&neighbours));
+            Self::new(queue, waker, local, link)
+        });
+        Ok(opened.collect())
+    }
+
+    fn new(queue: Queue, waker: Waker, local: SocketAddr, link: Link) -> Self {
+        Self {
             waker,
             local,
-            link: Link::new(port.mac, addresses, number),
+            link,
             now: Instant::now(),
             arrived: Vec::with_capacity(RECV_BATCH_MAX),
             held: Vec::with_capacity(RECV_BATCH_MAX),
@@ -122,27 +149,27 @@ impl DpdkIo {
             taken: 0,
             counters: Counters::default(),
             last_error: None,
-            port,
-        })
+            queue,
+        }
     }
 
     /// Looks at the card, if there is nothing that it has had before.
     fn look(&mut self) -> bool {
         if self.arrived.is_empty() {
-            self.port.receive(&mut self.arrived);
+            self.queue.receive(&mut self.arrived);
         }
         !self.arrived.is_empty()
     }
 
-    /// Sends packets that have waited for this neighbour.
-    fn go_on(&mut self, next: IpAddr) {
-        for (wanted, ends, ecn, mut packet) in std::mem::take(&mut self.waiting) {
-            match self.link.headers(next, ends).filter(|_| wanted == next) {
+    /// Sends packets that have waited for neighbours that are known now.
+    fn go_on(&mut self) {
+        for (next, ends, ecn, mut packet) in std::mem::take(&mut self.waiting) {
+            match self.link.headers(next, ends) {
                 Some(flow) => {
-                    flow.complete_for_card(packet.bytes(), ecn.bits(), self.port.sends());
+                    flow.complete_for_card(packet.bytes(), ecn.bits(), self.queue.port.sends());
                     self.ready.push(packet);
                 }
-                None => self.waiting.push((wanted, ends, ecn, packet)),
+                None => self.waiting.push((next, ends, ecn, packet)),
             }
         }
     }
@@ -150,7 +177,7 @@ impl DpdkIo {
     /// Sends questions and answers about neighbours.
     fn talk(&mut self) {
         for frame in self.link.take_frames() {
-            if let Some(mut packet) = self.port.allocate(frame.len()) {
+            if let Some(mut packet) = self.queue.port.allocate(frame.len()) {
                 packet.bytes().copy_from_slice(&frame);
                 self.ready.push(packet);
             }
@@ -192,7 +219,7 @@ impl PacketIo for DpdkIo {
     type Tx = Self;
 
     fn name(&self) -> &'static str {
-        match (self.port.sends().udp, self.port.reads().udp) {
+        match (self.queue.port.sends().udp, self.queue.port.reads().udp) {
             (false, false) => "dpdk",
             (true, false) => "dpdk:tx-checksums",
             (false, true) => "dpdk:rx-checksums",
@@ -282,7 +309,7 @@ impl PacketRx for DpdkIo {
         self.counters.recv_calls += 1;
         self.look();
         if self.arrived.len() == BURST {
-            self.port.receive(&mut self.arrived);
+            self.queue.receive(&mut self.arrived);
         }
         let mut arrived = std::mem::take(&mut self.arrived);
         for mut packet in arrived.drain(..) {
@@ -302,16 +329,15 @@ impl PacketRx for DpdkIo {
                     });
                 }
                 // The card has what the kernel would have otherwise, and most of it is not for us.
-                _ => {
-                    if let Some(next) = self.link.hear(frame, self.now) {
-                        self.go_on(next);
-                    }
-                }
+                _ => self.link.hear(frame, self.now),
             }
         }
         self.arrived = arrived;
+        if self.link.has_news() {
+            self.go_on();
+        }
         self.talk();
-        self.port.send(&mut self.ready);
+        self.queue.send(&mut self.ready);
         Ok(self.held.len())
     }
 
@@ -348,18 +374,18 @@ impl PacketTx for DpdkIo {
             to: *to,
             reason,
         };
-        let written = if ip + UDP_BYTES + len > self.port.mtu {
+        let written = if ip + UDP_BYTES + len > self.queue.port.mtu {
             nowhere(DropReason::TooLarge)
         } else {
             match self.link.way(to, self.now) {
                 Way::None => nowhere(DropReason::Unreachable),
                 Way::Headers(flow) => Written::Packet {
-                    packet: self.port.allocate_datagram(ip, len)?,
+                    packet: self.queue.port.allocate_datagram(ip, len)?,
                     headers: flow,
                     ecn: to.ecn,
                 },
                 Way::Wait(next, ends) => Written::Waiting {
-                    packet: self.port.allocate_datagram(ip, len)?,
+                    packet: self.queue.port.allocate_datagram(ip, len)?,
                     next,
                     ends,
                     ecn: to.ecn,
@@ -388,7 +414,7 @@ impl PacketTx for DpdkIo {
                     headers,
                     ecn,
                 } => {
-                    headers.complete_for_card(packet.bytes(), ecn.bits(), self.port.sends());
+                    headers.complete_for_card(packet.bytes(), ecn.bits(), self.queue.port.sends());
                     self.counters.send_datagrams += 1;
                     self.counters.send_bytes += (packet.len() - headers.header_bytes()) as u64;
                     self.ready.push(packet);
@@ -414,7 +440,7 @@ impl PacketTx for DpdkIo {
         }
         self.talk();
         self.counters.send_calls += u64::from(!self.ready.is_empty());
-        let all = self.port.send(&mut self.ready);
+        let all = self.queue.send(&mut self.ready);
         self.counters.send_blocked += u64::from(!all);
         if all {
             self.taken = 0;
@@ -431,7 +457,7 @@ impl fmt::Debug for DpdkIo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DpdkIo")
             .field("local", &self.local)
-            .field("driver", &self.port.driver)
+            .field("driver", &self.queue.port.driver)
             .finish_non_exhaustive()
     }
 }

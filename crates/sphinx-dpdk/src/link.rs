@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sphinx_ether::neighbours::{self, Heard};
 use sphinx_ether::{Flow, Mac};
-use sphinx_net::Destination;
+use sphinx_net::{Destination, Waker};
 
 use crate::config::Address;
 
@@ -22,6 +24,64 @@ const FLOWS_MAX: usize = 4096;
 struct Neighbour {
     mac: Option<Mac>,
     ask_at: Instant,
+}
+
+/// What the links of one port know of their neighbours together: an answer arrives at one of its queues, whoever has asked. The lock is
+/// for making headers and for what is heard, not for each packet.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    known: Mutex<HashMap<IpAddr, Neighbour>>,
+    /// How often one has become known, so that packets may leave that have waited; and whom to tell.
+    learned: AtomicUsize,
+    waiting: Vec<Waker>,
+}
+
+impl Neighbours {
+    pub(crate) fn new(waiting: Vec<Waker>) -> Arc<Self> {
+        Arc::new(Self {
+            known: Mutex::default(),
+            learned: AtomicUsize::new(0),
+            waiting,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Neighbour>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The Ethernet address of one, and whether to ask for it (again).
+    fn look_up(&self, ip: IpAddr, now: Instant) -> (Option<Mac>, bool) {
+        let mut known = self.lock();
+        if known.len() >= NEIGHBOURS_MAX && !known.contains_key(&ip) {
+            known.clear();
+        }
+        let neighbour = known.entry(ip).or_insert(Neighbour {
+            mac: None,
+            ask_at: now,
+        });
+        let is_due = now >= neighbour.ask_at;
+        if is_due {
+            neighbour.ask_at = now + AGAIN;
+        }
+        (neighbour.mac, is_due)
+    }
+
+    /// Of one that was asked for.
+    fn learn(&self, ip: IpAddr, mac: Mac, now: Instant) {
+        let was_unknown = match self.lock().get_mut(&ip) {
+            None => return,
+            Some(neighbour) => {
+                neighbour.ask_at = now + FRESH;
+                neighbour.mac.replace(mac).is_none()
+            }
+        };
+        if was_unknown {
+            self.learned.fetch_add(1, Ordering::Release);
+            for waker in &self.waiting {
+                waker.wake();
+            }
+        }
+    }
 }
 
 /// What becomes of a packet.
@@ -41,19 +101,27 @@ pub(crate) struct Link {
     mac: Mac,
     addresses: Vec<Address>,
     port: u16,
-    neighbours: HashMap<IpAddr, Neighbour>,
+    neighbours: Arc<Neighbours>,
+    /// How many neighbours had become known when it was last looked at.
+    learned: usize,
     flows: HashMap<(SocketAddr, Option<IpAddr>), (Flow, Instant)>,
     /// Frames that ask or answer.
     out: Vec<Vec<u8>>,
 }
 
 impl Link {
-    pub(crate) fn new(mac: Mac, addresses: Vec<Address>, port: u16) -> Self {
+    pub(crate) fn new(
+        mac: Mac,
+        addresses: Vec<Address>,
+        port: u16,
+        neighbours: Arc<Neighbours>,
+    ) -> Self {
         Self {
             mac,
             addresses,
             port,
-            neighbours: HashMap::new(),
+            neighbours,
+            learned: 0,
             flows: HashMap::new(),
             out: Vec::new(),
         }
@@ -109,45 +177,39 @@ impl Link {
 
     /// A neighbour's Ethernet address, which is asked for if need be.
     fn resolve(&mut self, source: IpAddr, next: IpAddr, now: Instant) -> Option<Mac> {
-        if self.neighbours.len() >= NEIGHBOURS_MAX && !self.neighbours.contains_key(&next) {
-            self.neighbours.clear();
-        }
-        let neighbour = self.neighbours.entry(next).or_insert(Neighbour {
-            mac: None,
-            ask_at: now,
-        });
-        if now >= neighbour.ask_at {
-            neighbour.ask_at = now + AGAIN;
+        let (mac, is_due) = self.neighbours.look_up(next, now);
+        if is_due {
             self.out
                 .extend(neighbours::question((source, self.mac), next));
         }
-        neighbour.mac
+        mac
     }
 
-    /// Hears what a frame says of neighbours; of whom the Ethernet address has become known.
-    pub(crate) fn hear(&mut self, frame: &[u8], now: Instant) -> Option<IpAddr> {
-        match neighbours::read(frame)? {
-            Heard::Question { target, from } => {
-                let own = self.addresses.iter().find(|own| own.ip == target)?;
-                self.out
-                    .extend(neighbours::answer((own.ip, self.mac), from));
-                // Who asks wants to talk; but only what was asked for is kept.
-                self.learn(from.0, from.1, now)
+    /// Hears what a frame says of neighbours.
+    pub(crate) fn hear(&mut self, frame: &[u8], now: Instant) {
+        match neighbours::read(frame) {
+            Some(Heard::Question { target, from }) => {
+                if let Some(own) = self.addresses.iter().find(|own| own.ip == target) {
+                    self.out
+                        .extend(neighbours::answer((own.ip, self.mac), from));
+                    // Who asks wants to talk; but only what was asked for is kept.
+                    self.neighbours.learn(from.0, from.1, now);
+                }
             }
-            Heard::Answer { ip, mac } => self.learn(ip, mac, now),
+            Some(Heard::Answer { ip, mac }) => self.neighbours.learn(ip, mac, now),
+            None => {}
         }
     }
 
-    fn learn(&mut self, ip: IpAddr, mac: Mac, now: Instant) -> Option<IpAddr> {
-        let neighbour = self.neighbours.get_mut(&ip)?;
-        neighbour.mac = Some(mac);
-        neighbour.ask_at = now + FRESH;
-        Some(ip)
+    /// Whether a neighbour has become known since the last call, at whatever queue.
+    pub(crate) fn has_news(&mut self) -> bool {
+        let learned = self.neighbours.learned.load(Ordering::Acquire);
+        std::mem::replace(&mut self.learned, learned) != learned
     }
 
     /// The headers of a packet that has waited, now that its neighbour is known.
     pub(crate) fn headers(&self, next: IpAddr, ends: (SocketAddr, SocketAddr)) -> Option<Flow> {
-        let mac = self.neighbours.get(&next)?.mac?;
+        let mac = self.neighbours.lock().get(&next)?.mac?;
         Flow::new((self.mac, mac), ends.0, ends.1)
     }
 
@@ -161,6 +223,10 @@ impl Link {
 mod tests {
     use super::*;
     use sphinx_net::Ecn;
+
+    fn link(mac: Mac, addresses: Vec<Address>, port: u16) -> Link {
+        Link::new(mac, addresses, port, Neighbours::new(Vec::new()))
+    }
 
     fn to(text: &str) -> Destination {
         Destination {
@@ -182,7 +248,7 @@ mod tests {
             "10.0.0.2/24".parse().unwrap(),
             "fd00::2/64".parse().unwrap(),
         ];
-        let (mut here, mut there) = (Link::new([2; 6], own, 7), Link::new([4; 6], other, 9));
+        let (mut here, mut there) = (link([2; 6], own, 7), link([4; 6], other, 9));
         for target in ["192.0.2.9:5", "[fd00::2]:9"] {
             let Way::Wait(next, ends) = here.way(&to(target), now) else {
                 panic!()
@@ -192,11 +258,13 @@ mod tests {
             let [question] = &here.take_frames()[..] else {
                 panic!()
             };
-            assert_eq!(there.hear(question, now), None);
+            there.hear(question, now);
+            assert!(!there.has_news());
             let [answer] = &there.take_frames()[..] else {
                 panic!()
             };
-            assert_eq!(here.hear(answer, now), Some(next));
+            here.hear(answer, now);
+            assert!(here.has_news() && !here.has_news());
             assert!(here.headers(next, ends).is_some());
             assert!(matches!(here.way(&to(target), now), Way::Headers(_)));
             assert!(here.take_frames().is_empty());
@@ -211,10 +279,35 @@ mod tests {
     #[test]
     fn nobody_is_believed_who_was_not_asked() {
         let now = Instant::now();
-        let mut here = Link::new([2; 6], vec!["10.0.0.1/24".parse().unwrap()], 7);
+        let mut here = link([2; 6], vec!["10.0.0.1/24".parse().unwrap()], 7);
         let own = ("10.0.0.2".parse().unwrap(), [4; 6]);
         let unasked = neighbours::answer(own, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
-        assert_eq!(here.hear(&unasked, now), None);
+        here.hear(&unasked, now);
+        assert!(!here.has_news());
         assert!(matches!(here.way(&to("10.0.0.2:5"), now), Way::Wait(..)));
+    }
+
+    /// What one queue asks for another one hears, and who waits is woken.
+    #[test]
+    fn links_of_one_port_know_the_same_neighbours() {
+        let now = Instant::now();
+        let waker = Waker::new().unwrap();
+        let neighbours = Neighbours::new(vec![waker.clone()]);
+        let [mut first, mut second] = [(); 2].map(|()| {
+            let own = vec!["10.0.0.1/24".parse().unwrap()];
+            Link::new([2; 6], own, 7, Arc::clone(&neighbours))
+        });
+        let Way::Wait(next, ends) = second.way(&to("10.0.0.2:5"), now) else {
+            panic!()
+        };
+        let own = ("10.0.0.2".parse().unwrap(), [4; 6]);
+        let answer = neighbours::answer(own, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
+        first.hear(&answer, now);
+        let woken = waker.wait(None, sphinx_net::Interest::Read, Some(0));
+        assert!(woken.unwrap().woken);
+        assert!(second.has_news() && second.headers(next, ends).is_some());
+        // Of what is known nobody is told again.
+        first.hear(&answer, now);
+        assert!(!second.has_news());
     }
 }

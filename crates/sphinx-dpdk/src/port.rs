@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use sphinx_ether::{ETHERNET_BYTES, Mac, Sums, UDP_BYTES};
 
@@ -12,7 +13,7 @@ use crate::error::DpdkError;
 
 /// Packets of a burst, at most.
 pub(crate) const BURST: usize = 32;
-/// Packets that the card may have, each way, and those that there are.
+/// Packets that a queue of the card may have, each way, and those that there are for each.
 const DESCRIPTORS: u16 = 1024;
 const PACKETS: u32 = 8191;
 
@@ -25,6 +26,7 @@ struct Told {
     driver: [c_char; 32],
     tx_sums: u8,
     rx_sums: u8,
+    queues: u16,
 }
 
 // Checksums that the card sees to; as in `shim.c`.
@@ -44,6 +46,7 @@ unsafe extern "C" {
     fn sphx_first_port(port: *mut u16) -> c_int;
     fn sphx_port_open(
         port: u16,
+        queues: u16,
         descriptors: u16,
         packets: u32,
         mtu: u16,
@@ -55,6 +58,7 @@ unsafe extern "C" {
     fn sphx_thread_unregister();
     fn sphx_rx_burst(
         port: u16,
+        queue: u16,
         packets: *mut *mut c_void,
         data: *mut *mut u8,
         lengths: *mut u32,
@@ -68,7 +72,8 @@ unsafe extern "C" {
         sums: u8,
         data: *mut *mut u8,
     ) -> *mut c_void;
-    fn sphx_tx_burst(port: u16, packets: *mut *mut c_void, count: u16, sums: u8) -> u16;
+    fn sphx_tx_burst(port: u16, queue: u16, packets: *mut *mut c_void, count: u16, sums: u8)
+    -> u16;
     fn sphx_free(packets: *mut *mut c_void, count: u16);
 }
 
@@ -134,7 +139,7 @@ impl Drop for Packet {
     }
 }
 
-/// A port that is on, with one queue each way.
+/// A port that is on.
 #[derive(Debug)]
 pub(crate) struct Port {
     id: u16,
@@ -144,39 +149,61 @@ pub(crate) struct Port {
     pub(crate) driver: String,
     tx_sums: u8,
     rx_sums: u8,
-    is_registered: bool,
     _eal: Eal,
 }
 
-// SAFETY: one thread at a time uses the queues of the port, that which has it.
+// SAFETY: it is not written to, and the library's pools may be used by several threads at once.
 unsafe impl Send for Port {}
+// SAFETY: as above. Queues, which may not, are those who have them.
+unsafe impl Sync for Port {}
+
+/// A queue of a port, each way.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) port: Arc<Port>,
+    number: u16,
+    is_registered: bool,
+}
 
 impl Port {
-    /// Turns on the first port that the library has found, with packets of at most so many bytes if that is given.
-    pub(crate) fn open(eal: Eal, mtu: Option<u16>) -> Result<Self, DpdkError> {
+    /// Turns on the first port that the library has found, with so many queues, and with packets of at most so many bytes if that is given.
+    pub(crate) fn open(
+        eal: Eal,
+        mtu: Option<u16>,
+        queues: usize,
+    ) -> Result<impl Iterator<Item = Queue>, DpdkError> {
+        let queues = u16::try_from(queues).unwrap_or(u16::MAX);
         let (mut id, mut pool, mut told) = (0, std::ptr::null_mut(), Told::default());
         // SAFETY: the pointer is valid for writing.
         check(unsafe { sphx_first_port(&raw mut id) }).map_err(|_| DpdkError::NoPort)?;
         // SAFETY: the pointers are valid for reading and writing, and there is no pool yet. Who has `eal` is the only one to use the port.
-        check(unsafe {
+        let opened = check(unsafe {
             sphx_port_open(
                 id,
+                queues,
                 DESCRIPTORS,
-                PACKETS,
+                PACKETS * u32::from(queues),
                 mtu.unwrap_or(0),
                 &raw mut pool,
                 &raw mut told,
             )
-        })
-        .map_err(DpdkError::Port)?;
-        let pool = NonNull::new(pool).ok_or(DpdkError::NoPort)?;
+        });
         let driver: Vec<u8> = told
             .driver
             .iter()
             .map(|byte| byte.cast_unsigned())
             .collect();
         let driver = CStr::from_bytes_until_nul(&driver).unwrap_or_default();
-        Ok(Self {
+        opened.map_err(|error| match told.queues {
+            has if (1..queues).contains(&has) => DpdkError::Queues {
+                driver: driver.to_string_lossy().into_owned(),
+                has,
+                wanted: queues,
+            },
+            _ => DpdkError::Port(error),
+        })?;
+        let pool = NonNull::new(pool).ok_or(DpdkError::NoPort)?;
+        let port = Arc::new(Self {
             id,
             pool,
             mtu: usize::from(told.mtu),
@@ -184,49 +211,13 @@ impl Port {
             driver: driver.to_string_lossy().into_owned(),
             tx_sums: told.tx_sums,
             rx_sums: told.rx_sums,
-            is_registered: false,
             _eal: eal,
-        })
-    }
-
-    /// Appends what has arrived, at most a burst, to `packets`; how many there were.
-    pub(crate) fn receive(&mut self, packets: &mut Vec<Packet>) -> usize {
-        if !self.is_registered {
-            // Once, on the thread that does the work.
-            self.is_registered = true;
-            // SAFETY: it concerns the calling thread only.
-            unsafe { sphx_thread_register() };
-        }
-        let mut mbufs = [std::ptr::null_mut(); BURST];
-        let mut data = [std::ptr::null_mut(); BURST];
-        let mut lengths = [0; BURST];
-        let mut sums = [0; BURST];
-        // SAFETY: there is room for as many as it may return in each. The port is on, and no other thread uses its queue.
-        let count = unsafe {
-            sphx_rx_burst(
-                self.id,
-                mbufs.as_mut_ptr(),
-                data.as_mut_ptr(),
-                lengths.as_mut_ptr(),
-                sums.as_mut_ptr(),
-                BURST as u16,
-            )
-        };
-        let count = usize::from(count).min(BURST);
-        for index in 0..count {
-            if let (Some(mbuf), Some(data)) =
-                (NonNull::new(mbufs[index]), NonNull::new(data[index]))
-            {
-                packets.push(Packet {
-                    mbuf,
-                    data,
-                    len: lengths[index] as usize,
-                    sums: sums[index],
-                    _not_shared: PhantomData,
-                });
-            }
-        }
-        count
+        });
+        Ok((0..queues).map(move |number| Queue {
+            port: Arc::clone(&port),
+            number,
+            is_registered: false,
+        }))
     }
 
     /// Checksums of datagrams that the card computes.
@@ -264,6 +255,49 @@ impl Port {
             _not_shared: PhantomData,
         })
     }
+}
+
+impl Queue {
+    /// Appends what has arrived, at most a burst, to `packets`; how many there were.
+    pub(crate) fn receive(&mut self, packets: &mut Vec<Packet>) -> usize {
+        if !self.is_registered {
+            // Once, on the thread that does the work.
+            self.is_registered = true;
+            // SAFETY: it concerns the calling thread only.
+            unsafe { sphx_thread_register() };
+        }
+        let mut mbufs = [std::ptr::null_mut(); BURST];
+        let mut data = [std::ptr::null_mut(); BURST];
+        let mut lengths = [0; BURST];
+        let mut sums = [0; BURST];
+        // SAFETY: there is room for as many as it may return in each. The port is on, and nobody else has its queue.
+        let count = unsafe {
+            sphx_rx_burst(
+                self.port.id,
+                self.number,
+                mbufs.as_mut_ptr(),
+                data.as_mut_ptr(),
+                lengths.as_mut_ptr(),
+                sums.as_mut_ptr(),
+                BURST as u16,
+            )
+        };
+        let count = usize::from(count).min(BURST);
+        for index in 0..count {
+            if let (Some(mbuf), Some(data)) =
+                (NonNull::new(mbufs[index]), NonNull::new(data[index]))
+            {
+                packets.push(Packet {
+                    mbuf,
+                    data,
+                    len: lengths[index] as usize,
+                    sums: sums[index],
+                    _not_shared: PhantomData,
+                });
+            }
+        }
+        count
+    }
 
     /// Sends the first packets of a queue, as many as the card takes, and removes them; whether all have gone.
     pub(crate) fn send(&mut self, packets: &mut Vec<Packet>) -> bool {
@@ -275,8 +309,15 @@ impl Port {
                 *mbuf = packet.mbuf.as_ptr();
             }
             // SAFETY: there are as many packets as it is told of. What it takes is the driver's and is forgotten here below; the rest stays.
-            let taken =
-                unsafe { sphx_tx_burst(self.id, mbufs.as_mut_ptr(), burst as u16, self.tx_sums) };
+            let taken = unsafe {
+                sphx_tx_burst(
+                    self.port.id,
+                    self.number,
+                    mbufs.as_mut_ptr(),
+                    burst as u16,
+                    self.port.tx_sums,
+                )
+            };
             let taken = usize::from(taken).min(burst);
             sent += taken;
             if taken < burst {
@@ -292,8 +333,13 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the port any more. Packets that are still somewhere belong to the pool, which stays.
+        // SAFETY: nobody has a queue of the port any more. Packets that are still somewhere belong to the pool, which stays.
         unsafe { sphx_port_close(self.id) };
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
         if self.is_registered {
             // SAFETY: it concerns the calling thread only, and does nothing for one that was not registered.
             unsafe { sphx_thread_unregister() };

@@ -26,6 +26,8 @@ struct sphx_port {
 	/* Of what is sent, and of what is received. */
 	uint8_t tx_sums;
 	uint8_t rx_sums;
+	/* That the driver can have, each way. */
+	uint16_t queues;
 };
 
 /* The number of an error, not negative; 0 if there is none. */
@@ -63,8 +65,8 @@ int sphx_first_port(uint16_t *port)
 	return ENODEV;
 }
 
-/* Starts a port with one queue each way, packets of at most `mtu` bytes (0: what the driver has), and memory for so many of them. */
-int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, uint16_t mtu, struct rte_mempool **pool, struct sphx_port *told)
+/* Starts a port with so many queues each way, packets of at most `mtu` bytes (0: what the driver has), and memory for so many of them. */
+int sphx_port_open(uint16_t port, uint16_t queues, uint16_t descriptors, uint32_t mbufs, uint16_t mtu, struct rte_mempool **pool, struct sphx_port *told)
 {
 	struct rte_eth_dev_info info;
 	struct rte_eth_conf conf;
@@ -77,6 +79,12 @@ int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, uint16_t
 	result = rte_eth_dev_info_get(port, &info);
 	if (result < 0)
 		return failed(result);
+	memset(told->driver, 0, sizeof(told->driver));
+	if (info.driver_name != NULL)
+		strncpy(told->driver, info.driver_name, sizeof(told->driver) - 1);
+	told->queues = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
+	if (told->queues < queues)
+		return ENOSPC;
 	if (mtu == 0) {
 		result = rte_eth_dev_get_mtu(port, &mtu);
 		if (result < 0)
@@ -91,7 +99,13 @@ int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, uint16_t
 	conf.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
 	/* All packets are of one pool, and nobody shares them: they may be given back without a look at each. */
 	conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM | RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE);
-	result = rte_eth_dev_configure(port, 1, 1, &conf);
+	if (queues > 1) {
+		/* By addresses, and ports where the card can; without either all that arrives does so at the first queue. */
+		conf.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads & (RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_IPV6 | RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP);
+		if (conf.rx_adv_conf.rss_conf.rss_hf != 0)
+			conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+	}
+	result = rte_eth_dev_configure(port, queues, queues, &conf);
 	if (result < 0)
 		return failed(result);
 	result = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx, &tx);
@@ -101,12 +115,14 @@ int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, uint16_t
 		*pool = rte_pktmbuf_pool_create("sphinx", mbufs, 256, 0, room, rte_eth_dev_socket_id(port) < 0 ? SOCKET_ID_ANY : rte_eth_dev_socket_id(port));
 	if (*pool == NULL)
 		return rte_errno ? rte_errno : ENOMEM;
-	result = rte_eth_rx_queue_setup(port, 0, rx, rte_eth_dev_socket_id(port), NULL, *pool);
-	if (result < 0)
-		return failed(result);
-	result = rte_eth_tx_queue_setup(port, 0, tx, rte_eth_dev_socket_id(port), NULL);
-	if (result < 0)
-		return failed(result);
+	for (uint16_t queue = 0; queue < queues; queue++) {
+		result = rte_eth_rx_queue_setup(port, queue, rx, rte_eth_dev_socket_id(port), NULL, *pool);
+		if (result < 0)
+			return failed(result);
+		result = rte_eth_tx_queue_setup(port, queue, tx, rte_eth_dev_socket_id(port), NULL);
+		if (result < 0)
+			return failed(result);
+	}
 	result = rte_eth_dev_start(port);
 	if (result < 0)
 		return failed(result);
@@ -117,9 +133,6 @@ int sphx_port_open(uint16_t port, uint16_t descriptors, uint32_t mbufs, uint16_t
 		return failed(result);
 	told->mtu = mtu;
 	memcpy(told->mac, mac.addr_bytes, sizeof(told->mac));
-	memset(told->driver, 0, sizeof(told->driver));
-	if (info.driver_name != NULL)
-		strncpy(told->driver, info.driver_name, sizeof(told->driver) - 1);
 	told->tx_sums = (conf.txmode.offloads & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM ? SPHX_IPV4 : 0)
 		| (conf.txmode.offloads & RTE_ETH_TX_OFFLOAD_UDP_CKSUM ? SPHX_UDP : 0);
 	told->rx_sums = (conf.rxmode.offloads & RTE_ETH_RX_OFFLOAD_IPV4_CKSUM ? SPHX_IPV4 : 0)
@@ -145,9 +158,9 @@ void sphx_thread_unregister(void)
 }
 
 /* At most `most` packets, with where they are, how long, and which checksums the card has found right. What is in several pieces is put into one, or dropped. */
-uint16_t sphx_rx_burst(uint16_t port, struct rte_mbuf **packets, uint8_t **data, uint32_t *lengths, uint8_t *sums, uint16_t most)
+uint16_t sphx_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint8_t **data, uint32_t *lengths, uint8_t *sums, uint16_t most)
 {
-	uint16_t received = rte_eth_rx_burst(port, 0, packets, most);
+	uint16_t received = rte_eth_rx_burst(port, queue, packets, most);
 	uint16_t kept = 0;
 
 	for (uint16_t i = 0; i < received; i++) {
@@ -195,10 +208,10 @@ struct rte_mbuf *sphx_alloc(struct rte_mempool *pool, uint16_t length, uint8_t i
 }
 
 /* How many of the packets are the driver's now. With checksums that the card is to compute it may have to see them first. */
-uint16_t sphx_tx_burst(uint16_t port, struct rte_mbuf **packets, uint16_t count, uint8_t sums)
+uint16_t sphx_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **packets, uint16_t count, uint8_t sums)
 {
 	if (sums != 0 && count > 0) {
-		uint16_t prepared = rte_eth_tx_prepare(port, 0, packets, count);
+		uint16_t prepared = rte_eth_tx_prepare(port, queue, packets, count);
 
 		/* One that it refuses is lost, as on the way: it is not to hold up the others. */
 		if (prepared == 0) {
@@ -207,7 +220,7 @@ uint16_t sphx_tx_burst(uint16_t port, struct rte_mbuf **packets, uint16_t count,
 		}
 		count = prepared;
 	}
-	return rte_eth_tx_burst(port, 0, packets, count);
+	return rte_eth_tx_burst(port, queue, packets, count);
 }
 
 void sphx_free(struct rte_mbuf **packets, uint16_t count)
