@@ -232,9 +232,15 @@ impl Server {
                 let engines = std::iter::zip(ios, shards.into_iter().map(Some));
                 Self::serve(engines.collect(), services, identity, options)
             }
+            #[cfg(feature = "dpdk")]
+            Io::Dpdk(config) if options.shards > 1 => {
+                let (ios, shards) = open_queues(config, listen, options)?;
+                let engines = std::iter::zip(ios, shards.into_iter().map(Some));
+                Self::serve(engines.collect(), services, identity, options)
+            }
             _ if options.shards > 1 => {
                 let why =
-                    "several shards need the kernel's sockets: --shards goes with --io udp only";
+                    "AF_XDP's queues have one engine together: --shards goes with --io udp or dpdk";
                 Err(Error::new(ErrorKind::Usage, why))
             }
             Io::Udp => {
@@ -557,9 +563,25 @@ fn open_dpdk(
     config: &sphinx_dpdk::DpdkConfig,
     bind: SocketAddr,
 ) -> Result<sphinx_dpdk::DpdkIo, Error> {
-    sphinx_dpdk::DpdkIo::open(config, bind).map_err(|error| {
-        Error::new(ErrorKind::LocalIo, format!("--io dpdk: {error}")).caused_by(error)
-    })
+    sphinx_dpdk::DpdkIo::open(config, bind).map_err(no_dpdk)
+}
+
+/// Queues of a card that DPDK has to itself, and the shards that are to have them.
+#[cfg(feature = "dpdk")]
+fn open_queues(
+    config: &sphinx_dpdk::DpdkConfig,
+    bind: SocketAddr,
+    options: &Options,
+) -> Result<(Vec<sphinx_dpdk::DpdkIo>, Vec<Shard>), Error> {
+    let steering = Steering::new(random_bytes(), options.shards.min(SHARDS_MAX));
+    let ios = sphinx_dpdk::DpdkIo::open_queues(config, bind, steering.shards()).map_err(no_dpdk)?;
+    let wakers = ios.iter().map(PacketIo::waker).collect();
+    Ok((ios, Shard::all(&steering, wakers, "rss")))
+}
+
+#[cfg(feature = "dpdk")]
+fn no_dpdk(error: sphinx_dpdk::DpdkError) -> Error {
+    Error::new(ErrorKind::LocalIo, format!("--io dpdk: {error}")).caused_by(error)
 }
 
 /// An attempt to connect for which no thread waits. Dropping it ends it.
@@ -647,7 +669,8 @@ fn open_shards(bind: SocketAddr, options: &Options) -> Result<(Vec<UdpIo>, Vec<S
     let (ios, steers) = UdpIo::open_shards(&config, &steering, options.shards_by_hash)
         .map_err(|error| Error::new(ErrorKind::LocalIo, error.to_string()).caused_by(error))?;
     let wakers = ios.iter().map(PacketIo::waker).collect();
-    Ok((ios, Shard::all(&steering, wakers, steers)))
+    let steered_by = if steers { "bpf" } else { "hash" };
+    Ok((ios, Shard::all(&steering, wakers, steered_by)))
 }
 
 fn ids(options: &Options, place: Option<&Place>) -> IdMaker {

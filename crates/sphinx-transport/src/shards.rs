@@ -1,6 +1,6 @@
 //! Several engines behind one UDP port of a server: which one has a session, and how datagrams that arrive at another one's socket get there.
 //!
-//! Each engine has a socket, sessions and memory of its own. A keyed hash of the connection id names the shard of a datagram, and all ids that a
+//! Each engine has a socket, or a queue of a card that DPDK has, sessions and memory of its own. A keyed hash of the connection id names the shard of a datagram, and all ids that a
 //! shard makes name it. Where the kernel steers by the same hash nothing needs to be handed over but what arrives while sockets come and go.
 
 use std::net::SocketAddr;
@@ -103,7 +103,7 @@ struct Neighbour {
 /// What an engine has that is one of several.
 pub(crate) struct Shard {
     place: Place,
-    steers: bool,
+    steered_by: &'static str,
     /// Zero of the clock of all of them.
     base: Instant,
     letters: Receiver<Letter>,
@@ -112,8 +112,12 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// As many as `steering` knows, with the wakers of their engines; `steers`: the kernel does too.
-    pub(crate) fn all(steering: &Steering, wakers: Vec<Waker>, steers: bool) -> Vec<Self> {
+    /// As many as `steering` knows, with the wakers of their engines; `steered_by`: what decides where a datagram arrives.
+    pub(crate) fn all(
+        steering: &Steering,
+        wakers: Vec<Waker>,
+        steered_by: &'static str,
+    ) -> Vec<Self> {
         let (neighbours, letters): (Vec<_>, Vec<_>) = wakers
             .into_iter()
             .map(|waker| {
@@ -127,7 +131,7 @@ impl Shard {
         let shards = Place::all(steering).zip(letters);
         let shards = shards.map(|(place, letters)| Self {
             place,
-            steers,
+            steered_by,
             base,
             letters,
             all: Arc::clone(&all),
@@ -148,9 +152,9 @@ impl Shard {
         self.all.len()
     }
 
-    /// What decides at which socket a datagram arrives.
+    /// What decides at which socket, or queue of a card, a datagram arrives.
     pub(crate) fn steering(&self) -> &'static str {
-        if self.steers { "bpf" } else { "hash" }
+        self.steered_by
     }
 
     /// The shard that a datagram belongs to, if that is another one.

@@ -26,6 +26,9 @@ fn hint_dpdk(error: &DpdkError) -> &'static str {
         DpdkError::NoPort => {
             "`dpdk-devbind.py --status` shows cards; one has to be bound to vfio-pci, or made with --vdev"
         }
+        DpdkError::Queues { .. } => {
+            "--shards N asks for as many; some virtual cards have as many as they are told: --vdev=net_af_packet0,iface=IF,qpairs=N"
+        }
         DpdkError::Port(_) => "what its driver says is on standard error",
         _ => "docs/line-rate.md says what DPDK needs",
     }

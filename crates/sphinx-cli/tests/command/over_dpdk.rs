@@ -115,63 +115,115 @@ fn transfers_go_over_af_xdp() {
     transfers_go_over("net_af_xdp");
 }
 
-/// A TAP device, whose other end is the kernel's, in the same namespace.
+/// A server at a TAP device, whose other end is the kernel's, in the same namespace.
+fn at_a_tap_device(family: Family, more: &[&str]) -> Option<(Host, Scratch, Running)> {
+    if !may_make_namespaces() {
+        return None;
+    }
+    let host = Host::new();
+    let scratch = Scratch::new();
+    let card = Card {
+        driver: "net_tap",
+        end: (1, 1),
+        is_routed: false,
+        mtu: MTU,
+    };
+    let server = serve(&host, &scratch, family, &card.io(), more)?;
+    send_singly(&host);
+    let address = family.add(&family.of(1, 2), INTERFACE);
+    for line in [address, format!("link set {INTERFACE} up")] {
+        if ip(&host.namespace, &line).is_none() {
+            return skip(&format!("'ip {line}' fails"));
+        }
+    }
+    Some((host, scratch, server))
+}
+
+/// `sphx perf server`, once it listens.
+fn serve(
+    host: &Host,
+    scratch: &Scratch,
+    family: Family,
+    io: &str,
+    more: &[&str],
+) -> Option<Running> {
+    let listen = family.listen(&family.of(1, 1));
+    let line = ["perf", "server", "--json", "--ticket-file", "t"];
+    let line = [&line[..], &["--listen", &listen, "--io", io], more].concat();
+    let mut server = Running::start_in_namespace(&host.namespace, scratch, &line);
+    match server.listens() {
+        true => Some(server),
+        false => refused(&server.end()),
+    }
+}
+
+/// A client of it, by the kernel's UDP.
+fn client(host: &Host, scratch: &Scratch) -> Running {
+    let bytes = format!("{BYTES}B");
+    let line = ["perf", "client", "--json", "--no-cache", "--ticket-file"];
+    let line = [&line[..], &["t", "--bytes", &bytes]].concat();
+    Running::start_in_namespace(&host.namespace, scratch, &line)
+}
+
 #[test]
 fn transfers_go_over_a_tap_device() {
-    if !may_make_namespaces() {
-        return;
-    }
     for family in FAMILIES {
-        let host = Host::new();
-        let scratch = Scratch::new();
-        let card = Card {
-            driver: "net_tap",
-            end: (1, 1),
-            is_routed: false,
-            mtu: MTU,
-        };
-        let (io, listen) = (card.io(), family.listen(&family.of(1, 1)));
-        let line = [
-            "perf",
-            "server",
-            "--json",
-            "--once",
-            "--ticket-file",
-            "t",
-            "--listen",
-            &listen,
-            "--io",
-            &io,
-        ];
-        let mut server = Running::start_in_namespace(&host.namespace, &scratch, &line);
-        if !server.listens() {
-            let _: Option<()> = refused(&server.end());
+        let Some((host, scratch, server)) = at_a_tap_device(family, &["--once"]) else {
             return;
-        }
-        send_singly(&host);
-        let address = family.add(&family.of(1, 2), INTERFACE);
-        for line in [address, format!("link set {INTERFACE} up")] {
-            if ip(&host.namespace, &line).is_none() {
-                let _: Option<()> = skip(&format!("'ip {line}' fails"));
-                return;
-            }
-        }
-        let bytes = format!("{BYTES}B");
-        let line = [
-            "perf",
-            "client",
-            "--json",
-            "--no-cache",
-            "--ticket-file",
-            "t",
-            "--bytes",
-            &bytes,
-        ];
-        let client = Running::start_in_namespace(&host.namespace, &scratch, &line);
-        client.end().expect(0);
+        };
+        client(&host, &scratch).end().expect(0);
         // Its driver computes and verifies checksums. The kernel takes no packet whose checksum is not complete.
         let io = "dpdk:tx-checksums,rx-checksums";
         assert_eq!(server.end().expect(0).done()["io"], io);
+    }
+}
+
+/// Sessions at once; each is one shard's, at whichever queue its packets arrive. How many had to be handed over.
+fn sessions_of_two_shards(host: &Host, scratch: &Scratch, mut server: Running) -> u64 {
+    const SESSIONS: usize = 16;
+    let clients: Vec<_> = (0..SESSIONS).map(|_| client(host, scratch)).collect();
+    for client in clients {
+        client.end().expect(0);
+    }
+    let mut handovers = 0;
+    for _ in 0..SESSIONS {
+        let done = server.event("done");
+        assert_eq!(done["bytes"], BYTES, "{done}");
+        assert_eq!(done["shards"], 2, "{done}");
+        assert_eq!(done["steering"], "rss", "{done}");
+        handovers += done["handovers"].as_u64().expect("a number");
+    }
+    server.signal(Signal::TERM);
+    server.end().expect(143);
+    handovers
+}
+
+/// Queues of a TAP device: the kernel sends by that which has sent to it, so that few have to be handed over.
+#[test]
+fn shards_have_a_queue_each() {
+    for family in FAMILIES {
+        let Some((host, scratch, server)) = at_a_tap_device(family, &["--shards", "2"]) else {
+            return;
+        };
+        sessions_of_two_shards(&host, &scratch, server);
+    }
+}
+
+/// Packet sockets go by addresses, which know nothing of who has the session: of sixteen some are elsewhere. Neighbours are heard of at either queue.
+#[test]
+fn packets_get_to_the_shard_that_has_their_session() {
+    for family in FAMILIES {
+        let Some((net, [io, _])) = direct("net_af_packet", MTU, [true, false]) else {
+            return;
+        };
+        let io = io.replace(INTERFACE, &format!("{INTERFACE},qpairs=2"));
+        let scratch = Scratch::new();
+        let more = ["--shards", "2"];
+        let Some(server) = serve(&net.server, &scratch, family, &io, &more) else {
+            return;
+        };
+        let handovers = sessions_of_two_shards(&net.client, &scratch, server);
+        assert!(handovers > 0);
     }
 }
 
@@ -331,6 +383,20 @@ fn what_cannot_be_had_is_named_with_what_helps() {
     let error = ended.error("local_io");
     assert!(error["message"].to_string().contains("no port"), "{error}");
     assert!(error["hint"].to_string().contains("--vdev"), "{error}");
+    // Fewer queues than engines.
+    if let Some((net, [io, _])) = direct("net_af_packet", MTU, [true, false]) {
+        let line = ["recv", "--json", "--ticket-file", "t", "--io", &io];
+        let line = [&line[..], &["--shards", "2"]].concat();
+        let ended = Running::start_in_namespace(&net.server.namespace, &scratch, &line);
+        let ended = ended.end().expect(8);
+        let error = ended.error("local_io");
+        let message = error["message"].to_string();
+        let expected = "net_af_packet has 1 queues each way here, fewer than 2";
+        assert!(
+            message.contains(expected) || message.contains("no port"),
+            "{error}"
+        );
+    }
     // A mistake in what is for the environment, or in what is for us.
     let io = "dpdk:--nosuch -- 10.0.0.1/24";
     let line = ["recv", "--json", "--ticket-file", "t", "--io", io];

@@ -52,7 +52,7 @@ fn a_port_with_shards_is_in_use() {
 }
 
 #[test]
-fn shards_are_of_those_who_listen_at_sockets_of_the_kernel() {
+fn shards_are_of_those_who_listen_at_sockets_or_queues_of_their_own() {
     let scratch = Scratch::new();
     for line in [
         "send --json --ticket-file t --shards 2 a",
