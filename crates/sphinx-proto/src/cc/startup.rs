@@ -18,8 +18,9 @@ pub(super) const INITIAL_PACKETS: f64 = 32.0;
 const FOLLOWING_PACKETS: f64 = 64.0;
 const FOLLOWING_PART: f64 = 0.6;
 const FOLLOWING_RTT: Nanos = 30 * MS;
-/// On a remembered path they leave at this part of its rate, up to twice as many.
+/// On a remembered path they are as many as this part of its rate would be in that time, up to twice as many, and leave at that one.
 const FOLLOWING_RATE: f64 = 0.5;
+const FOLLOWING_PACE: f64 = 2.0 / 3.0;
 /// Fewest packets of a flight when hardly anything of the first ones arrives.
 const FEWEST_PACKETS: f64 = 4.0;
 /// Time over which the first flight is spread.
@@ -135,12 +136,16 @@ impl Startup {
         if let Some(rtt) = rtt.filter(|rtt| *rtt >= FOLLOWING_RTT) {
             let spread = FOLLOWING_PART * rtt as f64;
             let most = FOLLOWING_PACKETS * packet_bytes;
-            let bytes = match rate {
-                Some(rate) => bytes_in(FOLLOWING_RATE * rate, spread as Nanos).min(2.0 * most),
-                None => most,
+            let (bytes, pace) = match rate {
+                Some(rate) => {
+                    let bytes = bytes_in(FOLLOWING_RATE * rate, spread as Nanos).min(2.0 * most);
+                    let even = rate_of(bytes, spread as Nanos);
+                    (bytes, even * FOLLOWING_PACE / FOLLOWING_RATE)
+                }
+                None => (most, rate_of(most, spread as Nanos)),
             };
             startup.cwnd += bytes;
-            startup.following = Some(rate_of(bytes, spread as Nanos));
+            startup.following = Some(pace);
         }
         startup
     }
