@@ -1,6 +1,6 @@
 //! The library, once per process.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,6 +14,8 @@ use crate::port;
 struct State {
     arguments: Vec<String>,
     is_taken: bool,
+    /// The card, if it has been given back.
+    device: Option<CString>,
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -36,10 +38,25 @@ impl Eal {
                 *state = Some(State {
                     arguments: arguments.to_vec(),
                     is_taken: true,
+                    device: None,
                 });
             }
         }
         Ok(Self(()))
+    }
+
+    /// The card has been given back, and is found again by that name.
+    pub(crate) fn note_device(&self, device: &CStr) {
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(state) = &mut *state {
+            state.device = (!device.is_empty()).then(|| device.to_owned());
+        }
+    }
+
+    /// What finds the card again that was given back.
+    pub(crate) fn take_device(&self) -> Option<CString> {
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        state.as_mut()?.device.take()
     }
 }
 

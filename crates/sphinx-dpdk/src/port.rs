@@ -16,6 +16,8 @@ pub(crate) const BURST: usize = 32;
 /// Packets that a queue of the card may have, each way, and those that there are for each.
 const DESCRIPTORS: u16 = 1024;
 const PACKETS: u32 = 8191;
+/// The longest name of a card, with its driver's arguments.
+const DEVICE_BYTES: usize = 512;
 
 /// What a port says of itself; as in `shim.c`.
 #[repr(C)]
@@ -53,7 +55,8 @@ unsafe extern "C" {
         pool: *mut *mut c_void,
         told: *mut Told,
     ) -> c_int;
-    fn sphx_port_close(port: u16);
+    fn sphx_port_close(port: u16, device: *mut c_char, room: u16);
+    fn sphx_port_again(device: *const c_char) -> c_int;
     fn sphx_thread_register();
     fn sphx_thread_unregister();
     fn sphx_rx_burst(
@@ -149,7 +152,7 @@ pub(crate) struct Port {
     pub(crate) driver: String,
     tx_sums: u8,
     rx_sums: u8,
-    _eal: Eal,
+    eal: Eal,
 }
 
 // SAFETY: it is not written to, and the library's pools may be used by several threads at once.
@@ -175,8 +178,14 @@ impl Port {
         let queues = u16::try_from(queues).unwrap_or(u16::MAX);
         let (mut id, mut pool, mut told) = (0, std::ptr::null_mut(), Told::default());
         // SAFETY: the pointer is valid for writing.
-        check(unsafe { sphx_first_port(&raw mut id) }).map_err(|_| DpdkError::NoPort)?;
-        // SAFETY: the pointers are valid for reading and writing, and there is no pool yet. Who has `eal` is the only one to use the port.
+        if unsafe { sphx_first_port(&raw mut id) } != 0 {
+            let device = eal.take_device().ok_or(DpdkError::NoPort)?;
+            // SAFETY: there is a string, which ends with a zero.
+            check(unsafe { sphx_port_again(device.as_ptr()) }).map_err(DpdkError::Port)?;
+            // SAFETY: the pointer is valid for writing.
+            check(unsafe { sphx_first_port(&raw mut id) }).map_err(|_| DpdkError::NoPort)?;
+        }
+        // SAFETY: the pointers are valid for writing. Who has `eal` is the only one to use the port.
         let opened = check(unsafe {
             sphx_port_open(
                 id,
@@ -211,7 +220,7 @@ impl Port {
             driver: driver.to_string_lossy().into_owned(),
             tx_sums: told.tx_sums,
             rx_sums: told.rx_sums,
-            _eal: eal,
+            eal,
         });
         Ok((0..queues).map(move |number| Queue {
             port: Arc::clone(&port),
@@ -333,8 +342,14 @@ impl Queue {
 
 impl Drop for Port {
     fn drop(&mut self) {
+        let mut device: [c_char; DEVICE_BYTES] = [0; DEVICE_BYTES];
         // SAFETY: nobody has a queue of the port any more. Packets that are still somewhere belong to the pool, which stays.
-        unsafe { sphx_port_close(self.id) };
+        // There is room for as many bytes as it is told of.
+        unsafe { sphx_port_close(self.id, device.as_mut_ptr(), DEVICE_BYTES as u16) };
+        let device = device.map(|byte| byte.cast_unsigned());
+        if let Ok(device) = CStr::from_bytes_until_nul(&device) {
+            self.eal.note_device(device);
+        }
     }
 }
 

@@ -2,10 +2,13 @@
  * pointers and numbers do. Nothing here keeps state. */
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <rte_dev.h>
+#include <rte_devargs.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -73,6 +76,7 @@ int sphx_port_open(uint16_t port, uint16_t queues, uint16_t descriptors, uint32_
 	struct rte_ether_addr mac;
 	uint16_t rx = descriptors, tx = descriptors;
 	uint32_t room;
+	char name[RTE_MEMPOOL_NAMESIZE];
 	int result;
 
 	memset(&conf, 0, sizeof(conf));
@@ -111,8 +115,11 @@ int sphx_port_open(uint16_t port, uint16_t queues, uint16_t descriptors, uint32_
 	result = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx, &tx);
 	if (result < 0)
 		return failed(result);
+	/* That of a port which was given back stays, as somebody may still have packets of it. */
+	(void)snprintf(name, sizeof(name), "sphinx %" PRIu32 " %" PRIu32, mbufs, room);
+	*pool = rte_mempool_lookup(name);
 	if (*pool == NULL)
-		*pool = rte_pktmbuf_pool_create("sphinx", mbufs, 256, 0, room, rte_eth_dev_socket_id(port) < 0 ? SOCKET_ID_ANY : rte_eth_dev_socket_id(port));
+		*pool = rte_pktmbuf_pool_create(name, mbufs, 256, 0, room, rte_eth_dev_socket_id(port) < 0 ? SOCKET_ID_ANY : rte_eth_dev_socket_id(port));
 	if (*pool == NULL)
 		return rte_errno ? rte_errno : ENOMEM;
 	for (uint16_t queue = 0; queue < queues; queue++) {
@@ -140,10 +147,33 @@ int sphx_port_open(uint16_t port, uint16_t queues, uint16_t descriptors, uint32_
 	return 0;
 }
 
-void sphx_port_close(uint16_t port)
+/* Gives the card back. What is written to `device` finds it again; it is empty if that is not possible. */
+void sphx_port_close(uint16_t port, char *device, uint16_t room)
 {
+	struct rte_eth_dev_info info;
+	const struct rte_devargs *args;
+	int length;
+
+	device[0] = 0;
+	if (rte_eth_dev_info_get(port, &info) < 0)
+		info.device = NULL;
+	if (info.device != NULL) {
+		args = rte_dev_devargs(info.device);
+		length = snprintf(device, room, "%s,%s", rte_dev_name(info.device), args != NULL && args->args != NULL ? args->args : "");
+		if (length < 0 || length >= room)
+			device[0] = 0;
+	}
 	(void)rte_eth_dev_stop(port);
 	(void)rte_eth_dev_close(port);
+	/* One that is closed only is neither to be had nor to be found. */
+	if (info.device != NULL)
+		(void)rte_dev_remove(info.device);
+}
+
+/* Finds a card again that was given back. */
+int sphx_port_again(const char *device)
+{
+	return failed(rte_dev_probe(device));
 }
 
 /* The calling thread gets a share of the pools' caches. Without one packets cost more. */
