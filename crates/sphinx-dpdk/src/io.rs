@@ -174,8 +174,11 @@ impl DpdkIo {
         }
     }
 
-    /// Sends questions and answers about neighbours.
+    /// Sends questions and answers about neighbours, and what has waited for one of whom this queue or another has heard.
     fn talk(&mut self) {
+        if self.link.has_news() {
+            self.go_on();
+        }
         for frame in self.link.take_frames() {
             if let Some(mut packet) = self.queue.port.allocate(frame.len()) {
                 packet.bytes().copy_from_slice(&frame);
@@ -333,9 +336,6 @@ impl PacketRx for DpdkIo {
             }
         }
         self.arrived = arrived;
-        if self.link.has_news() {
-            self.go_on();
-        }
         self.talk();
         self.queue.send(&mut self.ready);
         Ok(self.held.len())

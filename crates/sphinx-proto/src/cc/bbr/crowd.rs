@@ -50,7 +50,7 @@ const LOW_PART: Nanos = 4;
 /// … nor is one below this.
 const LOW: Nanos = MS / 2;
 
-/// Readings without which nothing is known, and rounds of a cruise until there are as many.
+/// Readings without which nothing is known, and rounds of a cruise while more is to be found out.
 const READINGS: usize = 4;
 pub(super) const FIRST_ROUNDS: u32 = 4;
 /// The largest part that is not the whole, and the standard errors by which it has to be below that: either of both will do.
@@ -170,7 +170,7 @@ impl Bbr {
         if self.crowd.meter.is_full() {
             return false;
         }
-        let is_first = self.crowd.meter.part().readings < READINGS;
+        let is_first = self.crowd.meter.readings() < READINGS;
         let may_be_policed = self.caution() > 0 && !self.has_seen_queue();
         // Below a policer's rate nothing is lost: who seems to lose much even then is behind a channel, or in a queue that others keep full.
         self.loss.channel() > LOSS_UNSEEN || (is_first && !may_be_policed)

@@ -95,6 +95,11 @@ impl Meter {
         self.readings.len() == READINGS
     }
 
+    /// How many readings there are.
+    pub(super) fn readings(&self) -> usize {
+        self.readings.len()
+    }
+
     /// A whole sample of a cruise.
     pub(super) fn on_cruise(&mut self, s: &Sample) {
         let add = |sum: &mut f64, more: u64| *sum = KEPT * *sum + more as f64;
