@@ -93,6 +93,7 @@ fn packets_pass_a_queue_as_they_are_judged() {
     // Each packet is seen twice on a loopback.
     assert!(seen[0] > 4 && seen[1] > 4, "{seen:?}");
     rules.remove().expect("rules");
+    rules.remove().expect("nothing is left to remove");
     assert!(!namespace.run(|| is_taken(TABLE)).unwrap().unwrap());
     exchange(&namespace);
 }

@@ -163,7 +163,7 @@ impl Rules {
         rules(Way::Native).or_else(|_: io::Error| rules(Way::Compatible))
     }
 
-    /// Removes the rules.
+    /// Removes the rules, if they are still there.
     ///
     /// # Errors
     ///
@@ -177,7 +177,10 @@ impl Rules {
                 });
             }
         });
-        writer.transact(&self.socket)
+        match writer.transact(&self.socket) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
     }
 }
 
