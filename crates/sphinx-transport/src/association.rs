@@ -451,6 +451,11 @@ impl Association {
         }
     }
 
+    /// What was sent since `from` left later than that.
+    pub(crate) fn left_late(&mut self, from: Time) {
+        self.driver.left_late(from);
+    }
+
     /// Its window for received blocks, bytes, the one that its path could use if that is more, and the most that may be held.
     pub(crate) fn window(&self) -> (u64, Option<u64>, u64) {
         let core = self.driver.core();

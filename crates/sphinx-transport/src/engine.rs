@@ -56,6 +56,8 @@ const GATHER: Duration = Duration::from_micros(120);
 const QUICK_TURN: Duration = Duration::from_micros(300);
 /// … and bring fewer buffers than this.
 const GATHERED: usize = 8;
+/// A turn that takes longer than this was interrupted: what it has sent left late.
+const LATE: Duration = Duration::from_millis(4);
 /// Time between requests to shrink windows.
 const SHARE_INTERVAL: Nanos = 10_000_000;
 
@@ -306,6 +308,9 @@ impl<Io: PacketIo> Engine<Io> {
 
         let mut dropped = Vec::new();
         let all_sent = self.io.tx().flush(&mut dropped)?;
+        if clock.elapsed() >= LATE {
+            (self.sessions.all()).for_each(|member| member.association.left_late(now));
+        }
         self.note_dropped(&dropped);
         if self.is_done(clock) {
             return Ok(false);

@@ -84,6 +84,11 @@ impl<T> Sessions<T> {
         })
     }
 
+    /// All sessions; none becomes ready.
+    pub(crate) fn all(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.values_mut().map(|entry| &mut entry.session)
+    }
+
     /// Those for which `condition` holds become ready.
     pub(crate) fn wake_where(&mut self, mut condition: impl FnMut(&mut T) -> bool) {
         for (cid, entry) in &mut self.entries {

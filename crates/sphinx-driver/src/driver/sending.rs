@@ -195,6 +195,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.core.datagram_too_large(now, to, len);
     }
 
+    /// What was sent since `from` left later than that ([`Session::left_late`]).
+    ///
+    /// [`Session::left_late`]: sphinx_proto::Session::left_late
+    pub fn left_late(&mut self, from: Time) {
+        self.core.left_late(from);
+    }
+
     /// The operating system did not send from this end's address, or not to the peer's network.
     pub fn local_address_lost(&mut self, now: Time) {
         self.source.on_refused();

@@ -576,6 +576,10 @@ impl RateControl for Bbr {
         self.startup.on_app_limited();
     }
 
+    fn on_late(&mut self, from: Time) {
+        self.sampler.on_late(from);
+    }
+
     fn on_persistent_loss(&mut self, now: Time) {
         // Before the first round trip the timer is a guess and the first flight bounds the harm.
         if self.phase != Phase::Blackout && self.delay.min_rtt().is_some() {

@@ -83,6 +83,10 @@ impl RateControl for Limited {
         self.inner.on_app_limited(now);
     }
 
+    fn on_late(&mut self, from: Time) {
+        self.inner.on_late(from);
+    }
+
     fn on_persistent_loss(&mut self, now: Time) {
         self.inner.on_persistent_loss(now);
     }

@@ -131,6 +131,10 @@ pub trait RateControl: Send {
     /// The window and the pacer would have allowed another packet, but there was none to send.
     fn on_app_limited(&mut self, now: Time);
 
+    /// Packets of `from` and later have left later than that, since the thread that sends them had no processor. When they
+    /// arrive says less than the controller may believe.
+    fn on_late(&mut self, _from: Time) {}
+
     /// Nothing has been acknowledged for at least three probe timeouts although three probes were
     /// sent (a blackout). May be repeated. Until something is acknowledged the controller allows probes only.
     fn on_persistent_loss(&mut self, now: Time);

@@ -53,6 +53,18 @@ pub(super) struct Span {
 pub(super) struct Run {
     pub(super) id: u64,
     pub(super) phase: Phase,
+    /// Its packets left later than they were to, nobody knows how much.
+    pub(super) is_late: bool,
+}
+
+impl Run {
+    pub(super) fn new(id: u64, phase: Phase) -> Self {
+        Self {
+            id,
+            phase,
+            is_late: false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -154,11 +166,12 @@ impl Sample {
     }
 
     /// Packets left the link slower than they were sent, by more than the share `1 / part` and the
-    /// noise, and the delay does not vary by as much: the link was the limit.
+    /// noise, and the delay does not vary by as much: the link was the limit. Of packets that left late nobody knows.
     pub(super) fn stretched(&self, part: Nanos) -> bool {
         let tolerance = (self.send_interval / part.max(1)).saturating_add(CLOCK_NOISE);
-        self.recv_interval.saturating_sub(self.jitter)
-            > self.send_interval.saturating_add(tolerance)
+        !self.run.is_late
+            && self.recv_interval.saturating_sub(self.jitter)
+                > self.send_interval.saturating_add(tolerance)
     }
 }
 
@@ -217,7 +230,7 @@ impl RateSampler {
             last: Totals::default(),
             last_run: 0,
             last_queue: 0,
-            run: Run { id: 0, phase },
+            run: Run::new(0, phase),
             last_sent: None,
             last_pn: PacketNumber::ZERO,
             app_limited_pn: None,
@@ -226,10 +239,7 @@ impl RateSampler {
 
     /// Begins a new run: no sample will mix packets from before and after. Returns its number.
     pub(super) fn start_run(&mut self, phase: Phase) -> u64 {
-        self.run = Run {
-            id: self.run.id.wrapping_add(1),
-            phase,
-        };
+        self.run = Run::new(self.run.id.wrapping_add(1), phase);
         self.run.id
     }
 
@@ -272,6 +282,25 @@ impl RateSampler {
     /// Packets sent so far were limited by the application.
     pub(super) fn on_app_limited(&mut self) {
         self.app_limited_pn = Some(self.last_pn);
+    }
+
+    /// What was sent since `from` left later than that. It is a run of its own: how long it took to arrive does not tell
+    /// how fast it was sent, so that it cannot show a link that is slower than was thought.
+    pub(super) fn on_late(&mut self, from: Time) {
+        let late = self.records.iter_mut().rev();
+        let mut late = late.take_while(|record| record.sent_at >= from).peekable();
+        if late.peek().is_none() {
+            return;
+        }
+        let id = self.run.id.wrapping_add(1);
+        for record in late {
+            record.run = Run {
+                id,
+                is_late: true,
+                ..record.run
+            };
+        }
+        self.run.id = id.wrapping_add(1);
     }
 
     /// Forgets every packet in flight: nothing will be learned from them.
@@ -421,7 +450,7 @@ impl RateSampler {
             send_interval: anchor.sent_at.saturating_sub(s.sent_at),
             recv_interval: anchor.received_at.saturating_sub(s.received_at),
             jitter,
-            app_limited: self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
+            app_limited: s.run.is_late || self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
             window_full: false,
         });
         let sample = sample.map(|s| Sample {
@@ -559,11 +588,45 @@ mod tests {
     }
 
     #[test]
+    fn what_left_late_shows_no_slow_link() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for n in 0..30 {
+            sampler.on_sent(time(n * MS / 10), pn(n), 1000, 1e7);
+            if n == 19 {
+                // It was interrupted behind the tenth of these twenty, for 40 ms.
+                sampler.on_late(time(MS));
+            }
+        }
+        let arrival = |n: u64| n * MS / 10 + if n < 15 { 0 } else { 40 * MS };
+        for n in [0, 9, 10, 14, 15, 19, 20, 29] {
+            let acked: Vec<_> = (n / 10 * 10..=n).map(info).collect();
+            sampler.on_ack(&ack(&acked, &[], arrival(n)), 0);
+        }
+        let settled = drain(&mut sampler);
+        let samples: Vec<_> = settled
+            .iter()
+            .map(|s| s.sample.map(|s| (s.packets, s.app_limited, s.stretched(8))))
+            .collect();
+        let usual = |packets| Some((packets, false, false));
+        let late = |packets| Some((packets, true, false));
+        assert_eq!(
+            samples,
+            [
+                None,
+                usual(9),
+                None,
+                late(4),
+                late(5),
+                late(9),
+                None,
+                usual(9)
+            ]
+        );
+    }
+
+    #[test]
     fn jitter_hides_no_losses() {
-        let run = Run {
-            id: 0,
-            phase: Phase::Cruise,
-        };
+        let run = Run::new(0, Phase::Cruise);
         let sample = Sample {
             run,
             packets: 100,

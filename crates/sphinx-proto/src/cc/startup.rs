@@ -325,6 +325,11 @@ impl Startup {
         bw: f64,
         rtt: Nanos,
     ) -> f64 {
+        if s.run.is_late {
+            // The link may be faster than the sender was.
+            self.measured = true;
+            return bw.max(rate);
+        }
         let mut bw = bw;
         let finished = s.window_full;
         self.measuring = stretched && !finished && s.recv_interval < rtt / STRETCHED_PART;

@@ -323,6 +323,11 @@ impl Path {
         self.address.cc.on_app_limited(now);
     }
 
+    /// What left since `from` left later than that.
+    pub(crate) fn left_late(&mut self, from: Time) {
+        self.address.cc.on_late(from);
+    }
+
     /// A packet of symbols leaves: it takes its time on the path.
     pub(crate) fn pace(&mut self, ip_bytes: u32) {
         self.address.pacer.spent(u64::from(ip_bytes));

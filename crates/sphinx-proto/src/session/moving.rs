@@ -46,6 +46,14 @@ impl Session {
         }
     }
 
+    /// What left since `from` left later than that, as who drives the session had no processor for a while: its time on
+    /// the way is no sign of a slow path.
+    pub fn left_late(&mut self, from: Time) {
+        for lane in self.paths.iter_mut() {
+            lane.path.left_late(from);
+        }
+    }
+
     /// The operating system cannot send from this end's address any more: what follows will come from
     /// another one, and is not to be linked with what came before.
     pub fn local_address_lost(&mut self, now: Time) {

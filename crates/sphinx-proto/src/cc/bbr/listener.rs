@@ -120,10 +120,7 @@ mod tests {
         let over = ((rate + others) / 100.0).max(1.0);
         let lost = 100.0 * (1.0 - (1.0 - loss) / over);
         Sample {
-            run: Run {
-                id: 0,
-                phase: Phase::Cruise,
-            },
+            run: Run::new(0, Phase::Cruise),
             packets: 100,
             packets_lost: lost as u64,
             delivered_bytes: (1500.0 * (100.0 - lost)) as u64,

@@ -186,7 +186,7 @@ mod tests {
         let over = ((rate + others) / 100.0).max(1.0);
         let bytes = rate * 15_000.0;
         Sample {
-            run: Run { id: 0, phase },
+            run: Run::new(0, phase),
             packets: (bytes / 1500.0) as u64,
             packets_lost: (bytes / 1500.0 * loss) as u64,
             delivered_bytes: (bytes * (1.0 - loss)) as u64,

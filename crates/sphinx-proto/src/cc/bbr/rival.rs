@@ -177,10 +177,7 @@ mod tests {
 
     fn lossy(lost: u64) -> Sample {
         Sample {
-            run: Run {
-                id: 0,
-                phase: Phase::Cruise,
-            },
+            run: Run::new(0, Phase::Cruise),
             packets: 100,
             packets_lost: lost,
             delivered_bytes: (100 - lost) * 1500,
