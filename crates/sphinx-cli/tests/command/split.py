@@ -2,7 +2,8 @@
 
 usage: split.py serve PORT                     has a connection say how much it wants, sends that while it takes what comes, and at the end of that the digest of it
        split.py take PORT FILE                 writes what one connection brings into FILE
-       split.py both HOST PORT BYTES [COUNT]   as many bytes each way, side by side, on COUNT connections at once: fails unless all are right
+       split.py both HOST PORT BYTES [COUNT [FILE]]   as many bytes each way, side by side, on COUNT connections at once: fails unless all are right; makes FILE
+                                               when the first of them come
        split.py drop HOST PORT BYTES           sends so much, closes and ends at once
        split.py held HOST PORT FILE            makes FILE when it is connected, and tells how the connection ends
        split.py asked HOST PORT                tells what becomes of asking for a connection
@@ -62,7 +63,7 @@ def take(port, file):
         out.write(all_of(listening(port).accept()[0]))
 
 
-def both(host, port, length, count="1"):
+def both(host, port, length, count="1", file=None):
     length, wrong = int(length), []
 
     def one():
@@ -75,7 +76,10 @@ def both(host, port, length, count="1"):
 
             sending = threading.Thread(target=send)
             sending.start()
-            taken = all_of(stream)
+            taken = stream.recv(1)
+            if file:
+                open(file, "w").close()
+            taken += all_of(stream)
             sending.join()
             assert taken == pattern(length, b"down") + hashlib.sha256(pattern(length, b"up")).digest(), f"{len(taken)} bytes came"
         except Exception as error:

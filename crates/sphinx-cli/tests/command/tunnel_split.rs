@@ -59,8 +59,8 @@ fn a_server_that_is_killed_breaks_connections_and_later_ones_reach_the_next() {
     let scratch = Scratch::new();
     let left = "\
         $SPHX tunnel --ticket-file t --json --idle-timeout 3s --tun vpn --split-tcp > events & one=$!; up events $one; \
-        $SPLIT held fd09::1 9000 ready > held & two=$!; $SPLIT both 10.9.0.1 9000 200000000 > broken 2>&1 & three=$!; \
-        while ! test -e ready; do sleep 0.02; done; touch kill; wait $two; is ECONNRESET $(cat held); if wait $three; then exit 1; fi; \
+        $SPLIT held fd09::1 9000 ready > held & two=$!; $SPLIT both 10.9.0.1 9000 200000000 1 flows > broken 2>&1 & three=$!; \
+        while ! test -e ready -a -e flows; do sleep 0.02; done; touch kill; wait $two; is ECONNRESET $(cat held); if wait $three; then exit 1; fi; \
         $SPLIT both 10.9.0.1 9000 1000000; kill -INT $one; wait $one || true";
     between(&scratch, "tun,tunnel", left);
     let broken = told(&scratch, "broken");
