@@ -1,4 +1,5 @@
-//! Many sessions on one server, on loopback: the memory and the processor time of those at rest, and how those that send share it.
+//! Many sessions on one server, on loopback: the memory and the processor time of those at rest, and how those that send, and
+//! those that it sends to, share it.
 //!
 //! ```text
 //! make bench-sessions ARGS="[IDLE [ACTIVE [SHARDS [SECONDS]]]]"
@@ -62,44 +63,96 @@ fn main() -> Outcome<()> {
     drop(sessions);
     drop(server);
 
-    let mut server = Served::start(shards, active)?;
-    // They stand for other machines: of this one they get what the server leaves.
+    let ways = [Way::ToServer, Way::FromServer];
+    let servers = ways.map(|way| (way, Served::start(shards, active)));
+    // The clients stand for other machines: of this one they get what the servers leave.
     rustix::process::nice(LOWEST_PRIORITY)?;
-    let sessions = server.connect(active)?;
+    for (way, server) in servers {
+        let mut server = server?;
+        let sessions = server.connect(active)?;
+        let bytes = carried(&mut server, &sessions, way, Duration::from_secs(seconds))?;
+        println!(
+            "{active} sessions {}, {shards} shards: {}",
+            match way {
+                Way::ToServer => "that send",
+                Way::FromServer => "that are sent to",
+            },
+            shares(&bytes, seconds),
+        );
+    }
+    Ok(())
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ToServer,
+    FromServer,
+}
+
+/// Bytes that have arrived of each session in so much time, once all have found their rates.
+fn carried(
+    server: &mut Served,
+    sessions: &[Session],
+    way: Way,
+    time: Duration,
+) -> Outcome<Vec<f64>> {
     let stop = AtomicBool::new(false);
+    let here: Vec<AtomicU64> = sessions.iter().map(|_| AtomicU64::new(0)).collect();
     let counts = std::thread::scope(|scope| {
-        for session in &sessions {
-            scope.spawn(|| send(session, &stop));
+        for (session, count) in std::iter::zip(sessions, &here) {
+            let stop = &stop;
+            scope.spawn(move || match way {
+                Way::ToServer => send(session, stop),
+                Way::FromServer => receive(session, count),
+            });
         }
         let counts = (|| {
-            server.ask("receive")?;
+            server.ask(match way {
+                Way::ToServer => "receive",
+                Way::FromServer => "send",
+            })?;
             std::thread::sleep(WARM_UP);
-            let before = server.ask("count")?;
-            std::thread::sleep(Duration::from_secs(seconds));
-            Ok::<_, Box<dyn Error>>((before, server.ask("count")?))
+            let mut look = || match way {
+                Way::ToServer => numbers(&server.ask("count")?),
+                Way::FromServer => {
+                    let counts = here.iter().map(|count| count.load(Ordering::Relaxed));
+                    Ok(counts.map(|bytes| bytes as f64).collect())
+                }
+            };
+            let before = look()?;
+            std::thread::sleep(time);
+            Ok::<_, Box<dyn Error>>((before, look()?))
         })();
         stop.store(true, Ordering::Relaxed);
-        // Writers that the window holds up look no more.
+        // Those that wait for the window, or for bytes, look no more.
         sessions.iter().for_each(|session| session.close(0, ""));
         counts
     });
     let (before, after) = counts?;
-    let numbers = |text: &str| -> Outcome<Vec<f64>> {
-        Ok((text.split(' ').map(str::parse)).collect::<Result<_, _>>()?)
-    };
-    let bytes: Vec<f64> = std::iter::zip(numbers(&after)?, numbers(&before)?)
-        .map(|(after, before)| after - before)
-        .collect();
+    let each = std::iter::zip(after, before);
+    Ok(each.map(|(after, before)| after - before).collect())
+}
+
+fn numbers(text: &str) -> Outcome<Vec<f64>> {
+    Ok((text.split(' ').map(str::parse)).collect::<Result<_, _>>()?)
+}
+
+/// How what all have carried is shared.
+fn shares(bytes: &[f64], seconds: u64) -> String {
     let sum: f64 = bytes.iter().sum();
     let squares: f64 = bytes.iter().map(|b| b * b).sum();
-    println!(
-        "{active} sessions that send, {shards} shards: {:.2} Gbit/s, Jain's index {:.3}, the least has {:.2} and the most {:.2} of the mean",
+    let of_mean = |bytes: f64, all: usize| bytes / sum * all as f64;
+    format!(
+        "{:.2} Gbit/s, Jain's index {:.3}, the least has {:.2} and the most {:.2} of the mean",
         sum * 8.0 / 1e9 / seconds as f64,
         sum * sum / squares / bytes.len() as f64,
-        bytes.iter().copied().fold(f64::INFINITY, f64::min) / sum * bytes.len() as f64,
-        bytes.iter().copied().fold(0.0, f64::max) / sum * bytes.len() as f64,
-    );
-    Ok(())
+        of_mean(
+            bytes.iter().copied().fold(f64::INFINITY, f64::min),
+            bytes.len()
+        ),
+        of_mean(bytes.iter().copied().fold(0.0, f64::max), bytes.len()),
+    )
 }
 
 /// CPU time of all engines of a process.
@@ -225,6 +278,14 @@ fn serve(shards: usize, memory: u64) -> Outcome<()> {
                     std::thread::spawn(move || receive(&session, &count));
                 }
                 println!("{}", counts.len());
+            }
+            "send" => {
+                let sessions = std::mem::take(&mut *accepted.lock().expect("no panic before"));
+                println!("{}", sessions.len());
+                for session in sessions {
+                    // It ends with the process.
+                    std::thread::spawn(move || send(&session, &AtomicBool::new(false)));
+                }
             }
             _ => {
                 let counts = counts.iter().map(|c| c.load(Ordering::Relaxed).to_string());
