@@ -169,18 +169,20 @@ impl Rules {
     ///
     /// Those of netlink.
     pub fn remove(&mut self) -> io::Result<()> {
-        let mut writer = Writer::default();
-        batch(&mut writer, |writer| {
-            for family in self.families {
+        // One by one: together, one that is gone would keep the other from being removed.
+        for family in self.families {
+            let mut writer = Writer::default();
+            batch(&mut writer, |writer| {
                 writer.message(head(*family, number::DELETE_TABLE, ACK), |it| {
                     it.name(1, &self.table);
                 });
+            });
+            match writer.transact(&self.socket) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
             }
-        });
-        match writer.transact(&self.socket) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
         }
+        Ok(())
     }
 }
 
