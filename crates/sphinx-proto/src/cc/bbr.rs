@@ -16,7 +16,7 @@
 //! | start-up | a train at 2, the rest of the round at 1 | grows | packets come out slower than they go in, or nothing new arrives for two rounds, or a policer shows |
 //! | drain | 0.75 | 1 | the queue is gone |
 //! | cruise | 1 (0.98 after probes that lost) | 2 | 4 to 64 rounds: the more, the more probes in a row lost packets |
-//! | sharing | 1; the estimate grows with time | 2 | a mark, or a queue where nothing marks ([`crowd`]): then down, at 0.85 of the estimate ([`sharing`]); beside somebody who does not yield ([`rival`]), losses |
+//! | sharing | 1; the estimate grows with time | 2 | a mark, or a queue where nothing marks ([`crowd`]): then down, at 0.85 of the estimate, or less where more is lost ([`sharing`]); beside somebody who does not yield ([`rival`]), losses |
 //! | scalable | 1; the estimate grows by a packet in a round | 2 | a new start-up: marks of ECT(1) lower the estimate by their share ([`scalable`]) |
 //! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
 //! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
@@ -359,7 +359,7 @@ impl Bbr {
         if self.sharing.is_on() {
             // A queue that is full although it marks, or another one.
             if s.loss() > channel + self.tolerance(&s, channel).max(LOSS_SHARED) {
-                self.on_shared(now);
+                self.on_shared(now, CE_FACTOR);
             }
             return;
         }
@@ -405,7 +405,7 @@ impl Bbr {
             self.sharing.end();
         }
         if self.sharing.is_on() {
-            self.on_shared(now);
+            self.on_shared(now, CE_FACTOR);
             return;
         }
         if self.ce_round == Some(self.round) {
@@ -417,15 +417,15 @@ impl Bbr {
             Phase::Startup => self.judge_startup(Verdict::Found, now),
             // Marks of the first round belong to what was sent before.
             Phase::Cruise | Phase::Down | Phase::Drain if self.rounds_in_phase() < 2 => {}
-            Phase::Cruise => self.on_shared(now),
-            Phase::Down | Phase::Drain => self.fall(now),
+            Phase::Cruise => self.on_shared(now, CE_FACTOR),
+            Phase::Down | Phase::Drain => self.fall(now, CE_FACTOR),
             Phase::ProbeRtt | Phase::Blackout => {}
         }
     }
 
-    /// Sends less for good, and still less until the queue is gone.
-    fn fall(&mut self, now: Time) {
-        self.bw *= CE_FACTOR;
+    /// Sends less for good, by the factor `by`, and still less until the queue is gone.
+    fn fall(&mut self, now: Time, by: f64) {
+        self.bw *= by;
         // Nothing that this flow does empties the queue of one who does not yield.
         let phase = match self.does_queue_stand() {
             true => Phase::Cruise,
@@ -434,13 +434,13 @@ impl Bbr {
         self.enter(phase, now);
     }
 
-    /// The queue asks all that share it to send less.
-    fn on_shared(&mut self, now: Time) {
+    /// The queue asks all that share it to send less, by the factor `by`.
+    fn on_shared(&mut self, now: Time, by: f64) {
         let times = (self.delay.smoothed(), self.min_round());
         let number = self.sampler.last_pn().get();
         let evidence = self.evidence();
         if self.sharing.on_marks(now, times, number, evidence) {
-            self.fall(now);
+            self.fall(now, by);
         }
     }
 

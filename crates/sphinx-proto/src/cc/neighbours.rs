@@ -73,6 +73,23 @@ fn ten(rate: f64, rtt: u64, queue: f64, lateness: Nanos, seed: u64) -> (f64, f64
     )
 }
 
+/// So many of ours, which begin within two seconds: index of fairness, and the share of their packets that the queue drops.
+fn crowd(many: u64, link: &Link, rate: f64) -> (f64, f64) {
+    let link = Link {
+        lateness: MS / 4,
+        ..link.clone()
+    };
+    let mut world = World::new(link);
+    for n in 0..many {
+        world = world.add(flow(CcKind::Bbr), App::Saturating, n * 2 * SEC / many);
+    }
+    let reports = world.run(60 * SEC);
+    let (from, until) = (20 * SEC, 60 * SEC);
+    let drops: f64 = reports.iter().map(|it| it.drops(from, until)).sum();
+    let shares = shares(&reports, rate, (from, until));
+    (jain(&shares), drops / many as f64)
+}
+
 /// Ours at 20 ms beside ours at 80 ms, rates over each other.
 fn near_and_far(rate: f64, queue: f64, seed: u64) -> f64 {
     let link = link(rate, 20, queue, seed);
@@ -126,6 +143,21 @@ fn ten_that_begin_one_after_the_other_become_equal() {
         let name = format!("{rate} Mbit/s, {rtt} ms, {queue} BDP: {jains:.3?}, {waits:.2?} BDPs");
         assert!(jains[2] > 0.95 && jains[1] > 0.8, "{name}");
         assert!(waits[2] < 0.6, "{name}");
+    }
+}
+
+/// Each fell by the same part whatever the queue dropped, and grew by the same rate whatever its part was: ten of 1 Mbit/s sent almost three times what the
+/// link carried, hundred of half as much nine times.
+#[test]
+fn many_with_small_parts_do_not_flood_the_link() {
+    for (many, rate, most) in [(10, 10.0, 0.2), (30, 50.0, 0.2), (100, 50.0, 0.65)] {
+        let link = |seed| link(rate, 40, 1.0, seed);
+        let found = (1..4).map(|seed| crowd(many, &link(seed), rate));
+        let (mut jains, drops): (Vec<_>, Vec<_>) = found.unzip();
+        jains.sort_by(f64::total_cmp);
+        let name = format!("{many} on {rate} Mbit/s: {jains:.3?}, {drops:.3?}");
+        assert!(jains[1] > 0.85, "{name}");
+        assert!(drops.iter().all(|part| *part < most), "{name}");
     }
 }
 
@@ -252,6 +284,22 @@ fn table() {
             "{rate} Mbit/s, RTT {rtt} ms, queue {queue} BDP, {} ms: {jain}, {mean:.3}, {wait}",
             lateness / MS
         );
+    }
+    println!("many of ours: Jain's index, the share of packets that are dropped");
+    for (many, rate, rtt, queue) in [
+        (10, 10.0, 40, 1.0),
+        (30, 50.0, 40, 1.0),
+        (100, 50.0, 40, 1.0),
+        (30, 200.0, 20, 1.0),
+        (100, 200.0, 20, 1.0),
+        (100, 500.0, 20, 1.0),
+        (50, 50.0, 2, 10.0),
+        (100, 500.0, 1, 20.0),
+    ] {
+        let found = (1..=seeds).map(|seed| crowd(many, &link(rate, rtt, queue, seed), rate));
+        let (jains, drops): (Vec<_>, Vec<_>) = found.unzip();
+        let (jain, drops) = (Spread::of(jains), Spread::of(drops));
+        println!("{many}, {rate} Mbit/s, RTT {rtt} ms, queue {queue} BDP: {jain}, {drops}");
     }
     println!("20 ms beside 80 ms, 50 Mbit/s: rate over rate");
     for queue in [1.0, 2.0, 4.0] {

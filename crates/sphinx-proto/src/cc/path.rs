@@ -37,8 +37,18 @@ impl RotatingMin {
         self.current.into_iter().chain(self.previous).min()
     }
 
+    /// Whether an update now begins a window.
+    fn is_due(&self, now: u64, window: u64) -> bool {
+        now.saturating_sub(self.rotated_at) > window
+    }
+
+    /// By how much the minimum rises when a window begins.
+    fn rise(&self) -> Option<u64> {
+        u64::try_from(self.current?.saturating_sub(self.previous?)).ok()
+    }
+
     pub(super) fn update(&mut self, now: u64, window: u64, value: i64) -> i64 {
-        if now.saturating_sub(self.rotated_at) > window {
+        if self.is_due(now, window) {
             self.previous = self.current.take();
             self.rotated_at = now;
         }
@@ -92,6 +102,9 @@ pub(super) struct PathDelay {
     smoothed_rtt: f64,
     deviation: f64,
     base: RotatingMin,
+    /// The least by which round trips of the present window of `base` were above the smallest one.
+    least_above: Nanos,
+    is_base_queued: bool,
     usual_rtt: RoundMean,
     usual_one_way: RoundMean,
     /// Part of the usual round trip above the smallest one that is jitter.
@@ -159,6 +172,31 @@ impl PathDelay {
         self.longest.into_iter().max().unwrap_or(0)
     }
 
+    /// Whether the smallest one-way delay was forgotten while there was a queue, so that a queue seems shorter than it is. Round trips remember it.
+    pub(super) fn is_base_queued(&self) -> bool {
+        self.is_base_queued
+    }
+
+    /// Takes in a one-way delay of a packet whose round trip was `above` the smallest one: the smallest one-way delay.
+    fn update_base(&mut self, now: Time, one_way: i64, above: Nanos) -> i64 {
+        let now = now.as_nanos();
+        if above < FALL
+            || self
+                .base
+                .get()
+                .is_some_and(|base| one_way < base - FALL as i64)
+        {
+            self.is_base_queued = false;
+        }
+        if self.base.is_due(now, WINDOW) {
+            let rise = self.base.rise().unwrap_or(0);
+            self.is_base_queued |= rise > FALL && self.least_above + FALL >= rise;
+            self.least_above = Nanos::MAX;
+        }
+        self.least_above = self.least_above.min(above);
+        self.base.update(now, WINDOW, one_way)
+    }
+
     /// Whether the smallest round trip has turned out to be much smaller since this was asked.
     pub(super) fn take_fall(&mut self) -> bool {
         std::mem::take(&mut self.has_fallen)
@@ -185,6 +223,7 @@ impl PathDelay {
         self.min_rtt = Some(rtt);
         self.confirmed_at = now;
         self.base = RotatingMin::default();
+        self.is_base_queued = false;
         self.recent = [0; RECENT];
         self.above = [0; RECENT];
         self.longest = [0; 2];
@@ -222,7 +261,7 @@ impl PathDelay {
             && let Some(packet) = ack.acked.iter().find(|p| p.pn == arrival.pn)
         {
             let one_way = arrival.received_at.wrapping_sub(packet.sent_at) as i64;
-            let base = self.base.update(ack.now.as_nanos(), WINDOW, one_way);
+            let base = self.update_base(ack.now, one_way, above);
             above = above.min(one_way.saturating_sub(base).max(0) as Nanos);
             let base = base.saturating_add(self.usual_one_way.above(base, most));
             self.usual_one_way.add(one_way);

@@ -14,13 +14,15 @@ use super::listener::Listener;
 use super::meter::{Meter, Part};
 use super::rival::Rival;
 use super::sharing::{Filler, is_one_in};
-use super::{Bbr, Phase, UP_GAIN};
+use super::{Bbr, CE_FACTOR, Phase, UP_GAIN};
 
 /// Queueing delay at which all send less, and below which a queue is gone.
 const QUEUE: Nanos = 8 * MS;
 const GONE: Nanos = 2 * MS;
 /// Losses that count like the queue.
 const LOSS: f64 = 0.05;
+/// What is left of the rate at least where much of it is lost.
+const LEFT_AT_LEAST: f64 = 0.5;
 /// Packets after which half of them are forgotten.
 const LOSS_PACKETS: f64 = 64.0;
 /// Of so much that is lost not all is the channel's, however short the queue seems.
@@ -103,6 +105,8 @@ pub(super) struct Crowd {
     jumps: f64,
     varies_until: Time,
     rival: Rival,
+    /// It has been one of several before.
+    has_left: bool,
 }
 
 impl Crowd {
@@ -161,7 +165,12 @@ impl Bbr {
     /// The queue is not full now: what is lost is the channel's.
     fn is_queue_low(&self) -> bool {
         let low = (self.longest_queue() / LOW_PART).max(LOW);
-        self.has_seen_queue() && self.delay.above_smallest() < low
+        self.has_seen_queue() && self.delay.above_smallest() < low && !self.delay.is_base_queued()
+    }
+
+    /// It was one of several, and too few probes have been read since to say that it is not: what they find may be what the others leave for a moment.
+    pub(super) fn may_be_one_again(&self) -> bool {
+        self.crowd.has_left && !self.crowd.meter.is_full()
     }
 
     /// Too little is known of others yet, and probing more often costs nobody anything: if there is a policer, no queue shows.
@@ -346,6 +355,7 @@ impl Bbr {
 
     fn leave_crowd(&mut self, now: Time) {
         self.crowd.restart(now);
+        self.crowd.has_left = true;
         self.sharing.end();
         self.enter(Phase::Down, now);
     }
@@ -443,12 +453,14 @@ impl Bbr {
         }
         self.fall_among_others(now);
         if self.phase == Phase::Up {
-            self.fall(now);
+            self.fall(now, CE_FACTOR);
         }
     }
 
+    /// Where much is lost all send so much more than the link carries, however many they are, and all fall by that.
     fn fall_among_others(&mut self, now: Time) {
+        let lost = self.crowd.lost / self.crowd.packets.max(1.0);
         (self.crowd.packets, self.crowd.lost) = (0.0, 0.0);
-        self.on_shared(now);
+        self.on_shared(now, (1.0 - lost).clamp(LEFT_AT_LEAST, CE_FACTOR));
     }
 }

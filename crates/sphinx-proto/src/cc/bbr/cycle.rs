@@ -10,7 +10,7 @@ use super::super::loss::Sudden;
 use super::super::sampler::Sample;
 use super::super::{MS, Nanos, Time, time_for};
 use super::crowd::FIRST_ROUNDS;
-use super::{Bbr, Phase, UP_GAIN};
+use super::{Bbr, CE_FACTOR, Phase, UP_GAIN};
 
 /// Growth that proves new capacity in probe up.
 const GROWTH: f64 = 1.12;
@@ -130,7 +130,7 @@ impl Bbr {
             if !limited && rate > GROWTH * self.up_from {
                 self.growths += 1;
                 // The bucket of a policer gives way for a while: look again before growing.
-                let caution = self.caution();
+                let caution = self.caution().max(u32::from(self.may_be_one_again()));
                 let proven = caution == 0 || self.growths > caution + DOUBTED_PROBES;
                 self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
             } else if s.window_full {
@@ -216,7 +216,7 @@ impl Bbr {
         self.bw = bw;
         let is_by_queue = self.sharing.is_by_queue();
         if falls {
-            self.fall(now);
+            self.fall(now, CE_FACTOR);
         } else if is_by_queue && self.watch_queue(now) {
         } else if self.phase == Phase::Down {
             let in_phase = now.saturating_sub(self.phase_at);

@@ -16,7 +16,7 @@
 use super::super::sampler::Sample;
 use super::super::startup::Verdict;
 use super::super::{AckSummary, MS, Nanos, SEC, Time, bytes_in, rate_of, time_for};
-use super::{Bbr, LOSS_SHARED, Phase};
+use super::{Bbr, CE_FACTOR, LOSS_SHARED, Phase};
 
 /// Shortest round: flows with a shorter round trip have the rate of one with this (REF_RTT of Prague).
 const REFERENCE: Nanos = 25 * MS;
@@ -296,7 +296,7 @@ impl Bbr {
             return;
         }
         if s.loss() > channel + self.tolerance(s, channel).max(LOSS_SHARED) {
-            self.fall(now);
+            self.fall(now, CE_FACTOR);
         } else if s.stretched(8) && !s.app_limited && self.has_queue() {
             let rate = s.rate_at_most(s.full_rate(), self.bw);
             self.bw = self.bw.min(rate);

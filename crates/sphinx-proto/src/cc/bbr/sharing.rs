@@ -19,7 +19,9 @@ const SLOW_GROWTH: f64 = 2.5;
 const SLOW_BEND: f64 = 0.5;
 /// Beside BBR, which leaves no more than it is made to, the rate also grows by this part of it in a second.
 const GROWTH_BESIDE_BBR: f64 = 0.2;
-/// Growth in a round trip at most, and none until it is known whether the latest fall was enough.
+/// Growth in a round trip at most, and none until it is known whether the latest fall was enough: so much at first, twice that when growth bends, …
+const GROWTH_AT_FIRST: f64 = 0.1;
+/// … and never more than this.
 const GROWTH_MOST: f64 = 0.25;
 /// After so long without a mark there is nobody else.
 const QUIET: Nanos = 3 * SEC;
@@ -181,16 +183,17 @@ impl Sharing {
             self.state = None;
         } else if is_cruising && since > REACTION * rtt {
             let seconds = since as f64 / SEC as f64;
+            let bend = since as f64 / BEND as f64;
             let slow = rate_of(packet_bytes, rtt) * (SLOW_GROWTH + SLOW_BEND * seconds * seconds);
             let growth = match filler {
                 Filler::Ours => {
-                    let bend = since as f64 / BEND as f64;
                     rate_of(rate_of(packet_bytes, GROWTH), GROWTH) * (1.0 + bend * bend)
                 }
                 Filler::Other => slow,
                 Filler::Bbr => slow + GROWTH_BESIDE_BBR * bw,
             };
-            let most = rate_of(GROWTH_MOST * bw, rtt);
+            let most = (GROWTH_AT_FIRST * (1.0 + bend)).min(GROWTH_MOST);
+            let most = rate_of(most * bw, rtt);
             return (bw + bytes_in(growth.min(most), span), false);
         }
         (bw, false)
