@@ -112,8 +112,9 @@ fn answer(question: &str, session: &Session, names: &Names) -> Result<Value, Str
             if names.has(&path.name) {
                 return Err(format!("there is a path {} already", path.name));
             }
-            let at = session.add_path(&path.options);
-            names.put(at.map_err(|error| error.to_string())?, path.name);
+            let add = || session.add_path(&path.options);
+            let added = names.put_added(&path.name, add);
+            added.map_err(|error| error.to_string())?;
         }
         "remove" => {
             let stats = session.stats();

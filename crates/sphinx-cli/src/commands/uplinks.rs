@@ -148,16 +148,14 @@ impl Follower {
         }
         if let Some((_, option)) = self.path_at(place) {
             if let Some(option) = option {
-                self.names.put(option, place.interface.clone());
+                self.names.put(option, &place.interface);
             }
             return true;
         }
         let begin = LocalPath::Interface(place.interface.clone());
-        match self.session.add_path(&begin.into()) {
-            Ok(option) => {
-                self.names.put(option, place.interface.clone());
-                true
-            }
+        let add = || self.session.add_path(&begin.into());
+        match self.names.put_added(&place.interface, add) {
+            Ok(()) => true,
             Err(error) => {
                 let why = format!("sphx: no path by {}: {error}", place.interface);
                 if why != self.told {

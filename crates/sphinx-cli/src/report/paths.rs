@@ -33,13 +33,27 @@ impl Names {
     }
 
     /// A path has come.
-    pub(crate) fn put(&self, option: usize, name: String) {
-        let mut names = self.lock();
-        if names.len() <= option {
-            names.resize(option + 1, String::new());
-        }
-        names[option] = name;
+    pub(crate) fn put(&self, option: usize, name: &str) {
+        put(&mut self.lock(), option, name);
     }
+
+    /// A path is to come, by `add`, which gives its place among the options'. Whoever tells of it waits for its name.
+    pub(crate) fn put_added<E>(
+        &self,
+        name: &str,
+        add: impl FnOnce() -> Result<usize, E>,
+    ) -> Result<(), E> {
+        let mut names = self.lock();
+        put(&mut names, add()?, name);
+        Ok(())
+    }
+}
+
+fn put(names: &mut Vec<String>, option: usize, name: &str) {
+    if names.len() <= option {
+        names.resize(option + 1, String::new());
+    }
+    name.clone_into(&mut names[option]);
 }
 
 /// Tells of the paths of a session as it goes.
