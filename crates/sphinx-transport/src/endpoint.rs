@@ -18,7 +18,7 @@ use sphinx_net::udp::{Steering, UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
 use sphinx_proto::PATHS_MAX;
 use sphinx_workers::usable_cpus;
-use sphinx_xdp::{XdpConfig, XdpIo};
+use sphinx_xdp::{XdpConfig, XdpError, XdpIo};
 
 use crate::access::{Access, AccessList, Guests, TicketSecret};
 use crate::control::{Control, random_bytes};
@@ -228,7 +228,7 @@ impl Server {
     ) -> Result<Self, Error> {
         match &options.io {
             Io::Udp if options.shards > 1 => {
-                let (ios, shards) = open_shards(listen, options)?;
+                let (ios, shards) = open_shards(listen, None, options)?;
                 let engines = std::iter::zip(ios, shards.into_iter().map(Some));
                 Self::serve(engines.collect(), services, identity, options)
             }
@@ -238,10 +238,12 @@ impl Server {
                 let engines = std::iter::zip(ios, shards.into_iter().map(Some));
                 Self::serve(engines.collect(), services, identity, options)
             }
-            _ if options.shards > 1 => {
-                let why =
-                    "AF_XDP's queues have one engine together: --shards goes with --io udp or dpdk";
-                Err(Error::new(ErrorKind::Usage, why))
+            Io::Xdp(config) if options.shards > 1 => {
+                let (sockets, shards) = open_shards(listen, Some("rss"), options)?;
+                let ios = XdpIo::open_shards(config, sockets);
+                let ios = ios.map_err(|error| no_xdp(config, error))?;
+                let engines = std::iter::zip(ios, shards.into_iter().map(Some));
+                Self::serve(engines.collect(), services, identity, options)
             }
             Io::Udp => {
                 let io = open(listen)?;
@@ -515,9 +517,11 @@ fn engine_of(
 
 /// An interface whose packets go past the kernel, for the port of a socket.
 fn open_xdp(config: &XdpConfig, socket: UdpIo) -> Result<XdpIo, Error> {
-    XdpIo::open(config, socket).map_err(|error| {
-        Error::new(ErrorKind::LocalIo, format!("--io xdp:{config}: {error}")).caused_by(error)
-    })
+    XdpIo::open(config, socket).map_err(|error| no_xdp(config, error))
+}
+
+fn no_xdp(config: &XdpConfig, error: XdpError) -> Error {
+    Error::new(ErrorKind::LocalIo, format!("--io xdp:{config}: {error}")).caused_by(error)
 }
 
 /// Whether this process may use the processors that it is to be bound to.
@@ -662,14 +666,18 @@ fn open(bind: SocketAddr) -> Result<UdpIo, Error> {
         .map_err(|error| Error::new(ErrorKind::LocalIo, error.to_string()).caused_by(error))
 }
 
-/// Sockets of one port, and the shards that are to have them.
-fn open_shards(bind: SocketAddr, options: &Options) -> Result<(Vec<UdpIo>, Vec<Shard>), Error> {
+/// Sockets of one port, and the shards that are to have them. `past_the_kernel`: what spreads most packets over them, if the kernel does not.
+fn open_shards(
+    bind: SocketAddr,
+    past_the_kernel: Option<&'static str>,
+    options: &Options,
+) -> Result<(Vec<UdpIo>, Vec<Shard>), Error> {
     let steering = Steering::new(random_bytes(), options.shards.min(SHARDS_MAX));
     let config = UdpConfig::new(bind);
     let (ios, steers) = UdpIo::open_shards(&config, &steering, options.shards_by_hash)
         .map_err(|error| Error::new(ErrorKind::LocalIo, error.to_string()).caused_by(error))?;
     let wakers = ios.iter().map(PacketIo::waker).collect();
-    let steered_by = if steers { "bpf" } else { "hash" };
+    let steered_by = past_the_kernel.unwrap_or(if steers { "bpf" } else { "hash" });
     Ok((ios, Shard::all(&steering, wakers, steered_by)))
 }
 

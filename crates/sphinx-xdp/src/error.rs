@@ -64,6 +64,16 @@ pub enum XdpError {
         /// The queue.
         queue: u32,
     },
+    /// Each engine is to have a queue of its own.
+    #[error("{interface} has queues for {has} engines, not for {wanted}")]
+    FewQueues {
+        /// The interface.
+        interface: String,
+        /// Queues that it has, of those that were asked for.
+        has: usize,
+        /// Engines.
+        wanted: usize,
+    },
     /// Another process has the queue.
     #[error("queue {queue} of {interface} is in use")]
     QueueBusy {

@@ -43,9 +43,8 @@ pub struct XdpIo {
     kernel: UdpIo,
     interface: String,
     mode: &'static str,
-    /// Gone before the sockets that it leads to.
-    _link: OwnedFd,
-    _map: SocketMap,
+    /// Of all back ends at the interface. Gone before the sockets of the last one.
+    _program: Arc<Program>,
     queues: Vec<Queue>,
     /// Those of the queues, and the kernel's socket, to wait for as one.
     group: OwnedFd,
@@ -71,6 +70,12 @@ pub struct XdpIo {
     taken: usize,
     counters: Counters,
     last_error: Option<i32>,
+}
+
+/// What leads packets to the queues of all back ends that are open at an interface.
+struct Program {
+    _link: OwnedFd,
+    _map: SocketMap,
 }
 
 /// A packet of a batch.
@@ -110,6 +115,21 @@ impl XdpIo {
     ///
     /// [`XdpError`] says what is missing.
     pub fn open(config: &XdpConfig, kernel: UdpIo) -> Result<Self, XdpError> {
+        let mut opened = Self::open_shards(config, vec![kernel])?;
+        Ok(opened.pop().expect("one for each socket"))
+    }
+
+    /// Opens the interface for the port that all these sockets have. The queues that the card, or its driver, spreads packets over are dealt out: each
+    /// back end receives from every n-th and sends by the first of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), and [`XdpError::FewQueues`] if there are less than sockets.
+    ///
+    /// # Panics
+    ///
+    /// If there is no socket.
+    pub fn open_shards(config: &XdpConfig, kernels: Vec<UdpIo>) -> Result<Vec<Self>, XdpError> {
         let name = config.interface.as_str();
         let interface = lookup::interface(name).map_err(|_| XdpError::NoInterface {
             interface: name.to_owned(),
@@ -122,7 +142,7 @@ impl XdpIo {
                 interface: name.to_owned(),
             });
         }
-        let local = kernel.local_addr();
+        let local = kernels.first().expect("a socket").local_addr();
         let addresses = addresses(name, local)
             .map_err(|error| XdpError::of("asking for addresses", name, error))?;
         let (first, last) = match config.queues {
@@ -138,14 +158,21 @@ impl XdpIo {
             Attach::Generic => Some(Transfer::Copy),
             Attach::Native => config.transfer,
         };
-        let mut queues = Vec::new();
+        let mut shards: Vec<(UdpIo, Vec<Queue>)> = kernels
+            .into_iter()
+            .map(|kernel| (kernel, Vec::new()))
+            .collect();
+        let mut has = 0;
         for queue in first..=last {
+            let next = has % shards.len();
+            let (_, queues) = &mut shards[next];
             let sizes = Sizes::for_frames(frame_max, queues.is_empty());
             match Queue::open((name, interface.index), queue, transfer, sizes) {
                 Ok(opened) => {
                     map.set(queue, opened.as_fd())
                         .map_err(|error| XdpError::of("filling a BPF map", name, error))?;
                     queues.push(opened);
+                    has += 1;
                 }
                 // It may have fewer than it can.
                 Err(XdpError::NoQueue { .. }) if config.queues == Queues::All && queue > first => {
@@ -154,45 +181,50 @@ impl XdpIo {
                 Err(error) => return Err(error),
             }
         }
-        let group = || -> io::Result<OwnedFd> {
-            let group = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&group, kernel.as_fd(), data, epoll::EventFlags::IN)?;
-            for queue in &queues {
-                epoll::add(&group, queue.as_fd(), data, epoll::EventFlags::IN)?;
-            }
-            Ok(group)
-        };
-        let group = group().map_err(|error| XdpError::of("waiting for packets", name, error))?;
-        let is_zero_copy = queues.iter().all(Queue::is_zero_copy);
-        Ok(Self {
-            mode: match (is_zero_copy, attach) {
-                (true, _) => "xdp:zerocopy,native",
-                (false, Attach::Native) => "xdp:copy,native",
-                (false, Attach::Generic) => "xdp:copy,generic",
-            },
-            interface: name.to_owned(),
+        if has < shards.len() {
+            return Err(XdpError::FewQueues {
+                interface: name.to_owned(),
+                has,
+                wanted: shards.len(),
+            });
+        }
+        let program = Arc::new(Program {
             _link: link,
             _map: map,
-            queues,
-            group,
-            index: interface.index,
-            frame_max,
-            flows: Flows::new(interface.index, mac, local),
-            now: Instant::now(),
-            kernel,
-            wall_ahead_ns: 0,
-            held: Vec::with_capacity(RECV_BATCH_MAX),
-            linear: Vec::new(),
-            is_kernel_batch: false,
-            is_kernel_due: true,
-            waits: 0,
-            pending: Vec::new(),
-            sent: 0,
-            taken: 0,
-            counters: Counters::default(),
-            last_error: None,
-        })
+        });
+        let open = |(kernel, queues): (UdpIo, Vec<Queue>)| {
+            let group = group(&kernel, &queues)
+                .map_err(|error| XdpError::of("waiting for packets", name, error))?;
+            let is_zero_copy = queues.iter().all(Queue::is_zero_copy);
+            Ok(Self {
+                mode: match (is_zero_copy, attach) {
+                    (true, _) => "xdp:zerocopy,native",
+                    (false, Attach::Native) => "xdp:copy,native",
+                    (false, Attach::Generic) => "xdp:copy,generic",
+                },
+                interface: name.to_owned(),
+                _program: Arc::clone(&program),
+                queues,
+                group,
+                index: interface.index,
+                frame_max,
+                flows: Flows::new(interface.index, mac, local),
+                now: Instant::now(),
+                kernel,
+                wall_ahead_ns: 0,
+                held: Vec::with_capacity(RECV_BATCH_MAX),
+                linear: Vec::new(),
+                is_kernel_batch: false,
+                is_kernel_due: true,
+                waits: 0,
+                pending: Vec::new(),
+                sent: 0,
+                taken: 0,
+                counters: Counters::default(),
+                last_error: None,
+            })
+        };
+        shards.into_iter().map(open).collect()
     }
 
     /// Something has arrived in a frame.
@@ -522,6 +554,17 @@ impl fmt::Debug for XdpIo {
             .field("kernel", &self.kernel)
             .finish_non_exhaustive()
     }
+}
+
+/// What is waited for as one.
+fn group(kernel: &UdpIo, queues: &[Queue]) -> io::Result<OwnedFd> {
+    let group = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let data = epoll::EventData::new_u64(0);
+    epoll::add(&group, kernel.as_fd(), data, epoll::EventFlags::IN)?;
+    for queue in queues {
+        epoll::add(&group, queue.as_fd(), data, epoll::EventFlags::IN)?;
+    }
+    Ok(group)
 }
 
 /// What the wall clock shows more than the monotonic one, in nanoseconds.

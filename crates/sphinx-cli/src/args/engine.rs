@@ -139,7 +139,7 @@ fn shards(text: &str) -> Result<Count, String> {
 
 fn shards_help() -> String {
     format!(
-        "Threads that have a socket of the same port (--io udp), or a queue of the card (--io dpdk), and its sessions, up to {}, each with its --workers and its part of --memory; auto: as many as the processors suffice for, and one with --once or past the kernel",
+        "Threads that have a socket of the same port (--io udp), or a queue of the card (--io xdp, dpdk), and its sessions, up to {}, each with its --workers and its part of --memory; auto: as many as the processors suffice for, and one with --once or past the kernel",
         transport::SHARDS_MAX
     )
 }

@@ -48,6 +48,9 @@ fn hint_xdp(error: &XdpError) -> String {
         XdpError::NoNative { interface, .. } => format!(
             "--io xdp:{interface},generic runs with any driver, at the cost of one more copy; `ethtool -i {interface}` names the driver"
         ),
+        XdpError::FewQueues { interface, .. } => format!(
+            "--shards N asks for as many; `ethtool -l {interface}` shows how many it has, and `ethtool -L {interface} combined N` may give it more"
+        ),
         XdpError::NoQueue { interface, .. } => format!("`ethtool -l {interface}` shows how many it has"),
         XdpError::NoZeroCopy { interface, .. } => format!(
             "--io xdp:{interface},copy works without it; `ethtool -i {interface}` names the driver"

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 
-use super::past_the_kernel::{BYTES, FAMILIES, Family, INTERFACE, Net, refused, skip};
+use super::past_the_kernel::{
+    BYTES, FAMILIES, Family, INTERFACE, Net, client, refused, serve, sessions_of_two_shards, skip,
+};
 use super::pep::ip;
 use super::pep_between::Host;
 use crate::common::{Running, Scratch, may_make_namespaces};
@@ -139,32 +141,6 @@ fn at_a_tap_device(family: Family, more: &[&str]) -> Option<(Host, Scratch, Runn
     Some((host, scratch, server))
 }
 
-/// `sphx perf server`, once it listens.
-fn serve(
-    host: &Host,
-    scratch: &Scratch,
-    family: Family,
-    io: &str,
-    more: &[&str],
-) -> Option<Running> {
-    let listen = family.listen(&family.of(1, 1));
-    let line = ["perf", "server", "--json", "--ticket-file", "t"];
-    let line = [&line[..], &["--listen", &listen, "--io", io], more].concat();
-    let mut server = Running::start_in_namespace(&host.namespace, scratch, &line);
-    match server.listens() {
-        true => Some(server),
-        false => refused(&server.end()),
-    }
-}
-
-/// A client of it, by the kernel's UDP.
-fn client(host: &Host, scratch: &Scratch) -> Running {
-    let bytes = format!("{BYTES}B");
-    let line = ["perf", "client", "--json", "--no-cache", "--ticket-file"];
-    let line = [&line[..], &["t", "--bytes", &bytes]].concat();
-    Running::start_in_namespace(&host.namespace, scratch, &line)
-}
-
 #[test]
 fn transfers_go_over_a_tap_device() {
     for family in FAMILIES {
@@ -176,26 +152,6 @@ fn transfers_go_over_a_tap_device() {
         let io = "dpdk:tx-checksums,rx-checksums";
         assert_eq!(server.end().expect(0).done()["io"], io);
     }
-}
-
-/// Sessions at once; each is one shard's, at whichever queue its packets arrive. How many had to be handed over.
-fn sessions_of_two_shards(host: &Host, scratch: &Scratch, mut server: Running) -> u64 {
-    const SESSIONS: usize = 16;
-    let clients: Vec<_> = (0..SESSIONS).map(|_| client(host, scratch)).collect();
-    for client in clients {
-        client.end().expect(0);
-    }
-    let mut handovers = 0;
-    for _ in 0..SESSIONS {
-        let done = server.event("done");
-        assert_eq!(done["bytes"], BYTES, "{done}");
-        assert_eq!(done["shards"], 2, "{done}");
-        assert_eq!(done["steering"], "rss", "{done}");
-        handovers += done["handovers"].as_u64().expect("a number");
-    }
-    server.signal(Signal::TERM);
-    server.end().expect(143);
-    handovers
 }
 
 /// Queues of a TAP device: the kernel sends by that which has sent to it, so that few have to be handed over.

@@ -59,11 +59,15 @@ pub(super) struct Net {
 impl Net {
     /// Next to each other, with packets of this size.
     pub(super) fn direct(mtu: u32) -> Option<Net> {
+        Net::linked(mtu, 1)
+    }
+
+    /// The same with so many queues at either interface.
+    fn linked(mtu: u32, queues: u32) -> Option<Net> {
         let net = Net::new(false)?;
         let there = net.server.holder.id();
-        let line = format!(
-            "link add {INTERFACE} mtu {mtu} type veth peer name {INTERFACE} mtu {mtu} netns {there}"
-        );
+        let end = format!("{INTERFACE} mtu {mtu} numtxqueues {queues} numrxqueues {queues}");
+        let line = format!("link add {end} type veth peer name {end} netns {there}");
         ip(&net.client.namespace, &line)
             .or_else(|| skip("no 'ip', or it refuses to make links"))?;
         for family in FAMILIES {
@@ -210,6 +214,52 @@ pub(super) fn refused<T>(ended: &Ended) -> Option<T> {
     skip(&message)
 }
 
+/// `sphx perf server`, once it listens.
+pub(super) fn serve(
+    host: &Host,
+    scratch: &Scratch,
+    family: Family,
+    io: &str,
+    more: &[&str],
+) -> Option<Running> {
+    let listen = family.listen(&family.of(1, 1));
+    let line = ["perf", "server", "--json", "--ticket-file", "t"];
+    let line = [&line[..], &["--listen", &listen, "--io", io], more].concat();
+    let mut server = Running::start_in_namespace(&host.namespace, scratch, &line);
+    match server.listens() {
+        true => Some(server),
+        false => refused(&server.end()),
+    }
+}
+
+/// A client of it, by the kernel's UDP.
+pub(super) fn client(host: &Host, scratch: &Scratch) -> Running {
+    let bytes = format!("{BYTES}B");
+    let line = ["perf", "client", "--json", "--no-cache", "--ticket-file"];
+    let line = [&line[..], &["t", "--bytes", &bytes]].concat();
+    Running::start_in_namespace(&host.namespace, scratch, &line)
+}
+
+/// Sessions at once; each is one shard's, at whichever queue its packets arrive. How many had to be handed over.
+pub(super) fn sessions_of_two_shards(host: &Host, scratch: &Scratch, mut server: Running) -> u64 {
+    const SESSIONS: usize = 16;
+    let clients: Vec<_> = (0..SESSIONS).map(|_| client(host, scratch)).collect();
+    for client in clients {
+        client.end().expect(0);
+    }
+    let mut handovers = 0;
+    for _ in 0..SESSIONS {
+        let done = server.event("done");
+        assert_eq!(done["bytes"], BYTES, "{done}");
+        assert_eq!(done["shards"], 2, "{done}");
+        assert_eq!(done["steering"], "rss", "{done}");
+        handovers += done["handovers"].as_u64().expect("a number");
+    }
+    server.signal(Signal::TERM);
+    server.end().expect(143);
+    handovers
+}
+
 /// What an end that was to use AF_XDP says that it did.
 #[track_caller]
 fn assert_past_the_kernel(done: &Value, io: &str) {
@@ -272,6 +322,22 @@ fn the_program_runs_before_any_driver_too() {
         for ended in &ended {
             assert_past_the_kernel(ended.done(), io);
         }
+    }
+}
+
+/// The kernel sends by a queue that it chooses by addresses and ports, which know nothing of who has the session.
+#[test]
+fn shards_have_queues_of_their_own() {
+    let Some(net) = Net::linked(1500, 2) else {
+        return;
+    };
+    for family in FAMILIES {
+        let scratch = Scratch::new();
+        let more = ["--shards", "2"];
+        let server = serve(&net.server, &scratch, family, "xdp:eth0", &more);
+        let Some(server) = server else { return };
+        let handovers = sessions_of_two_shards(&net.client, &scratch, server);
+        assert!(handovers > 0);
     }
 }
 
@@ -475,6 +541,15 @@ fn what_cannot_be_had_is_named_with_what_helps() {
             "{io}: {error}"
         );
         assert!(error["hint"].to_string().contains(hint), "{io}: {error}");
+    }
+    // Fewer queues than engines.
+    let line = ["recv", "--json", "--ticket-file", "t", "--shards", "2"];
+    let line = [&line[..], &["--io", "xdp:eth0:0"]].concat();
+    let ended = Running::start_in_namespace(&net.server.namespace, &scratch, &line);
+    let ended = ended.end().expect(8);
+    let error = ended.error("local_io").to_string();
+    for part in ["queues for 1 engines, not for 2", "ethtool -L eth0"] {
+        assert!(error.contains(part), "{error}");
     }
     #[cfg(not(feature = "dpdk"))]
     {

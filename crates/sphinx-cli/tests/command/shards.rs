@@ -60,7 +60,6 @@ fn shards_are_of_those_who_listen_at_sockets_or_queues_of_their_own() {
         "recv --json --ticket-file t --shards 0",
         "recv --json --ticket-file t --shards 65",
         "perf server --json --ticket-file t --shards many",
-        "perf server --json --ticket-file t --shards 2 --io xdp:lo",
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let ended = Running::start(&scratch, &words, &[]).end().expect(2);
