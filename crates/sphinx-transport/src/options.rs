@@ -348,7 +348,7 @@ pub struct Options {
     pub busy_poll: Duration,
     /// Engines of a server, at least 1 and at most [`SHARDS_MAX`](crate::SHARDS_MAX): each has a socket of the same port, sessions, workers and
     /// its part of [`memory`](Self::memory). A session belongs to one of them, whatever addresses its packets come from. More than one need the kernel's sockets
-    /// ([`Io::Udp`]), or as many queues of a card that DPDK has. [`auto_shards`](crate::auto_shards) says how many fill the machine. A connecting end has one.
+    /// ([`Io::Udp`]), or as many queues of a card past the kernel. [`auto_shards`](crate::auto_shards) says how many fill the machine. A connecting end has one.
     pub shards: usize,
     /// Let the kernel spread packets over the shards by their addresses, as it does where it takes no program: for tests.
     pub shards_by_hash: bool,

@@ -179,11 +179,11 @@ fn all_shards_hear_of_a_new_list_and_of_the_end() {
 }
 
 #[test]
-fn shards_need_the_kernels_sockets() {
+fn shards_past_the_kernel_need_a_card() {
     let options = Options {
         io: Io::Xdp("lo".parse().unwrap()),
         ..with_shards(2)
     };
     let error = Server::bind(LOCALHOST, Service::Application, &options).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert_eq!(error.kind(), ErrorKind::LocalIo);
 }
