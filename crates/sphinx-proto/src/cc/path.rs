@@ -180,17 +180,13 @@ impl PathDelay {
     /// Takes in a one-way delay of a packet whose round trip was `above` the smallest one: the smallest one-way delay.
     fn update_base(&mut self, now: Time, one_way: i64, above: Nanos) -> i64 {
         let now = now.as_nanos();
-        if above < FALL
-            || self
-                .base
-                .get()
-                .is_some_and(|base| one_way < base - FALL as i64)
-        {
+        let falls = |base: i64| base.saturating_sub(one_way) > FALL as i64;
+        if above < FALL || self.base.get().is_some_and(falls) {
             self.is_base_queued = false;
         }
         if self.base.is_due(now, WINDOW) {
             let rise = self.base.rise().unwrap_or(0);
-            self.is_base_queued |= rise > FALL && self.least_above + FALL >= rise;
+            self.is_base_queued |= rise > FALL && self.least_above.saturating_add(FALL) >= rise;
             self.least_above = Nanos::MAX;
         }
         self.least_above = self.least_above.min(above);
@@ -285,6 +281,33 @@ mod tests {
     use crate::cc::{Arrival, PacketInfo};
     use crate::numbers::pn;
     use crate::time::time;
+
+    /// The clock is the other end's word.
+    #[test]
+    fn any_clock_is_survived() {
+        let mut delay = PathDelay::default();
+        let ahead = [1 << 63, (1 << 63) - 1, 0, u64::MAX, 1 << 63];
+        for (n, ahead) in ahead.into_iter().cycle().take(20).enumerate() {
+            let now = SEC + n as u64 * 7 * SEC;
+            let rtt = if n == 0 { 40 * MS } else { 60 * MS };
+            feed(&mut delay, now, rtt, (now - rtt).wrapping_add(ahead));
+        }
+    }
+
+    /// Of a queue that stands while the smallest one-way delay is forgotten.
+    #[test]
+    fn a_queue_that_stands_is_not_taken_to_be_short() {
+        let mut delay = PathDelay::default();
+        let at = |n: u64| SEC + n * 100 * MS;
+        feed(&mut delay, at(0), 40 * MS, at(0) - 20 * MS);
+        for n in 1..400 {
+            feed(&mut delay, at(n), 70 * MS, at(n) - 20 * MS);
+        }
+        assert_eq!(delay.above_smallest(), 0);
+        assert!(delay.is_base_queued());
+        feed(&mut delay, at(400), 45 * MS, at(400) - 20 * MS);
+        assert!(!delay.is_base_queued());
+    }
 
     fn feed(delay: &mut PathDelay, now: Nanos, rtt: Nanos, received_at: Nanos) {
         feed_jitter(delay, now, rtt, received_at, 0);
