@@ -229,21 +229,18 @@ impl Server {
         match &options.io {
             Io::Udp if options.shards > 1 => {
                 let (ios, shards) = open_shards(listen, None, options)?;
-                let engines = std::iter::zip(ios, shards.into_iter().map(Some));
-                Self::serve(engines.collect(), services, identity, options)
+                Self::serve(of_shards(ios, shards), services, identity, options)
             }
             #[cfg(feature = "dpdk")]
             Io::Dpdk(config) if options.shards > 1 => {
                 let (ios, shards) = open_queues(config, listen, options)?;
-                let engines = std::iter::zip(ios, shards.into_iter().map(Some));
-                Self::serve(engines.collect(), services, identity, options)
+                Self::serve(of_shards(ios, shards), services, identity, options)
             }
             Io::Xdp(config) if options.shards > 1 => {
                 let (sockets, shards) = open_shards(listen, Some("rss"), options)?;
                 let ios = XdpIo::open_shards(config, sockets);
                 let ios = ios.map_err(|error| no_xdp(config, error))?;
-                let engines = std::iter::zip(ios, shards.into_iter().map(Some));
-                Self::serve(engines.collect(), services, identity, options)
+                Self::serve(of_shards(ios, shards), services, identity, options)
             }
             Io::Udp => {
                 let io = open(listen)?;
@@ -498,6 +495,11 @@ fn resumptions_of(ticket: &Ticket, options: &Options) -> Option<ResumptionFile> 
     let may = options.early_data && is_plain && options.connect_timeout <= options.idle_timeout;
     let paths = options.path_memory.as_ref().filter(|_| may)?;
     Some(ResumptionFile::beside(paths, ticket))
+}
+
+/// Back ends, each with its shard.
+fn of_shards<Io>(ios: Vec<Io>, shards: Vec<Shard>) -> Vec<(Io, Option<Shard>)> {
+    std::iter::zip(ios, shards.into_iter().map(Some)).collect()
 }
 
 /// The engine of a client with this back end.
