@@ -308,7 +308,7 @@ impl Session {
         Waiter::new(&self.shared().lock().queues.datagrams_left())
     }
 
-    /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 1.5 MiB (less in a small window); then the oldest go.
+    /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 5 MiB in the largest first window (24 MiB), else up to a sixteenth of the window (96 KiB at least); then the oldest go.
     ///
     /// # Errors
     /// When the session has ended, or `buf` is too small: then the error tells the length, and the datagram stays.

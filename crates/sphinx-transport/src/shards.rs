@@ -1,6 +1,6 @@
 //! Several engines behind one UDP port of a server: which one has a session, and how datagrams that arrive at another one's socket get there.
 //!
-//! Each engine has a socket, or a queue of a card that DPDK has, sessions and memory of its own. A keyed hash of the connection id names the shard of a datagram, and all ids that a
+//! Each engine has a socket, or queues of a card (AF_XDP, DPDK), sessions and memory of its own. A keyed hash of the connection id names the shard of a datagram, and all ids that a
 //! shard makes name it. Where the kernel steers by the same hash nothing needs to be handed over but what arrives while sockets come and go.
 
 use std::net::SocketAddr;
