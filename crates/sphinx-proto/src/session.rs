@@ -465,7 +465,7 @@ impl Session {
             self.silence_timeout(),
             self.demand.ask_at(),
             self.sender.blocks().next_expiry(),
-            self.receiver.streams().window_idle().map(|idle| idle.0),
+            self.window_idle().map(|idle| idle.0),
             self.stall_timeout(),
             self.refusals_timeout(),
             idle,
@@ -535,12 +535,7 @@ impl Session {
             return self.stalled(now);
         }
         self.keep_paths_alive(now);
-        if let Some((_, size)) = self
-            .receiver
-            .streams()
-            .window_idle()
-            .filter(|idle| idle.0 <= now)
-        {
+        if let Some((_, size)) = self.window_idle().filter(|idle| idle.0 <= now) {
             self.set_recv_window(now, size);
         }
         if self.demand.ask_at().is_some_and(|at| at <= now) {

@@ -605,6 +605,18 @@ impl Session {
         self.receiver.streams().window().cost()
     }
 
+    /// Whether the receive window may become smaller. Where there may be several paths, what was told before the peer's consent cannot be told from what
+    /// comes after: numbers of packets are those of their paths.
+    fn may_shrink(&self) -> bool {
+        !self.paths.may_be_several()
+    }
+
+    /// When a receive window that has grown is to be as at the beginning again, and what that was.
+    pub(super) fn window_idle(&self) -> Option<(Time, u64)> {
+        let idle = self.receiver.streams().window_idle();
+        idle.filter(|_| self.may_shrink())
+    }
+
     /// The receive window is so large from now on, bytes. A smaller one needs the peer's consent: until that is here, nothing changes it again.
     pub fn set_recv_window(&mut self, now: Time, size: u64) {
         if !matches!(self.life, Life::Open) {
@@ -612,8 +624,7 @@ impl Session {
         }
         let size = size.min(VARINT_MAX);
         let is_bounded = self.config.sc.is_some();
-        if is_bounded || self.paths.may_be_several() && size < self.recv_window() {
-            // What was told before the answer cannot be told from what comes after: numbers of packets are those of their paths.
+        if is_bounded || !self.may_shrink() && size < self.recv_window() {
             return;
         }
         if let Some(number) = self.receiver.resize_window(size) {

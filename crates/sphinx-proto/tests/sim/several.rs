@@ -120,6 +120,19 @@ fn the_session_outlives_its_first_path() {
     assert!(gone(0) && gone(1));
 }
 
+/// Where there may be several paths a window that has grown stays, also when nobody uses it any more: there is nothing to be woken for.
+#[test]
+fn a_window_that_has_grown_stays() {
+    let mut scenario = two([100, 100], [200, 200], [0.02; 2], 3).bulk(20_000_000);
+    (scenario.recv_window, scenario.window_max) = (512 << 10, 64 << 20);
+    let mut pair = scenario.build();
+    pair.must_transfer(20 * SEC);
+    let grown = pair.server().session().recv_window();
+    assert!(grown > scenario.recv_window);
+    pair.run_until(40 * SEC, |_| false);
+    assert_eq!(pair.server().session().recv_window(), grown);
+}
+
 #[test]
 fn a_slow_path_does_not_hold_up_a_small_transfer() {
     let alone = |bytes| {
