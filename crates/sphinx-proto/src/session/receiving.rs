@@ -275,6 +275,7 @@ impl Session {
         let mut delivered = Vec::new();
         let mut deficits = Vec::new();
         let mut closed = None;
+        let mut newest_window = None;
         for frame in FrameIter::new(body) {
             let Ok(frame) = frame else {
                 return self.violation(meta.now, "malformed frame");
@@ -373,14 +374,9 @@ impl Session {
                     self.events.push_back(Event::StreamStopped { stream, code });
                 }
                 Frame::Held { number } => self.receiver.on_held(number),
+                // Each divides the window among all streams: one in a packet is enough.
                 Frame::Window { number, size } => {
-                    let kept = self
-                        .sender
-                        .on_window(self.credit_number(meta), number, size);
-                    if let Some(credit) = kept {
-                        self.control_queue
-                            .push_newest(&Frame::Shrunk { number, credit });
-                    }
+                    newest_window = newest_window.max(Some((number, size)));
                 }
                 Frame::Shrunk { number, credit } => {
                     if !self.receiver.on_shrunk(number, credit) {
@@ -429,6 +425,13 @@ impl Session {
                         return self.violation(meta.now, "acknowledged a packet never sent");
                     }
                 }
+            }
+        }
+        if let Some((number, size)) = newest_window {
+            let kept = (self.sender).on_window(self.credit_number(meta), number, size);
+            if let Some(credit) = kept {
+                self.control_queue
+                    .push_newest(&Frame::Shrunk { number, credit });
             }
         }
         for (block, deficit) in deficits {

@@ -405,6 +405,21 @@ fn credit_comes_with_a_larger_window() {
     assert_ne!(session.room_for(waits, urgency, (1, 1420)), Room::HeldUp);
 }
 
+/// A WINDOW has the window divided among all streams, of which there may be thousands.
+#[test]
+fn of_several_windows_in_a_packet_the_newest_counts() {
+    let mut session = End::new(Role::Client, 1, 2, Time::ZERO).session;
+    let window = |number| Frame::Window {
+        number: WindowNumber::new(number),
+        size: number << 20,
+    };
+    let frames: Vec<_> = (1..50).chain([100]).chain(51..90).map(window).collect();
+    let before = session.window_news();
+    assert_eq!(hear(&mut session, pn(0), &frames), []);
+    assert_eq!(session.stats().peer_window, 100 << 20);
+    assert_eq!(session.window_news(), before + 1);
+}
+
 /// However urgent blocks are, what is on its way keeps to the memory for it, but for one block of each urgency.
 #[test]
 fn urgent_blocks_have_no_memory_of_their_own() {
