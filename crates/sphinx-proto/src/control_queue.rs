@@ -2,14 +2,16 @@
 //!
 //! Another kind of reliable frame is pushed here and needs nothing else: no timer, no entry in the log of packets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::wire::Frame;
 use crate::{PacketNumber, PathId};
 
-/// Packets besides the latest one of each frame whose arrival is waited for. What becomes of older ones does not
-/// matter: their frames went again.
-const PACKETS_SPARE: usize = 16;
+/// Lost packets that may still turn out to be late. What becomes of those that were lost before does not matter: their frames went again.
+const LOST_MAX: usize = 64;
+/// Frames that an honest peer leaves unacknowledged: those of streams that are given up all at once, and of thousands of live messages a second that
+/// are out of date while the path is cut for a minute. One that acknowledges none of them, and goes on asking for more, would have all memory.
+const FRAMES_MAX: usize = 1 << 17;
 
 /// A packet: numbers are those of its path.
 pub(crate) type Packet = (PathId, PacketNumber);
@@ -27,11 +29,15 @@ pub(crate) struct ControlQueue {
     /// By number, oldest first.
     frames: BTreeMap<u64, Waiting>,
     next: u64,
+    /// Their types and numbers.
+    kinds: BTreeSet<(u8, u64)>,
     /// Those that are to be sent, and their bytes.
     due: BTreeSet<u64>,
     due_bytes: usize,
-    /// The frames of packets whose arrival is waited for.
+    /// The frames of packets whose arrival is waited for: those under way, each with a frame that left in it last, and some that are lost.
     packets: BTreeMap<Packet, Vec<u64>>,
+    /// Those that are lost, in the order in which that was heard.
+    lost: VecDeque<Packet>,
 }
 
 impl ControlQueue {
@@ -39,6 +45,7 @@ impl ControlQueue {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         self.due_bytes += bytes.len();
+        self.kinds.insert((bytes[0], self.next));
         let waiting = Waiting {
             bytes,
             packet: None,
@@ -53,15 +60,24 @@ impl ControlQueue {
         self.push(frame);
         let newest = self.next - 1;
         let kind = self.frames[&newest].bytes[0];
-        let older = self.frames.range(..newest);
-        let older = older.filter(|(_, known)| known.bytes[0] == kind);
-        let older: Vec<u64> = older.map(|(number, _)| *number).collect();
+        let older: Vec<u64> = self.of_kind(kind).filter(|it| *it < newest).collect();
         older.into_iter().for_each(|number| self.forget(number));
+    }
+
+    /// Frames of this type.
+    fn of_kind(&self, kind: u8) -> impl Iterator<Item = u64> {
+        let range = self.kinds.range((kind, 0)..=(kind, u64::MAX));
+        range.map(|(_, number)| *number)
     }
 
     /// How many frames the peer may not have.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
+    }
+
+    /// Whether these are more than an honest peer leaves unacknowledged.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.len() > FRAMES_MAX
     }
 
     /// Whether a packet with frames is to leave.
@@ -96,9 +112,6 @@ impl ControlQueue {
             return false;
         }
         self.packets.insert(packet, carried);
-        if self.packets.len() > PACKETS_SPARE + self.frames.len() {
-            self.packets.pop_first();
-        }
         true
     }
 
@@ -106,15 +119,29 @@ impl ControlQueue {
     pub(crate) fn cancel(&mut self, frame: &Frame<'_>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
-        let same = self.frames.iter().filter(|(_, known)| known.bytes == bytes);
-        let same: Vec<u64> = same.map(|(number, _)| *number).collect();
+        let same = self.of_kind(bytes[0]);
+        let same: Vec<u64> = same
+            .filter(|number| self.frames[number].bytes == bytes)
+            .collect();
         same.into_iter().for_each(|number| self.forget(number));
     }
 
     fn forget(&mut self, number: u64) {
-        let frame = self.frames.remove(&number);
-        if let Some(frame) = frame.filter(|_| self.due.remove(&number)) {
+        let Some(frame) = self.frames.remove(&number) else {
+            return;
+        };
+        self.kinds.remove(&(frame.bytes[0], number));
+        if self.due.remove(&number) {
             self.due_bytes -= frame.bytes.len();
+        }
+        // If it was the last one of its packet, nobody waits for that any more.
+        let Some(packet) = frame.packet else {
+            return;
+        };
+        let is_known = |number: &u64| self.frames.contains_key(number);
+        let carried = self.packets.get(&packet);
+        if carried.is_some_and(|carried| !carried.iter().any(is_known)) {
+            self.packets.remove(&packet);
         }
     }
 
@@ -125,16 +152,29 @@ impl ControlQueue {
         frames.for_each(|number| self.forget(number));
         if self.frames.is_empty() {
             self.packets.clear();
+            self.lost.clear();
         }
     }
 
     /// The packet is lost, as far as is known; it may still arrive.
     pub(crate) fn lost(&mut self, packet: Packet) {
-        for (number, waiting) in &self.frames {
-            // Those that went again since are under way.
-            if waiting.packet == Some(packet) && self.due.insert(*number) {
+        let Some(carried) = self.packets.get(&packet) else {
+            return;
+        };
+        for number in carried {
+            // Those that went again since are under way; others have arrived.
+            let waiting = self.frames.get(number);
+            if let Some(waiting) = waiting.filter(|waiting| waiting.packet == Some(packet))
+                && self.due.insert(*number)
+            {
                 self.due_bytes += waiting.bytes.len();
             }
+        }
+        self.lost.push_back(packet);
+        if self.lost.len() > LOST_MAX
+            && let Some(oldest) = self.lost.pop_front()
+        {
+            self.packets.remove(&oldest);
         }
     }
 }
@@ -252,6 +292,53 @@ mod tests {
         assert_eq!(queue.len(), 0);
     }
 
+    /// The bookkeeping of packets under way outlives that of any number that are lost, on whichever path these were.
+    #[test]
+    fn what_is_under_way_is_waited_for_whatever_is_lost() {
+        let mut queue = ControlQueue::default();
+        let on = |path, number| (PathId::new(path), pn(number));
+        (0..10).for_each(|byte| queue.push(&challenge(byte)));
+        for number in 0..30 {
+            write(&mut queue, on(1, number));
+            queue.lost(on(1, number));
+        }
+        // Each in a packet of its own, which arrive but for the last one.
+        for number in 30..40 {
+            assert!(queue.write(on(1, number), 9, &mut Vec::new()));
+        }
+        (30..39).for_each(|number| queue.arrived(on(1, number)));
+        assert_eq!(queue.len(), 1);
+        queue.lost(on(1, 39));
+        write(&mut queue, on(0, 0));
+        queue.arrived(on(0, 0));
+        assert_eq!(queue.len(), 0);
+        // As long as one is under way, another is lost again and again.
+        queue.push(&challenge(10));
+        write(&mut queue, on(0, 1));
+        queue.push(&challenge(11));
+        for number in 40..140 {
+            write(&mut queue, on(1, number));
+            queue.lost(on(1, number));
+        }
+        queue.arrived(on(0, 1));
+        assert_eq!(queue.len(), 1);
+    }
+
+    /// Each frame takes the place of the one before, which is under way and neither arrives nor is lost.
+    #[test]
+    fn packets_that_nobody_waits_for_are_forgotten() {
+        let mut queue = ControlQueue::default();
+        for number in 0..100 {
+            queue.push_newest(&Frame::Held {
+                number: WindowNumber::new(number),
+            });
+            write(&mut queue, at(number));
+        }
+        assert_eq!((queue.len(), queue.packets.len()), (1, 1));
+        queue.arrived(at(99));
+        assert_eq!(queue.len(), 0);
+    }
+
     #[test]
     fn a_peer_that_acknowledges_nothing_costs_bounded_memory() {
         let mut queue = ControlQueue::default();
@@ -260,7 +347,7 @@ mod tests {
             write(&mut queue, at(packet_number));
             queue.lost(at(packet_number));
         }
-        assert!(queue.is_due() && queue.packets.len() <= PACKETS_SPARE + 1);
+        assert!(queue.is_due() && queue.packets.len() <= LOST_MAX + 1);
         queue.cancel(&Frame::Ping);
         assert!(!queue.is_due() && write(&mut queue, at(100)).is_empty());
     }

@@ -532,7 +532,10 @@ impl Session {
             return;
         }
         if self.stall_timeout().is_some_and(|at| at <= now) {
-            return self.stalled(now);
+            return self.stalled(now, self.demand.held_up());
+        }
+        if self.control_queue.is_overfull() {
+            return self.stalled(now, None);
         }
         self.keep_paths_alive(now);
         if let Some((_, size)) = self.window_idle().filter(|idle| idle.0 <= now) {

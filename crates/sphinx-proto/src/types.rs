@@ -475,7 +475,7 @@ pub enum Event {
     /// Nothing has been heard for the idle timeout.
     PeerLost,
     /// The peer answers, but for the idle timeout it has confirmed nothing of what this end has to send,
-    /// and its application has read nothing; CLOSE has been queued.
+    /// and its application has read nothing; or it leaves more frames unacknowledged than can be kept. CLOSE has been queued.
     Stalled {
         /// A stream whose data waits for the peer's application, if that is why.
         held_up: Option<StreamId>,

@@ -1,7 +1,7 @@
 //! How a session ends (`docs/protocol.md` §9).
 
 use super::{MS, Session};
-use crate::types::Event;
+use crate::types::{Event, StreamId};
 use crate::{Nanos, Time};
 
 /// When copies of CLOSE are sent, counted from the first.
@@ -69,8 +69,7 @@ impl Session {
         }
     }
 
-    pub(super) fn stalled(&mut self, now: Time) {
-        let held_up = self.demand.held_up();
+    pub(super) fn stalled(&mut self, now: Time, held_up: Option<StreamId>) {
         self.events.push_back(Event::Stalled { held_up });
         let reason = match held_up {
             Some(stream) => format!("nothing of stream {stream} was read at this end for too long"),

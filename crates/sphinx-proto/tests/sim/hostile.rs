@@ -1,5 +1,6 @@
 //! A peer with the right keys and bad intentions: whatever it says costs bounded memory and work.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use sphinx_fec::CodeId;
@@ -7,9 +8,9 @@ use sphinx_proto::wire::{
     Blocks, ConnectionId, Frame, Header, OVERHEAD, PacketKind, Sack, Streams, block_symbols_max,
 };
 use sphinx_proto::{
-    BlockId, CidSequence, Config, ConnectionIds, Content, Event, Nanos, PacketMeta, PacketNumber,
-    PathId, Placement, Profile, Received, Role, Session, Slot, StreamId, StreamPart, Time, Tuple,
-    Urgency,
+    BASE_DATAGRAM, BlockId, CidSequence, Config, ConnectionIds, Content, Event, Nanos, PacketMeta,
+    PacketNumber, PathId, Placement, Profile, Received, Role, Session, Slot, StreamId, StreamPart,
+    Time, Tuple, Urgency,
 };
 use sphinx_sim::{MS, Rng, SEC};
 
@@ -33,10 +34,16 @@ struct Victim {
     /// What the driver gives the session, if it gives any.
     random: Option<Rng>,
     violation: Option<&'static str>,
+    is_stalled: bool,
 }
 
 impl Victim {
     fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// One that is told something else at its beginning.
+    fn with(change: impl FnOnce(&mut Config)) -> Self {
         let ids = ConnectionIds {
             local: ConnectionId::new([8; 8]).expect("not zero"),
             peer: ConnectionId::new([9; 8]).expect("not zero"),
@@ -49,6 +56,7 @@ impl Victim {
         config.peer_window = WINDOW;
         config.mtu_candidates = vec![1472];
         config.peer_datagram_max = 1472;
+        change(&mut config);
         Self {
             session: Session::new(config, Time::ZERO),
             now: Time::ZERO,
@@ -58,6 +66,7 @@ impl Victim {
             symbols_sent: 0,
             random: None,
             violation: None,
+            is_stalled: false,
         }
     }
 
@@ -87,6 +96,11 @@ impl Victim {
 
     fn control_body(&mut self, meta: &PacketMeta, body: &[u8]) {
         let cid = ConnectionId::new([8; 8]).expect("not zero");
+        self.control_body_to(cid, meta, body);
+    }
+
+    /// The same in a packet with this connection id.
+    fn control_body_to(&mut self, cid: ConnectionId, meta: &PacketMeta, body: &[u8]) {
         let header = Header::control(cid, meta.packet_number, false);
         let received = self.session.handle_packet(meta, &header, body);
         assert_eq!(received, Received::Nothing);
@@ -131,6 +145,7 @@ impl Victim {
                     }
                 }
                 Event::Violation(what) => self.violation = Some(what),
+                Event::Stalled { .. } => self.is_stalled = true,
                 _ => {}
             }
         }
@@ -286,6 +301,44 @@ fn acknowledging_what_has_not_arrived_ends_the_session() {
         victim.wait(SEC);
         assert!(victim.session.is_finished() && victim.symbols_sent == symbols);
     }
+}
+
+/// Paths are opened and abandoned, again and again, and the peer acknowledges nothing: of each it would have to be told for ever.
+#[test]
+fn frames_that_are_never_acknowledged_end_the_session() {
+    let mut victim = Victim::with(|config| config.paths_max = 8);
+    victim.random = Some(Rng::new(1));
+    let (mut given, mut ids) = (0_u64, BTreeMap::new());
+    for path in (1..200_000).map(PathId::new) {
+        while victim.session.connection_ids_wanted() > 0 {
+            given += 1;
+            let cid = (given | 1 << 63).to_be_bytes();
+            let cid = ConnectionId::new(cid).expect("not zero");
+            victim.session.add_connection_id(cid);
+            ids.insert(victim.session.path_of_cid(cid), cid);
+        }
+        victim.control(&[Frame::NewConnectionId {
+            path,
+            sequence: CidSequence::ZERO,
+            cid: ConnectionId::new([7; 8]).expect("not zero"),
+        }]);
+        let meta = victim.meta(BASE_DATAGRAM.into());
+        let cid = ids.remove(&Some(path)).expect("given out");
+        victim.control_body_to(cid, &meta, &[1]);
+        victim.drain();
+        let paths = victim.session.path_stats().len();
+        victim.control(&[Frame::PathAbandon { path }]);
+        if path.get() % 256 == 0 {
+            victim.wait(MS);
+        }
+        if victim.is_stalled {
+            break;
+        }
+        assert_eq!(paths, 2);
+    }
+    assert!(victim.is_stalled && victim.violation.is_none());
+    victim.wait(SEC);
+    assert!(victim.session.is_finished());
 }
 
 #[test]
