@@ -88,6 +88,10 @@ impl PacketProtection for Metered {
         self.keys.acked(packet_number);
     }
 
+    fn wants_answer(&self) -> bool {
+        self.keys.wants_answer()
+    }
+
     fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
         let keys = &self.keys;
         self.meter

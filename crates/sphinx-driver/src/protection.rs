@@ -93,6 +93,9 @@ pub trait PacketProtection: Sized {
     /// The peer has acknowledged `packet_number`.
     fn acked(&mut self, packet_number: PacketNumber);
 
+    /// Whether the peer is to be asked to acknowledge something: sooner or later nothing is sealed without that.
+    fn wants_answer(&self) -> bool;
+
     /// Removes the header protection in place; `None` for what cannot be a packet, whose bytes are garbage
     /// then.
     fn unprotect(&self, datagram: &mut [u8]) -> Option<Header>;
@@ -182,7 +185,16 @@ impl OpenPacket for OpeningKey {
 impl PacketProtection for Keys {
     fn of_path(&self, path: PathId) -> Option<Self> {
         let (secret, direction) = self.origin.as_ref()?;
-        Some(secret.keys(*direction, path))
+        let Keys {
+            sealer,
+            opener,
+            origin,
+        } = secret.keys(*direction, path);
+        Some(Self {
+            sealer: sealer.with_epoch_packets(self.sealer.epoch_packets()),
+            opener,
+            origin,
+        })
     }
 
     fn seal(
@@ -225,6 +237,10 @@ impl PacketProtection for Keys {
 
     fn acked(&mut self, packet_number: PacketNumber) {
         self.sealer.acked(packet_number);
+    }
+
+    fn wants_answer(&self) -> bool {
+        self.sealer.wants_answer()
     }
 
     fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {

@@ -4,21 +4,24 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sphinx_driver::EndReason;
 use sphinx_driver::keys::{Direction, Keys, SessionSecret};
+use sphinx_driver::{EndReason, SendAs};
 use sphinx_link::{Jitter, LinkConfig, Loss, Order};
-use sphinx_proto::PathId;
 use sphinx_proto::cc::CcKind;
-use sphinx_sim::{Pair, SEC, Scenario};
+use sphinx_proto::{PathId, RepairMode, Urgency};
+use sphinx_sim::{MS, Pair, SEC, Say, Scenario};
 
 fn keys(direction: Direction, epoch_packets: u64) -> Keys {
     let secret = SessionSecret::new(&[1; 32], &[2; 32]);
+    let Keys {
+        sealer,
+        opener,
+        origin,
+    } = secret.keys(direction, PathId::FIRST);
     Keys {
-        sealer: secret
-            .sealer(direction, PathId::FIRST)
-            .with_epoch_packets(epoch_packets),
-        opener: secret.opener(direction.reverse(), PathId::FIRST),
-        origin: None,
+        sealer: sealer.with_epoch_packets(epoch_packets),
+        opener,
+        origin,
     }
 }
 
@@ -50,6 +53,55 @@ fn keys_change_many_times_under_loss_and_reordering() {
         let keys = end.protection();
         assert!(keys.sealer.epoch() >= 3 && keys.opener.epoch() >= 3);
         assert_eq!(end.counters().invalid, 0, "sealed with another key");
+    }
+}
+
+/// Who only receives sends nothing but SACKs, which nobody acknowledges: he has to ask before his key is used up.
+#[test]
+fn keys_change_where_nothing_is_sent_but_feedback() {
+    let mut scenario = Scenario::new((lossy(7), lossy(8)));
+    scenario.cc = CcKind::Fixed(2_500_000);
+    let send_as = SendAs {
+        flow: 0,
+        kind: None,
+        urgency: Urgency::default(),
+        life: 200 * MS,
+        repair: RepairMode::InTime,
+    };
+    let say = |number| Say {
+        at: number * MS,
+        len: 1000,
+        send_as,
+    };
+    scenario.client.says = (0..5000).map(say).collect();
+    let mut pair = build(&scenario, 128);
+    pair.run_until(6 * SEC, |_| false);
+    assert!(pair.server().heard().len() > 4900);
+    for end in &pair.ends {
+        assert!(end.events.is_empty(), "{:?}", end.events);
+        assert!(end.protection().sealer.epoch() >= 3);
+    }
+}
+
+/// News of the window, which are to be acknowledged, leave on the faster path alone.
+#[test]
+fn keys_change_on_each_of_two_paths() {
+    let way = |seed, delay_ms| LinkConfig {
+        seed,
+        delay: Duration::from_millis(delay_ms),
+        ..LinkConfig::default()
+    };
+    let mut scenario = Scenario::new((way(1, 2), way(2, 2)))
+        .path(0, (way(3, 4), way(4, 4)))
+        .bulk(10_000_000);
+    scenario.cc = CcKind::Fixed(2_500_000);
+    let mut pair = build(&scenario, 128);
+    pair.must_transfer(20 * SEC);
+    for end in &pair.ends {
+        assert!(end.events.is_empty(), "{:?}", end.events);
+        let paths = end.session().path_stats();
+        assert!(paths.iter().all(|path| path.packets_sent > 3 * 128));
+        assert_eq!(paths.len(), 2);
     }
 }
 

@@ -120,6 +120,10 @@ impl PacketProtection for Plain {
 
     fn acked(&mut self, _packet_number: PacketNumber) {}
 
+    fn wants_answer(&self) -> bool {
+        false
+    }
+
     fn unprotect(&self, datagram: &mut [u8]) -> Option<Header> {
         if datagram.len() < OVERHEAD {
             return None;

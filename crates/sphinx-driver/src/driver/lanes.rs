@@ -62,6 +62,14 @@ impl<P: PacketProtection> Lanes<P> {
             .retain(|lane| lane.path != path || path == PathId::FIRST);
     }
 
+    /// Paths on which the peer is to be asked to acknowledge something.
+    pub(super) fn wanting_answers(&self) -> impl Iterator<Item = PathId> {
+        let lanes = self.0.iter();
+        lanes
+            .filter(|lane| lane.protection.wants_answer())
+            .map(|lane| lane.path)
+    }
+
     /// Tells which packets the peer has.
     pub(super) fn on_acked(&mut self, largest: impl Fn(PathId) -> Option<PacketNumber>) {
         for lane in &mut self.0 {

@@ -23,6 +23,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
         out: &mut impl Outbox,
     ) {
+        for path in self.lanes.wanting_answers() {
+            self.core.ask(path);
+        }
         if let Err(end) = self.send(now, limit, workshop, out) {
             // Not even CLOSE could be sent.
             self.core.abandon();

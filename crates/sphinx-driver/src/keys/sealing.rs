@@ -11,6 +11,9 @@ use super::{EpochKey, HeaderKey, Secret, update};
 /// Most packets sealed with one key (§3; the confidentiality limit of RFC 9001 §6.6).
 pub(super) const EPOCH_PACKETS: u64 = 1 << 23;
 
+/// After this part of an epoch the peer is asked to acknowledge a packet of it: there is time for questions that are lost.
+const ASK_PART: u64 = 4;
+
 /// Why a packet was not sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
@@ -242,6 +245,11 @@ impl Sealer {
         self
     }
 
+    /// Packets of an epoch.
+    pub(crate) fn epoch_packets(&self) -> u64 {
+        self.epoch_packets
+    }
+
     /// What is sealed from now on is of the next epoch, whose keys come from `secret` and not from the present one.
     pub(super) fn follow_with(&mut self, secret: Secret) {
         self.begin_epoch(secret, self.sequencer.next);
@@ -279,6 +287,11 @@ impl Sealer {
         if (self.first..self.sequencer.next).contains(&packet_number) {
             self.confirmed = true;
         }
+    }
+
+    /// Whether much of the epoch is used, and no packet of it has been acknowledged: without that no other begins.
+    pub fn wants_answer(&self) -> bool {
+        !self.confirmed && self.sequencer.next - self.first >= self.epoch_packets / ASK_PART
     }
 
     /// Seals `datagram` in place: 22 bytes for the header, the plaintext body, 16 bytes for the tag.

@@ -446,6 +446,23 @@ fn an_epoch_ends_only_after_an_acknowledgement() {
 }
 
 #[test]
+fn an_acknowledgement_is_wanted_once_a_quarter_of_an_epoch_is_used() {
+    let (mut sealer, _) = pair(8);
+    for epoch in 0..3 {
+        let first = 8 * epoch;
+        seal(&mut sealer, first, b"");
+        assert!(!sealer.wants_answer());
+        seal(&mut sealer, first + 1, b"");
+        assert!(sealer.wants_answer());
+        sealer.acked(PacketNumber::new(first));
+        (first + 2..first + 8).for_each(|number| {
+            seal(&mut sealer, number, b"");
+            assert!(!sealer.wants_answer());
+        });
+    }
+}
+
+#[test]
 fn the_previous_key_is_kept_for_three_ptos() {
     let (mut sealer, mut opener) = pair(4);
     let early: Vec<_> = (0..4).map(|n| seal(&mut sealer, n, b"old")).collect();

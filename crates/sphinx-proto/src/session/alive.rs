@@ -2,7 +2,7 @@
 
 use super::{MS, Session};
 use crate::config::Role;
-use crate::{Nanos, Time};
+use crate::{Nanos, PathId, Time};
 
 /// Longest silence of an idle end.
 const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
@@ -58,6 +58,17 @@ impl Session {
             (true, None, Role::Server) => self.quiet_keep_alive(),
         };
         self.last_received + pause + self.config.idle_timeout
+    }
+
+    /// The peer is to acknowledge a packet of this path: a PING leaves, unless something is under way that will be acknowledged. An end that only
+    /// receives sends nothing but feedback there, which nobody acknowledges.
+    pub fn ask(&mut self, path: PathId) {
+        if let Some(at) = self.paths.index(path) {
+            let lane = self.paths.at_mut(at);
+            if !lane.path.has_in_flight() {
+                lane.scheduler.ping();
+            }
+        }
     }
 
     /// A path on which nothing has been sent for long is heard of all the same.
