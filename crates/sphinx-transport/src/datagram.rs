@@ -370,6 +370,8 @@ impl Session {
 
     /// Waits for a flow of live messages that the peer has begun.
     ///
+    /// Flows that nobody accepts, or that are kept when they have ended, do no harm: beyond 512 in all, the one that has been silent for longest goes.
+    ///
     /// # Errors
     /// When the session has ended.
     pub fn accept_live(&self) -> Result<LiveReceiver, Error> {

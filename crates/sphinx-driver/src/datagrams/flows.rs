@@ -87,6 +87,7 @@ pub(super) struct Live<S> {
     pub(super) total: Option<(u64, Time)>,
     pub(super) latest_due: Time,
     pub(super) is_unwanted: bool,
+    pub(super) used_at: Time,
     pub(super) signal: S,
 }
 
@@ -135,6 +136,16 @@ impl<S> Live<S> {
         if let Some(number) = number {
             self.miss(number..number.saturating_add(1));
         }
+    }
+
+    /// Takes what has arrived and has not been given out.
+    pub(super) fn take_unread(&mut self) -> impl Iterator<Item = Arrived> {
+        self.waiting.take_all().chain(self.ready.drain(..))
+    }
+
+    /// Whether, as far as is known, its sender goes on with it, and somebody wants that.
+    pub(super) fn is_open(&self) -> bool {
+        self.total.is_none() && !self.is_unwanted
     }
 
     /// Whether nothing more will come.

@@ -9,7 +9,10 @@ use super::flows::{Arrived, Live, LiveEnd, Ordered};
 use super::{Datagram, DatagramCounts, Delivery, FlowKind, Nanos, Stamp, Time};
 use crate::pool::PoolBuffer;
 
-/// Flows of live messages that have ended and are remembered, so that what comes late begins none.
+/// Flows of live messages that are kept. A sender has half as many open; the end of others may be on its way, and those that have ended are for the
+/// application to take.
+const LIVE_MAX: usize = 2 * FLOWS_MAX;
+/// Flows of live messages that are no more and are remembered, so that what comes late begins none.
 const ENDED_MAX: usize = 1024;
 /// Of what may wait, this part is left free by those that wait for others before them.
 const ROOM_PART: usize = 8;
@@ -21,7 +24,7 @@ pub(crate) struct RecvQueue<S> {
     ready: VecDeque<Arrived>,
     ordered: BTreeMap<u64, Ordered>,
     live: BTreeMap<u64, Live<S>>,
-    /// Flows of live messages that the application has not accepted, and those that have ended.
+    /// Flows of live messages that the application has not accepted, and those that are no more.
     accepting: VecDeque<u64>,
     ended: BTreeSet<u64>,
     /// Memory of what waits, and how much that may be: then the oldest make room.
@@ -70,16 +73,13 @@ impl<S: Clone + Default> RecvQueue<S> {
     // ---- what arrives -----------------------------------------------------------------------------
 
     /// A datagram has arrived, `way` after it left at the earliest.
-    ///
-    /// # Errors
-    /// If its sender has too many flows of live messages.
     pub(crate) fn add(
         &mut self,
         now: Time,
         way: Nanos,
         datagram: &Datagram,
         (memory, data): (PoolBuffer, Range<usize>),
-    ) -> Result<(), &'static str> {
+    ) {
         let flow = datagram.flow;
         let (number, sent) = match datagram.delivery {
             Delivery::Plain => (None, None),
@@ -88,8 +88,8 @@ impl<S: Clone + Default> RecvQueue<S> {
                 (Some(stamp.number), Some(sent))
             }
             Delivery::Live(stamp) => {
-                let Some(live) = self.live(flow)? else {
-                    return Ok(());
+                let Some(live) = self.live(now, flow) else {
+                    return;
                 };
                 (
                     Some(stamp.number),
@@ -118,7 +118,6 @@ impl<S: Clone + Default> RecvQueue<S> {
             Delivery::Live(stamp) => self.add_live(now, due(stamp), arrived, stamp.number),
         }
         self.make_room(now);
-        Ok(())
     }
 
     fn give(&mut self, arrived: Arrived) {
@@ -179,20 +178,50 @@ impl<S: Clone + Default> RecvQueue<S> {
         }
     }
 
-    /// A flow of live messages; `None` if it has ended.
-    fn live(&mut self, flow: u64) -> Result<Option<&mut Live<S>>, &'static str> {
+    /// A flow of live messages; `None` if it is no more.
+    fn live(&mut self, now: Time, flow: u64) -> Option<&mut Live<S>> {
         if self.ended.contains(&flow) {
-            return Ok(None);
+            return None;
         }
         if !self.live.contains_key(&flow) {
-            if self.live.len() >= FLOWS_MAX {
-                return Err("too many flows of live messages");
+            if self.live.len() >= LIVE_MAX {
+                self.forget_most_silent();
             }
             self.live.insert(flow, Live::default());
             self.accepting.push_back(flow);
             self.changed.push(self.accepts.clone());
         }
-        Ok(self.live.get_mut(&flow))
+        let live = self.live.get_mut(&flow)?;
+        live.used_at = now;
+        Some(live)
+    }
+
+    /// The flow of live messages goes that has been silent for longest: one of those that have ended, or that the application wants no more of, if there are any.
+    fn forget_most_silent(&mut self) {
+        let flows = self.live.iter();
+        let most_silent = flows.min_by_key(|(_, live)| (live.is_open(), live.used_at));
+        let Some(mut gone) = most_silent
+            .map(|(flow, _)| *flow)
+            .and_then(|flow| self.end(flow))
+        else {
+            return;
+        };
+        for unread in gone.take_unread() {
+            self.bytes -= unread.cost();
+            self.counts.overrun += 1;
+        }
+        self.changed.push(gone.signal);
+    }
+
+    /// A flow of live messages is no more, whatever still comes of it.
+    fn end(&mut self, flow: u64) -> Option<Live<S>> {
+        let gone = self.live.remove(&flow)?;
+        self.accepting.retain(|other| *other != flow);
+        self.ended.insert(flow);
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_first();
+        }
+        Some(gone)
     }
 
     fn add_live(&mut self, now: Time, due: Time, arrived: Arrived, number: u64) {
@@ -285,10 +314,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     }
 
     /// What the peer says of a flow.
-    ///
-    /// # Errors
-    /// If there are too many.
-    pub(crate) fn on_news(&mut self, now: Time, news: FlowNews) -> Result<(), &'static str> {
+    pub(crate) fn on_news(&mut self, now: Time, news: FlowNews) {
         match news {
             FlowNews::Expired {
                 kind: FlowKind::Ordered,
@@ -303,8 +329,8 @@ impl<S: Clone + Default> RecvQueue<S> {
             FlowNews::Expired {
                 flow, first, count, ..
             } => {
-                let Some(live) = self.live(flow)? else {
-                    return Ok(());
+                let Some(live) = self.live(now, flow) else {
+                    return;
                 };
                 let missed = live.give_up(first..first.saturating_add(count));
                 let signal = live.signal.clone();
@@ -313,8 +339,8 @@ impl<S: Clone + Default> RecvQueue<S> {
                 self.changed.push(signal);
             }
             FlowNews::Ended { flow, total } => {
-                let Some(live) = self.live(flow)? else {
-                    return Ok(());
+                let Some(live) = self.live(now, flow) else {
+                    return;
                 };
                 let until = live.latest_due.max(now).saturating_add(END_PATIENCE);
                 live.total = Some((total, until));
@@ -325,17 +351,12 @@ impl<S: Clone + Default> RecvQueue<S> {
             // Of what this end sends.
             FlowNews::Latency { .. } => {}
         }
-        Ok(())
     }
 
     fn forget_unwanted(&mut self, flow: u64) {
         let is_over = |live: &Live<S>| live.is_unwanted && live.is_over();
         if self.live.get(&flow).is_some_and(is_over) {
-            self.live.remove(&flow);
-            self.ended.insert(flow);
-            if self.ended.len() > ENDED_MAX {
-                self.ended.pop_first();
-            }
+            self.end(flow);
         }
     }
 
@@ -456,8 +477,7 @@ impl<S: Clone + Default> RecvQueue<S> {
             return;
         };
         live.is_unwanted = true;
-        let unread = live.waiting.take_all().chain(live.ready.drain(..));
-        self.bytes -= unread.map(|one| one.cost()).sum::<usize>();
+        self.bytes -= live.take_unread().map(|one| one.cost()).sum::<usize>();
         self.forget_unwanted(flow);
     }
 

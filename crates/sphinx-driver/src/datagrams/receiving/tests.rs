@@ -23,6 +23,13 @@ impl Receiving {
         }
     }
 
+    /// With room for all messages of short flows.
+    fn of_flows() -> Self {
+        let mut receiving = Self::new();
+        receiving.queue.limit(10 * ROOM);
+        receiving
+    }
+
     /// One of flow 0 arrives as soon as it is sent.
     fn arrives(&mut self, now: Time, kind: FlowKind, number: u64, life_ms: u64, len: usize) {
         let stamp = Stamp {
@@ -34,14 +41,37 @@ impl Receiving {
             FlowKind::Ordered => Delivery::Ordered(stamp),
             FlowKind::Live => Delivery::Live(stamp),
         };
+        self.arrives_of(now, 0, delivery, len);
+    }
+
+    fn arrives_of(&mut self, now: Time, flow: u64, delivery: Delivery, len: usize) {
         let datagram = Datagram {
-            flow: 0,
+            flow,
             delivery,
             len,
         };
         let place = (self.pool.take(len), 0..len);
-        let added = self.queue.add(now, 0, &datagram, place);
-        assert_eq!(added, Ok(()));
+        self.queue.add(now, 0, &datagram, place);
+    }
+
+    /// The only live message of a flow arrives.
+    fn one_arrives(&mut self, now: Time, flow: u64) {
+        let stamp = Stamp {
+            number: 0,
+            time: (now.as_nanos() / 1000) as u32,
+            life: 100_000,
+        };
+        self.arrives_of(now, flow, Delivery::Live(stamp), 10);
+    }
+
+    /// Flows of live messages that the application is given, each with what has arrived and whether that is all.
+    fn accepts(&mut self) -> Vec<(u64, usize, LiveEnd)> {
+        let mut flows = Vec::new();
+        while let Some((flow, ())) = self.queue.accept() {
+            let messages = std::iter::from_fn(|| self.queue.next_live(flow)).count();
+            flows.push((flow, messages, self.queue.live_end(flow)));
+        }
+        flows
     }
 
     fn live(&mut self) -> Vec<u64> {
@@ -60,9 +90,8 @@ impl Receiving {
         missing.into_iter().flatten().collect()
     }
 
-    fn ends(&mut self, now: Time, total: u64) {
-        let ended = FlowNews::Ended { flow: 0, total };
-        assert_eq!(self.queue.on_news(now, ended), Ok(()));
+    fn ends(&mut self, now: Time, flow: u64, total: u64) {
+        self.queue.on_news(now, FlowNews::Ended { flow, total });
     }
 
     fn expires(&mut self, now: Time, kind: FlowKind, numbers: Range<u64>) {
@@ -72,7 +101,7 @@ impl Receiving {
             first: numbers.start,
             count: numbers.end - numbers.start,
         };
-        assert_eq!(self.queue.on_news(now, expired), Ok(()));
+        self.queue.on_news(now, expired);
     }
 }
 
@@ -101,7 +130,7 @@ fn what_is_missing_when_a_flow_is_over_is_reported() {
     for number in [1, 4] {
         receiving.arrives(ms(1), FlowKind::Live, number, 100, 10);
     }
-    receiving.ends(ms(2), 7);
+    receiving.ends(ms(2), 0, 7);
     receiving.expires(ms(3), FlowKind::Live, 3..5);
     assert_eq!(receiving.missing(), [3]);
     assert_eq!(receiving.live(), [1, 4]);
@@ -130,7 +159,7 @@ fn more_gaps_than_are_kept_are_reported() {
         }
     }
     assert_eq!(receiving.missing(), [0]);
-    receiving.ends(ms(1), last + 1);
+    receiving.ends(ms(1), 0, last + 1);
     receiving.queue.handle_timeout(ms(1101));
     let even = (2..=last).filter(|number| number % 2 == 0);
     assert_eq!(receiving.missing(), even.collect::<Vec<_>>());
@@ -201,4 +230,71 @@ fn where_there_is_little_room_those_in_order_do_not_wait() {
     let arrived: Vec<u64> = (0..1000).filter(|number| number % 300 != 1).collect();
     assert_eq!(given, arrived);
     assert_eq!(receiving.queue.counts().overrun, 0);
+}
+
+/// A sender may open as many as it likes one after the other, whether or not anybody takes them.
+#[test]
+fn flows_that_have_ended_make_room_for_others() {
+    let mut receiving = Receiving::of_flows();
+    let (all, kept) = (3 * LIVE_MAX as u64, LIVE_MAX as u64);
+    for flow in 0..all {
+        receiving.one_arrives(ms(flow), flow);
+        receiving.ends(ms(flow), flow, 1);
+        assert!(receiving.queue.live.len() <= LIVE_MAX);
+    }
+    assert_eq!(receiving.queue.counts().overrun, all - kept);
+    let expected = (all - kept..all).map(|flow| (flow, 1, LiveEnd::Ended));
+    assert_eq!(receiving.accepts(), expected.collect::<Vec<_>>());
+    assert_eq!(receiving.queue.bytes(), 0);
+    // What comes late begins none.
+    receiving.one_arrives(ms(all), all - kept - 1);
+    receiving.ends(ms(all), all - kept - 1, 1);
+    assert!(receiving.accepts().is_empty());
+}
+
+#[test]
+fn a_flow_whose_end_comes_last_is_kept() {
+    let mut receiving = Receiving::of_flows();
+    receiving.one_arrives(ms(1), 0);
+    let last = 2 * LIVE_MAX as u64;
+    for flow in 1..=last {
+        receiving.one_arrives(ms(flow), flow);
+        receiving.ends(ms(flow), flow, 1);
+    }
+    receiving.ends(ms(last), 0, 1);
+    assert_eq!(receiving.accepts()[0], (0, 1, LiveEnd::Ended));
+}
+
+/// Their sender, who has heard that nobody wants them, does not say that they have ended.
+#[test]
+fn flows_that_nobody_wants_make_room_for_others() {
+    let mut receiving = Receiving::of_flows();
+    receiving.one_arrives(ms(1), 0);
+    assert_eq!(receiving.accepts(), [(0, 1, LiveEnd::Open)]);
+    for flow in 1..=2 * LIVE_MAX as u64 {
+        receiving.one_arrives(ms(flow), flow);
+        assert_eq!(receiving.accepts(), [(flow, 1, LiveEnd::Open)]);
+        receiving.queue.let_go(flow);
+        assert!(receiving.queue.live.len() <= LIVE_MAX);
+    }
+    assert_eq!(receiving.queue.live_end(0), LiveEnd::Open);
+    assert_eq!(receiving.queue.counts().overrun, 0);
+}
+
+/// Ends may be on their way, and those of flows that have been silent for longest are the likeliest.
+#[test]
+fn of_flows_that_are_open_the_most_silent_makes_room() {
+    let mut receiving = Receiving::of_flows();
+    let last = LIVE_MAX as u64;
+    for flow in 0..last {
+        receiving.one_arrives(ms(flow), flow);
+    }
+    receiving.expires(ms(last), FlowKind::Live, 5..6);
+    receiving.one_arrives(ms(last), last);
+    assert_eq!(receiving.queue.live.len(), LIVE_MAX);
+    let open: Vec<u64> = receiving.accepts().iter().map(|flow| flow.0).collect();
+    assert!(!open.contains(&1));
+    assert_eq!((open[0], open[open.len() - 1]), (0, last));
+    assert_eq!(receiving.queue.live_end(1), LiveEnd::Ended);
+    assert_eq!(receiving.queue.counts().overrun, 1);
 }
