@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use crate::wire::SymbolId;
 
-/// What becomes of the copies of a symbol.
+/// What becomes of a symbol.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
-    /// Copies of which nothing is known yet.
-    pending: u8,
+    /// Packets with it of which nothing is known yet.
+    pending: u32,
+    /// How often it has been sent since it was lost last, or for the first time, copies aside: so often it counts as in flight.
+    in_flight: u32,
     has_arrived: bool,
-    /// All of them were given up.
-    is_lost: bool,
 }
 
-/// The symbols of a block that left, or will leave, more than once.
+/// The symbols of a block that left, or will leave, on several paths.
 #[derive(Debug, Default)]
 pub(super) struct Copied(BTreeMap<(u8, u32), Fate>);
 
@@ -23,10 +23,18 @@ impl Copied {
     pub(super) fn add(&mut self, symbol: SymbolId) {
         let fate = self.0.entry(symbol.to_wire()).or_insert(Fate {
             pending: 1,
+            in_flight: 1,
             has_arrived: false,
-            is_lost: false,
         });
-        fate.pending = fate.pending.saturating_add(1);
+        fate.pending += 1;
+    }
+
+    /// A symbol leaves that may have left before; copies of it are [added](Self::add) then.
+    pub(super) fn again(&mut self, symbol: SymbolId) {
+        if let Some(fate) = self.0.get_mut(&symbol.to_wire()) {
+            fate.pending += 1;
+            fate.in_flight += 1;
+        }
     }
 
     pub(super) fn has_arrived(&self, symbol: SymbolId) -> bool {
@@ -34,26 +42,37 @@ impl Copied {
         fate.is_some_and(|fate| fate.has_arrived)
     }
 
-    /// A copy has arrived, `late` if it had been given up. Whether the symbol had been; `None` if it was here before.
-    pub(super) fn arrived(&mut self, symbol: SymbolId, late: bool) -> Option<bool> {
+    /// A packet with a symbol has arrived, `late` if it had been given up. Whether it is the first one, and how often the symbol is in flight no more: if never, it had
+    /// been lost.
+    pub(super) fn arrived(&mut self, symbol: SymbolId, late: bool) -> (bool, u32) {
         let Some(fate) = self.0.get_mut(&symbol.to_wire()) else {
-            return Some(late);
+            return (true, u32::from(!late));
         };
-        fate.pending = fate.pending.saturating_sub(u8::from(!late));
-        if std::mem::replace(&mut fate.has_arrived, true) {
-            return None;
+        let mut settled = std::mem::take(&mut fate.in_flight);
+        if !late {
+            match fate.pending.checked_sub(1) {
+                Some(pending) => fate.pending = pending,
+                // It left before there were copies.
+                None => settled += 1,
+            }
         }
-        Some(std::mem::replace(&mut fate.is_lost, false))
+        (!std::mem::replace(&mut fate.has_arrived, true), settled)
     }
 
-    /// A copy is given up; whether the symbol is.
-    pub(super) fn lost(&mut self, symbol: SymbolId) -> bool {
+    /// A packet with a symbol is given up; how often the symbol is in flight no more: if ever, it is lost.
+    pub(super) fn lost(&mut self, symbol: SymbolId) -> u32 {
         let Some(fate) = self.0.get_mut(&symbol.to_wire()) else {
-            return true;
+            return 1;
         };
-        fate.pending = fate.pending.saturating_sub(1);
-        fate.is_lost = !fate.has_arrived && fate.pending == 0;
-        fate.is_lost
+        let Some(pending) = fate.pending.checked_sub(1) else {
+            // It left before there were copies.
+            return 1;
+        };
+        fate.pending = pending;
+        match pending == 0 || fate.has_arrived {
+            true => std::mem::take(&mut fate.in_flight),
+            false => 0,
+        }
     }
 }
 
@@ -65,38 +84,86 @@ mod tests {
 
     fn two() -> Copied {
         let mut copied = Copied::default();
+        copied.again(SYMBOL);
         copied.add(SYMBOL);
+        copied
+    }
+
+    /// Both are given up.
+    fn lost() -> Copied {
+        let mut copied = two();
+        assert_eq!((copied.lost(SYMBOL), copied.lost(SYMBOL)), (0, 1));
         copied
     }
 
     #[test]
     fn a_symbol_is_lost_when_all_its_copies_are() {
-        let mut copied = two();
-        assert!(!copied.lost(SYMBOL));
-        assert!(copied.lost(SYMBOL));
-        assert_eq!(copied.arrived(SYMBOL, true), Some(true), "late");
-        assert_eq!(copied.arrived(SYMBOL, true), None, "and its copy");
+        let mut copied = lost();
+        assert_eq!(copied.arrived(SYMBOL, true), (true, 0), "late");
+        assert_eq!(copied.arrived(SYMBOL, true), (false, 0), "and its copy");
     }
 
     #[test]
     fn a_symbol_arrives_once() {
         let mut copied = two();
-        assert_eq!(copied.arrived(SYMBOL, false), Some(false));
+        assert_eq!(copied.arrived(SYMBOL, false), (true, 1));
         assert!(copied.has_arrived(SYMBOL));
-        assert!(!copied.lost(SYMBOL), "the other one is not missed");
-        assert_eq!(copied.arrived(SYMBOL, true), None);
+        assert_eq!(copied.lost(SYMBOL), 0, "the other one is not missed");
+        assert_eq!(copied.arrived(SYMBOL, true), (false, 0));
         let mut copied = two();
-        assert!(!copied.lost(SYMBOL));
-        assert_eq!(copied.arrived(SYMBOL, true), Some(false), "it was not lost");
-        assert_eq!(copied.arrived(SYMBOL, false), None);
+        assert_eq!(copied.lost(SYMBOL), 0);
+        assert_eq!(copied.arrived(SYMBOL, true), (true, 1), "it was not lost");
+        assert_eq!(copied.arrived(SYMBOL, false), (false, 0));
+    }
+
+    #[test]
+    fn a_symbol_that_is_sent_again_is_lost_again_when_all_its_copies_are() {
+        let mut copied = lost();
+        for _ in 0..3 {
+            copied.again(SYMBOL);
+            copied.add(SYMBOL);
+            assert_eq!((copied.lost(SYMBOL), copied.lost(SYMBOL)), (0, 1));
+        }
+        // On one path alone.
+        copied.again(SYMBOL);
+        assert_eq!(copied.lost(SYMBOL), 1);
+        copied.again(SYMBOL);
+        assert_eq!(copied.arrived(SYMBOL, false), (true, 1));
+        // One that was given up is here while it is sent again.
+        let mut copied = lost();
+        copied.again(SYMBOL);
+        copied.add(SYMBOL);
+        assert_eq!(copied.arrived(SYMBOL, true), (true, 1));
+        assert_eq!((copied.lost(SYMBOL), copied.lost(SYMBOL)), (0, 0));
+    }
+
+    #[test]
+    fn a_symbol_may_be_sent_again_before_it_is_lost() {
+        let again = || {
+            let mut copied = two();
+            copied.again(SYMBOL);
+            copied.add(SYMBOL);
+            copied
+        };
+        let mut copied = again();
+        assert_eq!([(); 4].map(|()| copied.lost(SYMBOL)), [0, 0, 0, 2]);
+        let mut copied = again();
+        assert_eq!(copied.arrived(SYMBOL, false), (true, 2));
+        assert_eq!([(); 3].map(|()| copied.lost(SYMBOL)), [0; 3]);
+        // The first time on one path alone.
+        let mut copied = Copied::default();
+        copied.again(SYMBOL);
+        copied.again(SYMBOL);
+        copied.add(SYMBOL);
+        assert_eq!([(); 3].map(|()| copied.lost(SYMBOL)), [0, 1, 1]);
     }
 
     #[test]
     fn others_are_as_before() {
         let mut copied = two();
         let other = SymbolId::Source(8);
-        assert!(copied.lost(other));
-        assert_eq!(copied.arrived(other, true), Some(true));
-        assert_eq!(copied.arrived(other, false), Some(false));
+        assert_eq!(copied.lost(other), 1);
+        assert_eq!(copied.arrived(other, true), (true, 0));
+        assert_eq!(copied.arrived(other, false), (true, 1));
     }
 }

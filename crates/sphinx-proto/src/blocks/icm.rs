@@ -59,10 +59,9 @@ impl Compensation {
         };
         let mut is_needed = false;
         for symbol in symbols {
-            let Some(late) = block.copy_arrived(symbol, late) else {
+            let Some(late) = block.arrived(symbol, late) else {
                 continue;
             };
-            block.arrived(symbol, late);
             is_needed |= block.acked() <= block.needed();
             if late && block.undo_loss(symbol, redundancy.is_peeling()) {
                 blocks.forgive(sequence);
@@ -88,10 +87,9 @@ impl Compensation {
         let Some(block) = blocks.get_mut(sequence) else {
             return;
         };
-        if !block.copy_lost(symbol) {
+        if !block.lost(symbol, round) {
             return;
         }
-        block.lost(round);
         if let Some(lifetime) = block.lifetime {
             let lost = (sequence, round);
             if round == 0 && horizon.now < block.shared_until {

@@ -28,7 +28,7 @@ impl BlockStore {
             Some(index) => SymbolId::Source(index),
             None => fresh_symbol(redundancy, block, ahead, monitor),
         };
-        Some((block.choice(sequence, symbol), ahead))
+        Some((block.choice_again(sequence, symbol), ahead))
     }
 
     /// Repairs of older blocks that ride in the packet of `main`, as many as may and fit.
@@ -56,7 +56,7 @@ impl BlockStore {
             };
             space -= len(block);
             let symbol = fresh_symbol(redundancy, block, true, monitor);
-            riders.push(block.choice(sequence, symbol));
+            riders.push(block.choice_again(sequence, symbol));
         }
         riders
     }

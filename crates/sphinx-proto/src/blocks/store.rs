@@ -230,8 +230,14 @@ impl TxBlock {
         self.in_flight += 1;
     }
 
-    /// A symbol has arrived; it counts unless it is the copy of another. `late`: it had been given up.
-    pub(super) fn arrived(&mut self, symbol: SymbolId, late: bool) {
+    /// A packet with the symbol has arrived, `late` if it had been given up; it counts unless the symbol is the copy of another. Whether the
+    /// symbol had been given up; `None` if it was here before.
+    pub(super) fn arrived(&mut self, symbol: SymbolId, late: bool) -> Option<bool> {
+        let (is_first, settled) = self.copied.arrived(symbol, late);
+        self.in_flight -= settled;
+        if !is_first {
+            return None;
+        }
         let copy = symbol.source().map(usize::from);
         let copy = copy.filter(|_| !self.arrived.is_empty());
         let is_new = copy.is_none_or(|at| !bits::contains(&self.arrived, at));
@@ -239,13 +245,18 @@ impl TxBlock {
             bits::insert(&mut self.arrived, at);
         }
         self.acked += u32::from(is_new);
-        self.in_flight -= u32::from(!late);
+        Some(settled == 0)
     }
 
-    /// A symbol is given up.
-    pub(super) fn lost(&mut self, round: u8) {
-        self.in_flight -= 1;
+    /// A packet with the symbol is given up; whether the symbol is.
+    pub(super) fn lost(&mut self, symbol: SymbolId, round: u8) -> bool {
+        let given_up = self.copied.lost(symbol);
+        if given_up == 0 {
+            return false;
+        }
+        self.in_flight -= given_up;
         self.lost_round = self.lost_round.max(round);
+        true
     }
 
     /// The symbol, which leaves, is to leave on another path too.
@@ -258,14 +269,10 @@ impl TxBlock {
         self.copied.has_arrived(symbol)
     }
 
-    /// A packet with the symbol has arrived, `late` if it had been given up. Whether the symbol had been; `None` if it was here before.
-    pub(super) fn copy_arrived(&mut self, symbol: SymbolId, late: bool) -> Option<bool> {
-        self.copied.arrived(symbol, late)
-    }
-
-    /// A packet with the symbol is given up; whether the symbol is.
-    pub(super) fn copy_lost(&mut self, symbol: SymbolId) -> bool {
-        self.copied.lost(symbol)
+    /// A symbol of this block to send next, which may have been sent before.
+    pub(super) fn choice_again(&mut self, sequence: BlockId, symbol: SymbolId) -> SymbolChoice {
+        self.copied.again(symbol);
+        self.choice(sequence, symbol)
     }
 
     /// A symbol of this block to send next.

@@ -1,7 +1,8 @@
 //! What several paths are for: modes, roles, costs, limits and budgets.
 
+use sphinx_fec::CodeId;
 use sphinx_proto::cc::{CcKind, Couple};
-use sphinx_proto::{Bond, Nanos, PathId, PathNews, PathPolicy, PathRole, Sc};
+use sphinx_proto::{Bond, Icm, Nanos, PathId, PathNews, PathPolicy, PathRole, Sc};
 use sphinx_sim::{MS, Pair, SEC, Scenario, Write, link};
 
 use crate::random::number;
@@ -206,6 +207,24 @@ fn redundant_is_as_fast_as_the_best_path_and_hardly_repairs() {
         let share = goodput(&pair, bytes) / best;
         println!("{rates:?} {rtts:?} {losses:?}: {share:.3}");
         assert!(share > 0.95, "{rates:?} {rtts:?}: {share:.3} of the best");
+    }
+}
+
+/// What is lost on all paths may be sent again as it was, and be lost again.
+#[test]
+fn redundant_survives_symbols_that_are_lost_again() {
+    for (code, icm) in [
+        (CodeId::Srlt, Icm::Default),
+        (CodeId::FftRs, Icm::Default),
+        (CodeId::Rlc, Icm::Paper),
+    ] {
+        for seed in 0..4 {
+            let mut scenario = two([40, 40], [30, 50], [0.3; 2], seed).bulk(2_000_000);
+            (scenario.code, scenario.icm) = (Some(code), icm);
+            let mut pair = bonded(scenario, Bond::Redundant { copies: 0 }, &[]).build();
+            pair.must_transfer(30 * SEC);
+            println!("{code:?} {icm:?}, seed {seed}: {} ms", pair.now / MS);
+        }
     }
 }
 
