@@ -24,6 +24,8 @@ struct Issued {
 pub(crate) struct LocalIds {
     /// Of this path's packets.
     path: PathId,
+    /// The one with number 0, which is valid for as long as the path is.
+    first: ConnectionId,
     /// The one in the newest packet.
     used: (CidSequence, ConnectionId),
     /// Spare ids, rising.
@@ -36,6 +38,7 @@ impl LocalIds {
     pub(crate) fn new(path: PathId, first: ConnectionId) -> Self {
         Self {
             path,
+            first,
             used: (CidSequence::ZERO, first),
             issued: VecDeque::new(),
             next_sequence: CidSequence::new(1),
@@ -71,14 +74,13 @@ impl LocalIds {
 
     /// Whether packets may carry this id.
     pub(crate) fn has(&self, cid: ConnectionId) -> bool {
-        self.used.1 == cid || self.issued.iter().any(|id| id.cid == cid)
+        self.first == cid || self.issued.iter().any(|id| id.cid == cid)
     }
 
     /// All ids that packets may carry.
     pub(crate) fn all(&self) -> impl Iterator<Item = (CidSequence, ConnectionId)> + '_ {
         let issued = self.issued.iter().map(|id| (id.sequence, id.cid));
-        let used = (self.used.0 == CidSequence::ZERO).then_some(self.used);
-        used.into_iter().chain(issued)
+        std::iter::once((CidSequence::ZERO, self.first)).chain(issued)
     }
 
     /// A packet with this id has opened.
@@ -187,6 +189,20 @@ mod tests {
             Some((CidSequence::new(2), cid(3)))
         );
         assert_eq!(ids.poll_retired(time(35)), None);
+    }
+
+    /// Packets that carry it may still be on their way, and whoever routes by ids is told when the path ends.
+    #[test]
+    fn the_first_id_of_a_path_is_not_retired_before_the_path() {
+        let mut ids = LocalIds::new(PathId::new(3), cid(1));
+        ids.add(cid(2));
+        ids.add(cid(3));
+        ids.on_packet(time(0), cid(3), true, || 10);
+        while ids.poll_retired(time(30)).is_some() {}
+        assert!(ids.has(cid(1)) && !ids.has(cid(2)) && ids.has(cid(3)));
+        let all: Vec<_> = ids.all().collect();
+        let sequences = [0, 2].map(CidSequence::new);
+        assert_eq!(all, [(sequences[0], cid(1)), (sequences[1], cid(3))]);
     }
 
     #[test]
