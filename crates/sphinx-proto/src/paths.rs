@@ -515,7 +515,8 @@ impl Paths {
             self.lanes[index].peer_ids.offer(sequence, cid);
             return true;
         }
-        if self.has_been(path) {
+        // One that this end has given out itself was never open, whatever has been opened since.
+        if self.has_been(path) && !self.is_ready(path) {
             return true;
         }
         if self.most == 1 {
@@ -530,6 +531,15 @@ impl Paths {
     /// Whether a path with this id may be opened.
     pub(crate) fn is_ready(&self, id: PathId) -> bool {
         self.ready_here.contains_key(&id)
+    }
+
+    /// A path that has not been opened will not be: the id that this end has given out for it.
+    pub(crate) fn take_back(&mut self, id: PathId) -> Option<ConnectionId> {
+        let here = self.ready_here.remove(&id)?;
+        self.ready_there.remove(&id);
+        self.told.remove(&id);
+        self.next = self.next.max(id.get() + 1);
+        Some(here)
     }
 
     /// Opens the next path, on which packets travel between these addresses. `None`: there is no room for one, or not yet.
@@ -610,5 +620,98 @@ impl Paths {
         self.end_meetings(id);
         self.arrange();
         Some(lane)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::config::ConnectionIds;
+    use crate::time::time;
+
+    const SECOND: PathId = PathId::new(1);
+    const THIRD: PathId = PathId::new(2);
+
+    fn cid(n: u8) -> ConnectionId {
+        ConnectionId::new([n; 8]).expect("not zero")
+    }
+
+    fn tuple() -> Tuple {
+        Tuple {
+            remote: SocketAddr::from(([10, 0, 0, 1], 1)),
+            local_ip: None,
+        }
+    }
+
+    /// Gives out all the ids that are wanted: for which paths.
+    fn give_out(paths: &mut Paths) -> Vec<PathId> {
+        let mut given = Vec::new();
+        while paths.ids_wanted() > 0 {
+            let frame = paths.add_id(cid(100 + given.len() as u8));
+            let Some(Frame::NewConnectionId { path, sequence, .. }) = frame else {
+                panic!("{frame:?}");
+            };
+            given.extend((sequence == CidSequence::ZERO).then_some(path));
+        }
+        given
+    }
+
+    /// Three at a time, of which two are to come.
+    fn three() -> Paths {
+        let ids = ConnectionIds {
+            local: cid(1),
+            peer: cid(2),
+        };
+        let mut config = Config::new(Role::Client, tuple(), ids);
+        config.paths_max = 3;
+        let mut paths = Paths::new(&config, time(0));
+        assert_eq!(give_out(&mut paths), [SECOND, THIRD]);
+        paths
+    }
+
+    /// The peer gives its id out for a path, and the next one is opened.
+    fn offered(paths: &mut Paths, path: PathId) -> Option<PathId> {
+        assert!(paths.offer(path, CidSequence::ZERO, cid(50)));
+        opened(paths)
+    }
+
+    fn opened(paths: &mut Paths) -> Option<PathId> {
+        for n in 1.. {
+            if paths.main().path.random_wanted() == 0 {
+                break;
+            }
+            paths.main_mut().path.add_random([n; 8]);
+        }
+        paths.open(time(0), tuple(), PathPolicy::default())
+    }
+
+    /// What tells of an id may be lost, and be sent again when a later path is open.
+    #[test]
+    fn an_id_that_comes_late_is_as_good_as_others() {
+        let mut paths = three();
+        assert_eq!(offered(&mut paths, THIRD), Some(THIRD));
+        assert_eq!(offered(&mut paths, SECOND), Some(SECOND));
+        let ids = paths.iter().map(Lane::id);
+        assert_eq!(ids.collect::<Vec<_>>(), [PATH, SECOND, THIRD]);
+        // No path is opened twice.
+        assert!(paths.remove(SECOND).is_some());
+        assert_eq!(offered(&mut paths, SECOND), None);
+        assert_eq!(give_out(&mut paths), [PathId::new(3)]);
+        assert_eq!(opened(&mut paths), None);
+        assert_eq!(offered(&mut paths, PathId::new(3)), Some(PathId::new(3)));
+    }
+
+    #[test]
+    fn a_path_that_is_taken_back_is_replaced() {
+        let mut paths = three();
+        assert!(paths.offer(SECOND, CidSequence::ZERO, cid(50)));
+        assert!(paths.take_back(SECOND).is_some());
+        assert!(!paths.is_ready(SECOND) && paths.has_been(SECOND));
+        assert_eq!(paths.take_back(SECOND), None);
+        assert_eq!(offered(&mut paths, SECOND), None);
+        assert_eq!(give_out(&mut paths), [PathId::new(3)]);
+        assert_eq!(offered(&mut paths, THIRD), Some(THIRD));
     }
 }

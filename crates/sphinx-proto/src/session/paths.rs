@@ -7,7 +7,7 @@ use crate::scheduler::Duty;
 use crate::sender::{Carriage, Company};
 use crate::types::{Event, PacketMeta, PathNews, PathStats, Tuple};
 use crate::wire::{ConnectionId, Frame, Header};
-use crate::{Nanos, PacketNumber, PathId, Time};
+use crate::{CidSequence, Nanos, PacketNumber, PathId, Time};
 
 /// What waits for room gets it when it would leave within this time, or is among so many bytes that are next.
 const SOON: Nanos = 2_000_000;
@@ -132,6 +132,19 @@ impl Session {
         self.control_queue.push(&Frame::PathAbandon { path: id });
         self.events.push_back(Event::Path(id, news));
         true
+    }
+
+    /// The peer has given up a path of which nothing has arrived here: it will not be opened.
+    pub(super) fn take_back(&mut self, id: PathId) {
+        if let Some(cid) = self.paths.take_back(id) {
+            self.control_queue.cancel(&Frame::NewConnectionId {
+                path: id,
+                sequence: CidSequence::ZERO,
+                cid,
+            });
+            self.events.push_back(Event::ConnectionIdRetired(cid));
+            self.events.push_back(Event::Path(id, PathNews::Abandoned));
+        }
     }
 
     /// By which number credit and windows are ordered. Where there are several paths windows do not shrink, and need no order.

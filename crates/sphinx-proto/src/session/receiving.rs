@@ -306,12 +306,14 @@ impl Session {
                     None => return self.violation(meta.now, NO_PATH),
                 },
                 Frame::PathAbandon { path } => {
-                    if !self.paths.has_been(path)
-                        || self.paths.len() == 1 && self.paths.index(path).is_some()
-                    {
+                    let is_last = self.paths.len() == 1 && self.paths.index(path).is_some();
+                    let may_be = self.paths.has_been(path) || self.paths.is_ready(path);
+                    if is_last || !may_be {
                         return self.violation(meta.now, NO_PATH);
                     }
-                    self.drop_path(meta.now, path, PathNews::Abandoned);
+                    if !self.drop_path(meta.now, path, PathNews::Abandoned) {
+                        self.take_back(path);
+                    }
                 }
                 Frame::PathStatus(status) => {
                     if !self.on_path_status(&status) {

@@ -133,6 +133,19 @@ fn a_window_that_has_grown_stays() {
     assert_eq!(pair.server().session().recv_window(), grown);
 }
 
+/// The other end, which has never heard of it, may be told all the same that it is no more.
+#[test]
+fn a_path_that_never_gets_through_may_be_given_up() {
+    let mut scenario = two([40, 40], [20, 20], [0.0; 2], 3).both_ways(20_000_000);
+    let (_, forward, backward) = &mut scenario.further[0];
+    cut(&mut (forward, backward), 0, 60 * SEC);
+    let mut pair = scenario.build();
+    pair.run_until(SEC, |_| false);
+    let now = pair.now;
+    assert!(pair.ends[0].abandon_path(now, SECOND));
+    pair.must_transfer(30 * SEC);
+}
+
 #[test]
 fn a_slow_path_does_not_hold_up_a_small_transfer() {
     let alone = |bytes| {
