@@ -65,8 +65,9 @@ pub(crate) struct Window {
     decoder: Option<SpanDecoder>,
     /// Covered blocks that are not complete, by the low bits of their ids.
     slots: BTreeMap<u32, (BlockId, Slot)>,
-    /// Copies of whole blocks, oldest first.
-    past: VecDeque<Past>,
+    /// Copies of whole blocks, and the order in which they became that.
+    past: BTreeMap<BlockId, Past>,
+    past_order: VecDeque<BlockId>,
     past_bytes: usize,
     /// What has not been done, and its bytes.
     steps: VecDeque<Step>,
@@ -76,7 +77,6 @@ pub(crate) struct Window {
 }
 
 struct Past {
-    id: BlockId,
     symbol_len: usize,
     bytes: Vec<u8>,
 }
@@ -204,13 +204,16 @@ impl Window {
         }
         let copied = memory.len();
         self.past_bytes += copied;
-        self.past.push_back(Past {
-            id,
+        let copy = Past {
             symbol_len,
             bytes: memory.to_vec(),
-        });
-        for oldest in self.past.drain(..past.forget.min(self.past.len())) {
-            self.past_bytes -= oldest.bytes.len();
+        };
+        self.past.insert(id, copy);
+        self.past_order.push_back(id);
+        let forget = past.forget.min(self.past_order.len());
+        for oldest in self.past_order.drain(..forget) {
+            let gone = self.past.remove(&oldest);
+            self.past_bytes -= gone.map_or(0, |gone| gone.bytes.len());
         }
         // One of its symbols may have restored another one of it.
         self.store_restored(rx)?;
@@ -244,7 +247,7 @@ impl Window {
 /// A covered block's memory; `None` if it is not there.
 fn view_of<'a>(
     block: &'a CoveredBlock,
-    past: &'a VecDeque<Past>,
+    past: &'a BTreeMap<BlockId, Past>,
     rx: &'a RxBlocks,
 ) -> Option<Covered<'a>> {
     let (symbols, symbol_len, known) = match &block.incomplete {
@@ -253,7 +256,7 @@ fn view_of<'a>(
             (memory, symbol_len, Some(&incomplete.known[..]))
         }
         None => {
-            let past = past.iter().rev().find(|past| past.id == block.block)?;
+            let past = past.get(&block.block)?;
             (&past.bytes[..], past.symbol_len, None)
         }
     };

@@ -460,7 +460,7 @@ impl Receiver {
                     known: self.blocks.stored(block).unwrap_or_default().to_vec(),
                 }),
                 Opened::Complete => {
-                    is_of_use &= self.restoring.remembers(block, shape);
+                    is_of_use = is_of_use && self.restoring.remembers(block, shape);
                     None
                 }
                 Opened::Refused => {

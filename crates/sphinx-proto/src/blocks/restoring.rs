@@ -3,7 +3,7 @@
 //! Whoever drives the session has the symbols. He keeps the rows that are kept here and the blocks that are remembered
 //! here, and does the same with them in the same order. So he can restore what this says, whenever he comes to it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::span::{CoveredSymbols, SpanLimits, SpanTracker};
 use sphinx_fec::{Added, Row, RowMaker};
@@ -37,8 +37,9 @@ pub(crate) struct Restoring {
     bytes_max: u64,
     /// There is one as soon as a repair has come.
     tracker: Option<SpanTracker>,
-    /// Complete blocks that repairs may cover, oldest first, and their bytes.
-    past: VecDeque<(BlockId, Shape)>,
+    /// Complete blocks that repairs may cover, in the order in which they became that, and their bytes.
+    past: VecDeque<BlockId>,
+    shapes: BTreeMap<BlockId, Shape>,
     past_bytes: u64,
 }
 
@@ -49,6 +50,7 @@ impl Restoring {
             bytes_max: (recv_window / SHARE).min(BYTES_MAX),
             tracker: None,
             past: VecDeque::new(),
+            shapes: BTreeMap::new(),
             past_bytes: 0,
         }
     }
@@ -75,7 +77,7 @@ impl Restoring {
 
     /// Whether this complete block is remembered.
     pub(crate) fn remembers(&self, block: BlockId, shape: Shape) -> bool {
-        self.past.iter().rev().any(|past| *past == (block, shape))
+        self.shapes.get(&block) == Some(&shape)
     }
 
     /// A repair of these blocks, oldest first: those that are complete must be remembered. `maker` is working memory.
@@ -118,14 +120,16 @@ impl Restoring {
         let first = STRIDE * block.get();
         let unknown: Vec<u64> = tracker.unknown(first, first + STRIDE).collect();
         unknown.into_iter().for_each(|symbol| tracker.learn(symbol));
-        self.past.push_back((block, shape));
+        self.past.push_back(block);
+        self.shapes.insert(block, shape);
         self.past_bytes += shape.bytes();
         let before = self.past.len();
         while self.past.len() > PAST_MAX || self.past_bytes > self.bytes_max {
-            let Some((_, oldest)) = self.past.pop_front() else {
+            let Some(oldest) = self.past.pop_front() else {
                 break;
             };
-            self.past_bytes -= oldest.bytes();
+            let shape = self.shapes.remove(&oldest);
+            self.past_bytes -= shape.map_or(0, Shape::bytes);
         }
         let forget = before - self.past.len();
         Some(PastBlock { block, forget })
@@ -135,5 +139,42 @@ impl Restoring {
     pub(crate) fn next_restored(&mut self) -> Option<(BlockId, u16)> {
         let symbol = self.tracker.as_mut()?.next_restored()?;
         Some((BlockId::new(symbol / STRIDE), (symbol % STRIDE) as u16))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_blocks_are_known_until_there_are_too_many() {
+        let shape = |symbol_len| Shape { n: 3, symbol_len };
+        let mut restoring = Restoring::new(24 << 20);
+        let complete = |restoring: &mut Restoring, id| {
+            let past = restoring.complete(BlockId::new(id), shape(100));
+            past.map(|past| past.forget)
+        };
+        let knows = |restoring: &Restoring, id, symbol_len| {
+            restoring.remembers(BlockId::new(id), shape(symbol_len))
+        };
+        assert_eq!(complete(&mut restoring, 1), None, "nobody would cover it");
+        restoring.begin();
+        for id in [7, 4, 9] {
+            assert_eq!(complete(&mut restoring, id), Some(0));
+        }
+        for id in 0..12 {
+            assert_eq!(knows(&restoring, id, 100), [7, 4, 9].contains(&id), "{id}");
+            assert!(!knows(&restoring, id, 98));
+        }
+        let last = 20 + PAST_MAX as u64;
+        for id in 20..last {
+            complete(&mut restoring, id);
+        }
+        // In the order in which they became whole.
+        assert!([7, 4, 9].iter().all(|id| !knows(&restoring, *id, 100)));
+        assert!((20..last).all(|id| knows(&restoring, id, 100)));
+        assert_eq!(complete(&mut restoring, 8), Some(1));
+        assert!(!knows(&restoring, 20, 100) && knows(&restoring, 21, 100));
+        assert_eq!(restoring.shapes.len(), PAST_MAX);
     }
 }
