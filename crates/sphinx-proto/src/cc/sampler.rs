@@ -150,7 +150,7 @@ impl Sample {
         }
         let received = self.recv_interval.saturating_sub(self.jitter);
         // What makes the interval shorter does not make what was lost arrive.
-        let shortest = self.send_interval.max(received + CLOCK_NOISE);
+        let shortest = self.send_interval.max(received.saturating_add(CLOCK_NOISE));
         let highest = rate * self.interval() as f64 / shortest as f64;
         rate.max(highest.min(most))
     }
@@ -642,6 +642,32 @@ mod tests {
         // What arrived, in the time in which it was sent at the shortest.
         let highest = sample.rate_at_most(sample.delivered_rate(), f64::INFINITY);
         assert!((1.9e6..2.0e6).contains(&highest), "{highest}");
+    }
+
+    /// The clock is the other end's word.
+    #[test]
+    fn any_interval_is_survived() {
+        for (recv_interval, jitter) in [
+            (Nanos::MAX, CLOCK_NOISE / 2),
+            (Nanos::MAX, Nanos::MAX),
+            (0, Nanos::MAX),
+        ] {
+            let sample = Sample {
+                run: Run::new(0, Phase::Startup),
+                packets: 100,
+                packets_lost: 0,
+                delivered_bytes: 100_000,
+                lost_bytes: 0,
+                send_interval: 0,
+                recv_interval,
+                jitter,
+                app_limited: false,
+                window_full: true,
+            };
+            let rate = sample.rate_at_most(1.0, 2.0);
+            assert!((1.0..=2.0).contains(&rate), "{rate}");
+            assert!(!sample.stretched(8) || jitter < Nanos::MAX);
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Bbr {
 
     /// The delay varies too much for the sample to show the link.
     pub(super) fn is_brief(&self, s: &Sample) -> bool {
-        s.recv_interval < STARTUP_JITTER * s.jitter
+        s.recv_interval < STARTUP_JITTER.saturating_mul(s.jitter)
     }
 
     /// Start-up has measured less time than shows anything, as has turned out: the delay varies.
@@ -96,4 +96,30 @@ impl Bbr {
 /// delay had varied as far as it does.
 fn is_much_slower(s: &Sample) -> bool {
     s.jitter > 0 && s.recv_interval.saturating_sub(s.jitter) > s.send_interval / 2 * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::CcParams;
+    use super::super::super::sampler::Run;
+    use super::*;
+
+    /// It comes of the other end's clock.
+    #[test]
+    fn any_jitter_is_survived() {
+        let bbr = Bbr::new(CcParams::default());
+        let sample = |jitter| Sample {
+            run: Run::new(0, Phase::Startup),
+            packets: 100,
+            packets_lost: 0,
+            delivered_bytes: 100_000,
+            lost_bytes: 0,
+            send_interval: 10 * MS,
+            recv_interval: 10 * MS,
+            jitter,
+            app_limited: false,
+            window_full: true,
+        };
+        assert!(bbr.is_brief(&sample(Nanos::MAX)) && !bbr.is_brief(&sample(MS)));
+    }
 }
