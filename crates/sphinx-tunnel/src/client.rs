@@ -5,7 +5,7 @@ mod remote;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -353,12 +353,31 @@ enum Listening {
 }
 
 /// A socket's file, which goes with it.
-struct RemovedPath(PathBuf);
+struct RemovedPath {
+    path: PathBuf,
+    /// Its device and number.
+    file: (u64, u64),
+}
+
+impl RemovedPath {
+    fn new(path: &Path) -> io::Result<Self> {
+        let (path, file) = (path.to_owned(), file_at(path)?);
+        Ok(Self { path, file })
+    }
+}
 
 impl Drop for RemovedPath {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        // Somebody may have put something else there.
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// Listeners of `-L`, and those of `-D`, in the order of the plan.
@@ -390,16 +409,21 @@ async fn listen_on(at: &Listen, carried: Carried) -> io::Result<Listening> {
             Listening::Udp(udp::bind(*address).await?, giving)
         }
         (Listen::Path(path), _) => {
-            let listener = bind_path(path)?;
-            Listening::Unix(listener, RemovedPath(path.clone()))
+            let (listener, path) = bind_path(path)?;
+            Listening::Unix(listener, path)
         }
     })
 }
 
 /// Listens on a path, which only this user may connect to. A socket that nobody listens on any more is replaced.
-fn bind_path(path: &Path) -> io::Result<UnixListener> {
+fn bind_path(path: &Path) -> io::Result<(UnixListener, RemovedPath)> {
     let bound = match std::os::unix::net::UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            // Other files refuse connections as well.
+            if !fs::symlink_metadata(path)?.file_type().is_socket() {
+                let kind = io::ErrorKind::AlreadyExists;
+                return Err(io::Error::new(kind, "there is a file that is no socket"));
+            }
             let reached = std::os::unix::net::UnixStream::connect(path);
             match reached {
                 Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
@@ -411,9 +435,10 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
         }
         bound => bound?,
     };
+    let removed = RemovedPath::new(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     bound.set_nonblocking(true)?;
-    UnixListener::from_std(bound)
+    Ok((UnixListener::from_std(bound)?, removed))
 }
 
 /// Begins to serve what listens here, and tells where that is.
@@ -428,7 +453,7 @@ fn start(
         let bound = match &listening {
             Listening::Tcp(listener) => shown(listener.local_addr()),
             Listening::Udp(socket, _) => shown(socket.local_addr()),
-            Listening::Unix(_, path) => path.0.display().to_string(),
+            Listening::Unix(_, removed) => removed.path.display().to_string(),
         };
         events.tell(Event::Forward {
             spec: format!("-L {}", forward.text),

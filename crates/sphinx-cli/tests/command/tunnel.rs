@@ -406,6 +406,34 @@ fn listeners_at_the_other_end_and_unix_sockets() {
     assert!(!fs::exists(&*here).expect("a directory"));
 }
 
+#[test]
+fn only_a_socket_without_a_listener_is_replaced() {
+    let scratch = Scratch::new();
+    let _server = server(&scratch, "tunnel");
+    let [notes, link, dead] = ["notes.txt", "link", "dead.sock"].map(|name| scratch.path(name));
+    fs::write(&notes, "precious").expect("a file");
+    std::os::unix::fs::symlink(&notes, &link).expect("a link");
+    for at in [&notes, &link] {
+        let forward = format!("{}:127.0.0.1:9", at.display());
+        let arguments = ["tunnel", "--json", "--ticket-file", "t", "-L", &forward];
+        let refused = Running::start(&scratch, &arguments, &[]).end().expect(8);
+        let told = refused.error("local_io");
+        assert!(told["message"].to_string().contains("no socket"), "{told}");
+        assert_eq!(fs::read_to_string(at).expect("it stays"), "precious");
+    }
+    drop(UnixListener::bind(&dead).expect("a socket"));
+    let forward = format!("{}:127.0.0.1:9", dead.display());
+    let (tunnel, bound) = tunnel(&scratch, &["-L", &forward]);
+    assert_eq!(bound[0], dead.to_string_lossy());
+    drop(UnixStream::connect(&dead).expect("it listens"));
+    // What has taken its place is not the tunnel's.
+    fs::remove_file(&dead).expect("a socket");
+    fs::write(&dead, "precious").expect("a file");
+    tunnel.signal(Signal::TERM);
+    tunnel.end().expect(143);
+    assert_eq!(fs::read_to_string(&dead).expect("it stays"), "precious");
+}
+
 /// Sends datagrams back.
 fn echo_datagrams() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
