@@ -203,3 +203,26 @@ fn an_address_of_a_client_is_given_to_it_and_to_nobody_else() {
     let refused = told("refused");
     assert!(refused.contains("belongs to another client"), "{refused}");
 }
+
+/// Two programs with one key ask for the client's address: the later one has it, the earlier one hears of that, and gets it back.
+#[test]
+fn who_loses_its_address_to_another_session_asks_again() {
+    if !may_run(&["ip", "python3"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 10);
+    let left = "\
+        while ! grep -qs listening served.events; do sleep 0.02; done; export XDG_STATE_HOME=$PWD/home; \
+        $SPHX server invite one --state s --permit tun --address 10.9.0.2 --ticket-file i1; \
+        until $SPHX join --quiet --ticket-file i1 --as mine; do sleep 0.1; done; \
+        $SPHX tunnel mine --json --tun vpn > first 2> told & one=$!; up first $one; $TOOLS ping 10.9.0.1 1; \
+        $SPHX tunnel mine --json --tun later > second & two=$!; up second $two; \
+        while ! grep -q 'another session has 10.9.0.2' told; do kill -0 $one; sleep 0.02; done; \
+        kill -INT $two; wait $two || true; $TOOLS ping 10.9.0.1 1; kill -INT $one; wait $one || true";
+    let link = ["--rate", "50mbit", "--rtt", "10ms"];
+    between_as(&scratch, &link, "--state s", left);
+    let told = |name: &str| fs::read_to_string(scratch.path(name)).expect("what it printed");
+    assert!(told("second").contains("10.9.0.2/24"), "{}", told("second"));
+    assert!(told("told").contains("carries no more"), "{}", told("told"));
+}

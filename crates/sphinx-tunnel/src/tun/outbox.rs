@@ -1,7 +1,7 @@
 //! Packets on their way from a device into a session.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub(super) struct Outbox {
     /// Largest packet that is not cut; 0 as long as that is not known.
     mtu: AtomicUsize,
     counts: Arc<Counts>,
+    is_over: AtomicBool,
+    over: Notify,
 }
 
 impl Outbox {
@@ -42,7 +44,24 @@ impl Outbox {
             began: Instant::now(),
             mtu: AtomicUsize::new(0),
             counts,
+            is_over: AtomicBool::new(false),
+            over: Notify::new(),
         }
+    }
+
+    /// Somebody else has an address of its client now: whoever serves that one is to stop.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.over.notify_one();
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Waits for that, for one who asks.
+    pub(super) async fn over(&self) {
+        self.over.notified().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, FqCodel> {

@@ -131,9 +131,14 @@ impl std::fmt::Debug for Hub {
 
 struct Inner {
     device: Device,
+    clients: Clients,
+}
+
+/// Who has which address.
+struct Clients {
     pools: Vec<Pool>,
     reserved: Reserved,
-    clients: Mutex<HashMap<IpAddr, Member>>,
+    members: Mutex<HashMap<IpAddr, Member>>,
 }
 
 /// Who has an address.
@@ -162,9 +167,7 @@ impl Hub {
         });
         let inner = Arc::new(Inner {
             device,
-            pools: pools.to_vec(),
-            reserved: reserved.clone(),
-            clients: Mutex::default(),
+            clients: Clients::new(pools, reserved),
         });
         let mut reading = JoinSet::new();
         let reader = Arc::clone(&inner);
@@ -211,42 +214,51 @@ fn commands(interface: &str, pools: &[Pool]) -> Vec<String> {
 }
 
 impl Inner {
-    fn clients(&self) -> MutexGuard<'_, HashMap<IpAddr, Member>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a packet of the device to whom it belongs.
     fn route(&self, packet: &[u8]) {
         let Some(ends) = packet::ends(packet) else {
             return;
         };
-        let outbox = self
-            .clients()
-            .get(&ends.destination)
-            .map(|member| Arc::clone(&member.outbox));
-        if let Some(outbox) = outbox {
+        if let Some(outbox) = self.clients.outbox(ends.destination) {
             outbox.push(packet, &self.device);
         }
     }
+}
 
-    /// Gives addresses to a client.
+impl Clients {
+    fn new(pools: &[Pool], reserved: &Reserved) -> Self {
+        Self {
+            pools: pools.to_vec(),
+            reserved: reserved.clone(),
+            members: Mutex::default(),
+        }
+    }
+
+    fn members(&self) -> MutexGuard<'_, HashMap<IpAddr, Member>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outbox(&self, address: IpAddr) -> Option<Arc<Outbox>> {
+        let members = self.members();
+        let member = members.get(&address);
+        member.map(|member| Arc::clone(&member.outbox))
+    }
+
+    /// Gives addresses to a client. Whoever has one of them and does not keep it is served no more.
     fn assign(
         &self,
         (asked, own): (&[IpAddr], Option<IpAddr>),
         session: &Session,
         outbox: &Arc<Outbox>,
+        keeps: impl Fn(&Session) -> bool,
     ) -> Result<Vec<Prefix>, Refusal> {
-        let mut clients = self.clients();
-        let is_free = |address| !clients.contains_key(&address);
+        let mut members = self.members();
+        let is_free = |address| !members.contains_key(&address);
         let given = choose((&self.pools, &self.reserved), asked, own, is_free)?;
         for (address, _) in &given {
-            let taken = clients.get(address);
-            let keeps = |member: &Member| {
-                !is_of_same_client(&member.session, session)
-                    && member.session.as_blocking().stats().silence < SILENCE
-            };
-            if taken.is_some_and(keeps) {
-                let message = format!("another client has {address}");
+            let taken = members.get(address);
+            if taken.is_some_and(|member| keeps(&member.session)) {
+                let message = format!("another session has {address}");
                 return Err(Refusal::new(Status::InUse, message));
             }
         }
@@ -255,21 +267,38 @@ impl Inner {
                 session: session.clone(),
                 outbox: Arc::clone(outbox),
             };
-            clients.insert(*address, member);
+            if let Some(before) = members.insert(*address, member) {
+                before.outbox.end();
+            }
         }
         Ok(given)
     }
 
     /// Takes addresses back, as far as nobody else has got them.
     fn take_back(&self, addresses: &[Prefix], outbox: &Arc<Outbox>) {
-        let mut clients = self.clients();
+        let mut members = self.members();
         for (address, _) in addresses {
             let is_own = |member: &Member| Arc::ptr_eq(&member.outbox, outbox);
-            if clients.get(address).is_some_and(is_own) {
-                clients.remove(address);
+            if members.get(address).is_some_and(is_own) {
+                members.remove(address);
             }
         }
     }
+}
+
+/// Whether a session keeps an address that another one asks for.
+fn keeps(holder: &Session, asking: &Session) -> bool {
+    let [held, asked] = [holder, asking].map(|session| session.as_blocking().stats());
+    // Where a client's sessions are two programs, both alive, the older one does not take it back.
+    let is_replaced = is_of_same_client(holder, asking) && asked.elapsed < held.elapsed;
+    !is_replaced && held.silence < SILENCE
+}
+
+/// Whether a client with these addresses may send a packet: from one of its own, while it has them, and not to where no rule leads by accident.
+fn lets_in(packet: &[u8], own: &[Prefix], outbox: &Outbox) -> bool {
+    let is_own = |ends: &packet::Ends| own.iter().any(|(address, _)| *address == ends.source);
+    let ends = packet::ends(packet).filter(is_own);
+    ends.is_some_and(|ends| is_ordinary(ends.destination)) && !outbox.is_over()
 }
 
 /// Whether both are of the client with one key: it knows best which of them it still has. Many may have the same ticket.
@@ -346,20 +375,20 @@ pub(crate) async fn serve(
 ) -> Result<(), Refusal> {
     let inner = &hub.inner;
     let outbox = Arc::new(Outbox::new(Arc::clone(&flow.counts)));
+    let keeps = |holder: &Session| keeps(holder, &live.session);
+    let assigned = inner
+        .clients
+        .assign((asked, own), &live.session, &outbox, keeps);
     let held = Held {
         inner,
         live,
-        addresses: inner.assign((asked, own), &live.session, &outbox)?,
+        addresses: assigned?,
         outbox: Arc::clone(&outbox),
     };
     let (arriving, own) = (Arc::clone(inner), held.addresses.clone());
     let clamping = Arc::clone(&outbox);
     let arrived = move |packet: &mut [u8]| {
-        // Only from its own addresses, and not to where no rule leads by accident.
-        if let Some(ends) = packet::ends(packet)
-            && own.iter().any(|(address, _)| *address == ends.source)
-            && is_ordinary(ends.destination)
-        {
+        if lets_in(packet, &own, &clamping) {
             clamping.arrived(packet);
             arriving.device.write(packet);
         }
@@ -376,8 +405,10 @@ pub(crate) async fn serve(
     exchange::accept(send, None).await?;
     exchange::write(send, &settings.to_bytes()).await?;
     let ended = tokio::select! {
-        error = outbox.drain(&live.session, first) => Err(error),
+        error = outbox.drain(&live.session, first) => Err(error.to_string()),
         () = closed(recv) => Ok(()),
+        // The end of its stream tells the client, which asks again.
+        () = outbox.over() => Err("another session has its address".to_owned()),
     };
     flow.ended(ended);
     Ok(())
@@ -394,7 +425,7 @@ struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.live.datagrams.end_packets();
-        self.inner.take_back(&self.addresses, &self.outbox);
+        self.inner.clients.take_back(&self.addresses, &self.outbox);
     }
 }
 
@@ -419,7 +450,54 @@ fn resolvers(text: &str) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use etherparse::PacketBuilder;
+    use sphinx_transport::asynchronous::{Server, connect};
+    use sphinx_transport::{Options, Service};
+
     use super::*;
+
+    #[tokio::test]
+    async fn who_loses_its_address_is_told_and_sends_no_more_from_it() {
+        let listen = ([127, 0, 0, 1], 0).into();
+        let options = Options::default();
+        let server = Server::bind(listen, Service::Tunnel, &options).expect("a port");
+        let ticket = server.as_blocking().ticket(&["127.0.0.1".to_owned()]);
+        let ticket = ticket.expect("a ticket");
+        let mut sessions = Vec::new();
+        for _ in 0..2 {
+            let client = connect(&ticket, Service::Tunnel, &options).await;
+            let accepted = server.accept().await.expect("a session");
+            sessions.push((client.expect("a session"), accepted));
+        }
+        let [(_, first), (_, second)] = &sessions[..] else {
+            panic!("two sessions");
+        };
+        let pool = "10.9.0.0/24".parse().expect("a pool");
+        let clients = Clients::new(&[pool], &Reserved::default());
+        let [before, after] = [(); 2].map(|()| Arc::new(Outbox::new(Arc::default())));
+        let address = IpAddr::from([10, 9, 0, 5]);
+        let assign = |session: &Session, outbox: &Arc<Outbox>, keeps: &dyn Fn(&Session) -> bool| {
+            clients.assign((&[address], None), session, outbox, keeps)
+        };
+        let mut packet = Vec::new();
+        let builder = PacketBuilder::ipv4([10, 9, 0, 5], [10, 9, 0, 1], 64).udp(1, 2);
+        builder.write(&mut packet, b"hello").expect("built");
+
+        let given = assign(first, &before, &|_| true).expect("it is free");
+        // One that is heard keeps it.
+        let refused = assign(second, &after, &|holder| keeps(holder, second));
+        assert_eq!(refused.map_err(|it| it.status), Err(Status::InUse));
+        assert!(lets_in(&packet, &given, &before) && !before.is_over());
+        // As if it had been silent for long.
+        let taken = assign(second, &after, &|_| false).expect("it is not kept");
+        before.over().await;
+        assert!(!lets_in(&packet, &given, &before));
+        assert!(lets_in(&packet, &taken, &after));
+        // Nor does its end take away what it has no more.
+        clients.take_back(&given, &before);
+        let has = clients.outbox(address);
+        assert!(has.is_some_and(|outbox| Arc::ptr_eq(&outbox, &after)));
+    }
 
     #[test]
     fn pools_have_room_and_an_address_of_the_server() {
