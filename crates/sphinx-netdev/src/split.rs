@@ -83,22 +83,15 @@ impl SplitRoutes {
         Ok(split)
     }
 
-    /// Leaves a destination out, from now on.
+    /// Leaves a destination out, from now on. Where the kernel has no IPv6, nothing of it goes into a tunnel.
     ///
     /// # Errors
     ///
     /// Those of netlink.
-    pub fn exclude(&self, (address, prefix): Prefix) -> io::Result<()> {
-        for table in [self.table, self.table + 1] {
-            self.change(libc::RTM_NEWROUTE, (address, prefix), table, THROW)
-                .map_err(|error| {
-                    context(
-                        &format!("leaving {address}/{prefix} out of a tunnel"),
-                        error,
-                    )
-                })?;
-        }
-        Ok(())
+    pub fn exclude(&self, prefix: Prefix) -> io::Result<()> {
+        leave_out(prefix, [self.table, self.table + 1], |table| {
+            self.change(libc::RTM_NEWROUTE, prefix, table, THROW)
+        })
     }
 
     fn change(&self, kind: u16, (address, prefix): Prefix, table: u32, is: u8) -> io::Result<()> {
@@ -199,6 +192,34 @@ impl Drop for SplitRoutes {
     }
 }
 
+/// Adds routes to these tables with `add`.
+fn leave_out(
+    (address, prefix): Prefix,
+    tables: [u32; 2],
+    add: impl Fn(u32) -> io::Result<()>,
+) -> io::Result<()> {
+    for table in tables {
+        match add(table) {
+            Err(error) if address.is_ipv6() && is_unknown(&error) => {}
+            added => added.map_err(|error| {
+                context(
+                    &format!("leaving {address}/{prefix} out of a tunnel"),
+                    error,
+                )
+            })?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether the kernel knows nothing of the family that it was asked about.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT)
+    )
+}
+
 fn rule(kind: u16, flags: libc::c_int, family: u8, (priority, table): (u32, u32)) -> Message {
     // Family, no addresses, no TOS, table below, reserved, action, then no flags.
     let fixed = [family, 0, 0, 0, 0, 0, 0, ACTION_TABLE, 0, 0, 0, 0];
@@ -241,4 +262,35 @@ fn attribute(body: &[u8], fixed: usize, wanted: u16) -> Option<[u8; 4]> {
         rest = rest.get(length.next_multiple_of(4)..)?;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn without_ipv6_the_other_family_is_left_out_all_the_same() {
+        let added = RefCell::new(Vec::new());
+        // As a kernel without IPv6 answers, in one of its two ways.
+        let leave_out = |address: IpAddr, unknown: i32| {
+            leave_out((address, 128), [1, 2], |table| {
+                if address.is_ipv6() {
+                    return Err(io::Error::from_raw_os_error(unknown));
+                }
+                added.borrow_mut().push(table);
+                Ok(())
+            })
+        };
+        let (v4, v6) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([1_u16; 8]));
+        for unknown in [libc::EOPNOTSUPP, libc::EAFNOSUPPORT] {
+            added.borrow_mut().clear();
+            assert!(leave_out(v6, unknown).is_ok() && leave_out(v4, unknown).is_ok());
+            assert_eq!(*added.borrow(), [1, 2]);
+        }
+        // What else is wrong with it is told.
+        let refused = leave_out(v6, libc::EPERM).expect_err("no permission");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    }
 }
