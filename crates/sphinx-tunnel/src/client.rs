@@ -189,7 +189,7 @@ pub async fn forward(
         current.send_replace(None);
         drop(live);
         next = tokio::select! {
-            session = again(ticket, options, events, over) => session?,
+            session = again(ticket, tun.as_deref(), options, events, over) => session?,
             _ = &mut stop => return Ok(()),
         };
     }
@@ -289,6 +289,7 @@ async fn close(session: &Session, reason: &str) {
 /// Connects again, for as long as it may help.
 async fn again(
     ticket: &Ticket,
+    tun: Option<&tun::Client>,
     options: &Options,
     events: &Events,
     mut reason: Error,
@@ -319,7 +320,11 @@ async fn again(
             true => PAUSE.0,
             false => (pause * 2).min(PAUSE.1),
         };
-        match connect(ticket, Service::Tunnel, options).await {
+        let ticket = match tun {
+            Some(tun) => tun.ticket(ticket).await,
+            None => ticket.clone(),
+        };
+        match connect(&ticket, Service::Tunnel, options).await {
             Ok(session) => return Ok(session),
             Err(error) => reason = error,
         }

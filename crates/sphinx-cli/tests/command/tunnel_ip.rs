@@ -226,3 +226,28 @@ fn who_loses_its_address_to_another_session_asks_again() {
     assert!(told("second").contains("10.9.0.2/24"), "{}", told("second"));
     assert!(told("told").contains("carries no more"), "{}", told("told"));
 }
+
+/// Everything goes into the tunnel, and the server's name is all that is known of it. When it comes again, that has another address.
+#[test]
+fn a_server_that_has_moved_is_found_by_its_name() {
+    if !may_run(&["ip", "python3", "unshare", "mount"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::write(scratch.path("tun.py"), TOOLS).expect("a file");
+    // The next one begins as soon as there is a file `moves`. Neither address is of a network that the client is in.
+    let right = "\
+        for address in 198.51.100.1 198.51.100.2; do ip address add $address/32 dev lo; \
+        $SPHX server --permit tun --key key --ticket-file t --advertise there.test --tun-pool 10.9.0.0/24 --quiet & one=$!; \
+        while ! test -e moves; do sleep 0.05; done; kill -KILL $one; wait $one; ip address del $address/32 dev lo; rm moves; done";
+    let left = "\
+        while ! test -s t; do sleep 0.02; done; ip route add default via 10.77.0.2; \
+        echo 198.51.100.1 there.test > hosts; echo hosts: files > order; \
+        unshare -m sh -ec \"mount --bind hosts /etc/hosts; ! test -e /etc/nsswitch.conf || mount --bind order /etc/nsswitch.conf; \
+          exec $SPHX tunnel --ticket-file t --json --idle-timeout 3s --tun vpn --route 0.0.0.0/0\" > events & one=$!; up events $one; \
+        python3 tun.py ping 10.9.0.1 1; echo 198.51.100.2 there.test > hosts; touch moves; while test -e moves; do sleep 0.02; done; \
+        python3 tun.py ping 10.9.0.1 1; grep '\"server\":\".*198.51.100.2' events; ip route get 198.51.100.2 > own; if grep 'dev vpn' own; then exit 1; fi; \
+        ip route get 203.0.113.1 | grep -q 'dev vpn'; kill -INT $one; wait $one || true";
+    let link = ["--rate", "50mbit", "--rtt", "10ms"];
+    joined(&scratch, &link, left, right);
+}

@@ -1,7 +1,7 @@
 //! The end with an interface of its own, or with that of one program.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,8 @@ use crate::wire::{Refusal, Request, Status};
 
 /// How long names of the server may take before packets are led anywhere.
 const NAMES_TIME: Duration = Duration::from_secs(3);
+/// Addresses that a ticket has room for.
+const ADDRESSES_MAX: usize = 16;
 /// How often the server is asked again that has refused, most often for the sake of this client's last session.
 const ASK_TIME: Duration = Duration::from_secs(5);
 /// After the device has failed, until it is read again.
@@ -241,7 +243,7 @@ impl Client {
             .map_err(|error| refused(Refusal::new(Status::Unsupported, error.to_string())))?;
         match known.is_empty() {
             true => self.set_up(live, ticket, settings).await?,
-            false => self.exclude_server(live),
+            false => self.leave_out(servers(live)),
         }
         if let Some(split) = &self.split {
             split.renew();
@@ -333,11 +335,8 @@ impl Client {
             let mut excluded = self.plan.excluded.clone();
             excluded.extend(servers(live));
             // Names of the ticket are asked for while nothing leads into the tunnel yet.
-            for address in ticket.addresses() {
-                let found = timeout(NAMES_TIME, lookup_host(address)).await;
-                let found = found.ok().and_then(Result::ok).into_iter().flatten();
-                excluded.extend(found.map(|address| whole(address.ip())));
-            }
+            let places = places(ticket).await;
+            excluded.extend(places.iter().map(|place| whole(place.ip())));
             if !self.plan.routes.is_empty() {
                 let routes = SplitRoutes::new(self.device.name(), &self.plan.routes, &excluded);
                 self.state().routes = Some(routes.map_err(failed("--route"))?);
@@ -355,10 +354,24 @@ impl Client {
         Ok(())
     }
 
+    /// What the server is to be connected to with again: a ticket with the addresses that its names have now, which are left out of the tunnel
+    /// first. Packets to new ones would go there, and no session be begun; and whoever asked again might be given others.
+    pub(crate) async fn ticket(&self, ticket: &Ticket) -> Ticket {
+        if self.state().routes.is_none() {
+            return ticket.clone();
+        }
+        let places = places(ticket).await;
+        self.leave_out(places.iter().map(|place| whole(place.ip())));
+        let addresses = places.iter().map(SocketAddr::to_string);
+        let addresses: Vec<_> = addresses.take(ADDRESSES_MAX).collect();
+        // Without any, connecting tells what is the matter with the names.
+        ticket.at(&addresses).unwrap_or_else(|_| ticket.clone())
+    }
+
     /// The server's packets never go into the tunnel.
-    fn exclude_server(&self, live: &Live) {
+    fn leave_out(&self, servers: impl IntoIterator<Item = Prefix>) {
         let state = self.state();
-        for server in servers(live) {
+        for server in servers {
             let excluded = state.routes.as_ref().map(|routes| routes.exclude(server));
             if let Some(Err(error)) = excluded {
                 self.events.tell(Event::Warning(error.to_string()));
@@ -380,6 +393,16 @@ fn servers(live: &Live) -> Vec<Prefix> {
     let paths = session.stats().paths;
     all.extend(paths.iter().flatten().map(|path| path.remote.ip()));
     all.into_iter().map(whole).collect()
+}
+
+/// Where a ticket leads, in its order.
+async fn places(ticket: &Ticket) -> Vec<SocketAddr> {
+    let mut all = Vec::new();
+    for address in ticket.addresses() {
+        let found = timeout(NAMES_TIME, lookup_host(address)).await;
+        all.extend(found.ok().and_then(Result::ok).into_iter().flatten());
+    }
+    all
 }
 
 fn whole(address: IpAddr) -> Prefix {
