@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
 use tokio::net::UdpSocket;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -27,7 +28,9 @@ use crate::relay::Counts;
 use crate::wire::{Refusal, Request, Status, Target};
 
 /// A flow without datagrams ends after this.
-pub(crate) const IDLE_TIME: Duration = Duration::from_secs(120);
+const IDLE_TIME: Duration = Duration::from_secs(120);
+/// The flow of a source that never had an answer ends after this; one that had gives way to others then, if there are too many.
+const QUIET_TIME: Duration = Duration::from_secs(30);
 /// Sources that a listener keeps apart at a time.
 const SOURCES_MAX: usize = 1024;
 /// A flow that was refused is not asked for again before.
@@ -70,13 +73,24 @@ thread_local! {
 pub(crate) struct Activity {
     began: Instant,
     last_ms: AtomicU64,
+    is_answered: AtomicBool,
 }
 
 impl Activity {
     pub(crate) fn new() -> Self {
-        let began = Instant::now();
-        let last_ms = AtomicU64::new(0);
-        Self { began, last_ms }
+        Self {
+            is_answered: AtomicBool::new(true),
+            ..Self::unanswered()
+        }
+    }
+
+    /// Of a source that has yet to show that somebody wants what it sends.
+    fn unanswered() -> Self {
+        Self {
+            began: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            is_answered: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn touch(&self) {
@@ -84,10 +98,28 @@ impl Activity {
         self.last_ms.store(passed as u64, Ordering::Relaxed);
     }
 
-    /// Waits until there was none for `time`.
-    pub(crate) async fn idle(&self, time: Duration) {
+    /// There is an answer.
+    fn answer(&self) {
+        self.touch();
+        self.is_answered.store(true, Ordering::Relaxed);
+    }
+
+    fn is_answered(&self) -> bool {
+        self.is_answered.load(Ordering::Relaxed)
+    }
+
+    fn last(&self) -> Instant {
+        self.began + Duration::from_millis(self.last_ms.load(Ordering::Relaxed))
+    }
+
+    /// Waits until there was none for as long as a flow lasts without.
+    pub(crate) async fn idle(&self) {
         loop {
-            let last = self.began + Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+            let time = match self.is_answered() {
+                true => IDLE_TIME,
+                false => QUIET_TIME,
+            };
+            let last = self.last();
             if last.elapsed() >= time {
                 return;
             }
@@ -166,7 +198,7 @@ pub(crate) async fn carry(
                 }
             }
             () = &mut closing => break Ok(()),
-            () = activity.idle(IDLE_TIME) => break Ok(()),
+            () = activity.idle() => break Ok(()),
         }
     };
     told.ended(ended);
@@ -188,6 +220,8 @@ struct Source {
     activity: Arc<Activity>,
     is_over: Arc<AtomicBool>,
     counts: Arc<Counts>,
+    /// The flow ends without it.
+    _place: oneshot::Sender<()>,
 }
 
 impl Listener {
@@ -204,9 +238,16 @@ impl Listener {
                 if sources.get(&from).filter(is_known).is_none() {
                     while tasks.try_join_next().is_some() {}
                     sources.retain(|_, source| is_known(&&*source));
-                    let Some(live) = live().filter(|_| sources.len() < SOURCES_MAX) else {
+                    let Some(live) = live() else {
                         return;
                     };
+                    if sources.len() >= SOURCES_MAX {
+                        let activities = sources.iter();
+                        let quiet = gives_way(activities.map(|(from, it)| (*from, &*it.activity)));
+                        if quiet.and_then(|quiet| sources.remove(&quiet)).is_none() {
+                            return;
+                        }
+                    }
                     sources.insert(from, self.begin(live, from, &mut tasks));
                 }
                 if let Some(source) = sources.get(&from) {
@@ -223,11 +264,13 @@ impl Listener {
     fn begin(&self, live: Live, from: SocketAddr, tasks: &mut JoinSet<()>) -> Source {
         let flow = live.datagrams.open(self.giving);
         let mut told = self.events.flow("udp", self.target.clone(), Direction::Out);
+        let (place, mut taken) = oneshot::channel();
         let source = Source {
             sender: flow.sender(),
-            activity: Arc::new(Activity::new()),
+            activity: Arc::new(Activity::unanswered()),
             is_over: Arc::default(),
             counts: Arc::clone(&told.counts),
+            _place: place,
         };
         let request = (self.request)(flow.number());
         let (socket, activity) = (Arc::clone(&self.socket), Arc::clone(&source.activity));
@@ -235,17 +278,31 @@ impl Listener {
         tasks.spawn(async move {
             let receiver = Receiver::Plain(&socket, from);
             let counts = Arc::clone(&told.counts);
-            let ended = answers(&live, &request, flow, (&activity, &counts), receiver).await;
+            let ended = tokio::select! {
+                ended = answers(&live, &request, flow, (&activity, &counts), receiver) => ended,
+                _ = &mut taken => return told.ended(Err("another source has its place")),
+            };
             let is_refused = ended.is_err();
             told.ended(ended);
             drop(told);
             if is_refused {
-                sleep(REFUSED_TIME).await;
+                tokio::select! {
+                    () = sleep(REFUSED_TIME) => {}
+                    _ = taken => {}
+                }
             }
             is_over.store(true, Ordering::Relaxed);
         });
         source
     }
+}
+
+/// Which of as many sources as may be gives way to another one: the quietest, of those that never had an answer if there are any.
+fn gives_way<'a>(sources: impl Iterator<Item = (SocketAddr, &'a Activity)>) -> Option<SocketAddr> {
+    let order = |it: &(SocketAddr, &Activity)| (it.1.is_answered(), it.1.last());
+    let (source, activity) = sources.min_by_key(order)?;
+    let may = !activity.is_answered() || activity.last().elapsed() >= QUIET_TIME;
+    may.then_some(source)
 }
 
 /// Who gets what comes back.
@@ -293,14 +350,14 @@ pub(crate) async fn answers(
             tokio::select! {
                 data = flow.recv() => match data {
                     Some(data) => {
-                        activity.touch();
+                        activity.answer();
                         counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
                         receiver.give(&data).await;
                     }
                     None => break,
                 },
                 () = &mut closing => break,
-                () = activity.idle(IDLE_TIME) => break,
+                () = activity.idle() => break,
             }
         }
     }
@@ -377,7 +434,7 @@ impl Association {
                     }
                 }
                 () = &mut closing => break Ok(()),
-                () = activity.idle(IDLE_TIME) => break Ok(()),
+                () = activity.idle() => break Ok(()),
             }
         };
         told.ended(ended);
@@ -489,6 +546,8 @@ pub(crate) fn addressed(target: &Target, data: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::advance;
+
     use super::*;
 
     #[tokio::test]
@@ -501,5 +560,32 @@ mod tests {
         );
         // How much more, the system decides.
         assert!(room(&ours) >= room(&usual));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_never_answered_ends_sooner_and_gives_way_first() {
+        let [older, newer, asking] = [1, 2, 3].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
+        let [first, second] = [(); 2].map(|()| Activity::new());
+        let third = Activity::unanswered();
+        advance(QUIET_TIME / 2).await;
+        second.touch();
+        let answered = || [(newer, &second), (older, &first)].into_iter();
+        assert_eq!(gives_way(answered()), None);
+        advance(QUIET_TIME / 2).await;
+        assert_eq!(gives_way(answered()), Some(older));
+        third.touch();
+        assert_eq!(
+            gives_way(answered().chain([(asking, &third)])),
+            Some(asking)
+        );
+        for (activity, least, most) in [
+            (third, QUIET_TIME, IDLE_TIME),
+            (second, IDLE_TIME, 2 * IDLE_TIME),
+        ] {
+            let began = Instant::now();
+            activity.touch();
+            activity.idle().await;
+            assert!((least..most).contains(&began.elapsed()));
+        }
     }
 }

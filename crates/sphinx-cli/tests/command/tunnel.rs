@@ -498,6 +498,42 @@ fn datagrams_of_every_size_come_whole() {
     }
 }
 
+/// As many sources as a listener keeps apart send one datagram each, which nobody answers. Whoever comes then is served.
+#[test]
+fn sources_that_nobody_answers_keep_nobody_out() {
+    let scratch = Scratch::new();
+    let _server = server(&scratch, "tunnel");
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let forward = format!("0:{}/udp", socket.local_addr().expect("an address"));
+    let (told, hears) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            match &buffer[..len] {
+                b"question" => drop(socket.send_to(b"question", from)),
+                other => drop(told.send(other.to_vec())),
+            }
+        }
+    });
+    let (_tunnel, bound) = tunnel(&scratch, &["-L", &forward]);
+    let deadline = Instant::now() + PATIENCE;
+    for number in 0..1024_u16 {
+        let [high, low] = number.to_be_bytes();
+        let source = UdpSocket::bind(SocketAddr::from(([127, 1, high, low], 0))).expect("a port");
+        let heard = |got: Vec<u8>| got == [high, low];
+        let mut is_there = false;
+        while !is_there {
+            assert!(Instant::now() < deadline, "source {number} is not served");
+            source.send_to(&[high, low], &bound[0]).expect("a socket");
+            is_there = hears
+                .recv_timeout(Duration::from_millis(500))
+                .is_ok_and(heard);
+        }
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    comes_back(&socket, &bound[0], b"question");
+}
+
 /// What a SOCKS server answers to bytes, so many of them.
 fn socks(at: &str, said: &[&[u8]], answers: &[usize]) -> (TcpStream, Vec<Vec<u8>>) {
     let mut stream = connect(at);
