@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::net::sockopt;
+use sphinx_net::udp::can_be_by_icmp;
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
 use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
@@ -149,21 +150,12 @@ pub(crate) async fn take(
             match socket.try_recv_from(scratch) {
                 Ok((len, from)) => each(&scratch[..len], from),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if is_passing(&error) => {}
+                Err(error) if can_be_by_icmp(&error) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     })
-}
-
-/// What ICMP has said about an earlier datagram.
-fn is_passing(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    matches!(
-        error.kind(),
-        ConnectionRefused | HostUnreachable | NetworkUnreachable
-    )
 }
 
 /// The far end of a flow with one target: until the other end closes it, or it is idle.
@@ -546,9 +538,111 @@ pub(crate) fn addressed(target: &Target, data: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use etherparse::icmpv4::{DestUnreachableHeader as Unreachable4, ParameterProblemHeader};
+    use etherparse::icmpv6::DestUnreachableCode as Unreachable6;
+    use etherparse::{Icmpv4Type, Icmpv6Type};
+    use sphinx_netdev::netns::{Access, Namespace, probe};
+    use sphinx_netdev::tun::{Tun, TunConfig};
     use tokio::time::advance;
 
     use super::*;
+    use crate::tun::packet::{ends, icmp_v4, icmp_v6};
+
+    const OWN: (Ipv4Addr, Ipv6Addr) = (
+        Ipv4Addr::new(10, 77, 0, 1),
+        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1),
+    );
+    const OTHER: (Ipv4Addr, Ipv6Addr) = (
+        Ipv4Addr::new(10, 77, 0, 2),
+        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2),
+    );
+
+    #[derive(Debug, Clone)]
+    enum Said {
+        V4(Icmpv4Type),
+        V6(Icmpv6Type),
+    }
+
+    /// Something is said about a datagram, and then it comes back all the same: that is taken.
+    async fn comes_back(said: Said, namespace: &Namespace, tun: &Tun) {
+        let (own, other): (IpAddr, IpAddr) = match said {
+            Said::V4(_) => (OWN.0.into(), OTHER.0.into()),
+            Said::V6(_) => (OWN.1.into(), OTHER.1.into()),
+        };
+        let socket = namespace.run(|| std::net::UdpSocket::bind((own, 0)));
+        let socket = socket.and_then(|bound| bound).expect("a port");
+        socket.connect((other, 4000)).expect("a way there");
+        socket.set_nonblocking(true).expect("an option");
+        let socket = UdpSocket::from_std(socket).expect("an event loop");
+        socket.send(b"hello").await.expect("nothing was said yet");
+        let mut buffer = [0; 2000];
+        // Multicast reports of the kernel may come first.
+        let packet = loop {
+            let length = tun.receive(&mut buffer).expect("a packet");
+            let ends = ends(&buffer[..length]);
+            if ends.is_some_and(|ends| ends.destination == other) {
+                break &mut buffer[..length];
+            }
+        };
+        let answer = match said.clone() {
+            Said::V4(what) => icmp_v4((OTHER.0, OWN.0), what, packet),
+            Said::V6(what) => icmp_v6((OTHER.1, OWN.1), what, packet),
+        };
+        tun.send(&answer.expect("it fits")).expect("a device");
+        // With its ends exchanged, the checksums stay right.
+        let (source, address) = if own.is_ipv4() { (12, 4) } else { (8, 16) };
+        let (left, right) = packet[source..].split_at_mut(address);
+        left.swap_with_slice(&mut right[..address]);
+        let (left, right) = packet[source + 2 * address..].split_at_mut(2);
+        left.swap_with_slice(&mut right[..2]);
+        tun.send(packet).expect("a device");
+        let mut taken = 0;
+        while taken == 0 {
+            let took = take(&socket, |data, _| taken += usize::from(data == b"hello")).await;
+            took.unwrap_or_else(|error| panic!("{said:?}: {error}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_icmp_says_ends_no_flow() {
+        match probe() {
+            Ok(Access::Direct) => {}
+            Ok(Access::UserNamespace) => return eprintln!("skipped: needs root"),
+            Err(error) => return eprintln!("skipped: {error}"),
+        }
+        let namespace = Namespace::new().expect("a namespace");
+        let config = TunConfig {
+            name: "tun".to_owned(),
+            mtu: 1500,
+            queue_packets: 100,
+            addresses: vec![(OWN.0.into(), 24), (OWN.1.into(), 64)],
+        };
+        let tun = namespace.run(|| Tun::open(&config));
+        let tun = tun.and_then(|opened| opened).expect("a device");
+        let next_hop_mtu = 1300;
+        for what in [
+            Unreachable4::Host,
+            Unreachable4::Port,
+            Unreachable4::Protocol,
+            Unreachable4::FragmentationNeeded { next_hop_mtu },
+            Unreachable4::HostUnknown,
+            Unreachable4::Isolated,
+        ] {
+            let said = Said::V4(Icmpv4Type::DestinationUnreachable(what));
+            comes_back(said, &namespace, &tun).await;
+        }
+        let problem = ParameterProblemHeader::PointerIndicatesError(0);
+        for said in [
+            Said::V4(Icmpv4Type::ParameterProblem(problem)),
+            Said::V6(Icmpv6Type::PacketTooBig { mtu: 1300 }),
+            Said::V6(Icmpv6Type::DestinationUnreachable(Unreachable6::Prohibited)),
+            Said::V6(Icmpv6Type::DestinationUnreachable(Unreachable6::Port)),
+        ] {
+            comes_back(said, &namespace, &tun).await;
+        }
+    }
 
     #[tokio::test]
     async fn sockets_have_no_less_room_than_usual() {

@@ -25,6 +25,7 @@ use self::mmsg::SendFormat;
 use self::options::{Applied, Buffer, Wanted};
 use self::recv::Receiver;
 use self::send::Sender;
+pub use self::send::can_be_by_icmp;
 pub use self::steering::Steering;
 use crate::queue::FrameQueue;
 use crate::{

@@ -256,8 +256,8 @@ enum Objection {
     Fatal,
 }
 
-/// Whether the error may be that of an ICMP message about an earlier datagram.
-fn can_be_by_icmp(error: &io::Error) -> bool {
+/// Whether the error of a UDP socket may be that of an ICMP message about an earlier datagram: it says nothing of the call that told it.
+pub fn can_be_by_icmp(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(

@@ -133,7 +133,7 @@ fn is_of_one(address: IpAddr) -> bool {
 }
 
 /// An error about a packet, which it quotes as much of as fits 576 bytes (RFC 1812, 4.3.2.3).
-pub(super) fn icmp_v4(
+pub(crate) fn icmp_v4(
     (from, to): (Ipv4Addr, Ipv4Addr),
     what: Icmpv4Type,
     about: &[u8],
@@ -146,7 +146,7 @@ pub(super) fn icmp_v4(
 }
 
 /// The same, of as much as fits the smallest MTU (RFC 4443, 2.4).
-pub(super) fn icmp_v6(
+pub(crate) fn icmp_v6(
     (from, to): (Ipv6Addr, Ipv6Addr),
     what: Icmpv6Type,
     about: &[u8],
