@@ -117,7 +117,7 @@ pub(crate) struct ServerArgs {
     /// Directory that receives what clients with permit=files send; without one no files are received
     #[arg(long, short, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
-    /// Addresses for clients that send IP packets (permit=tun); the server has the first one. Once for each family
+    /// Addresses for clients that send IP packets (permit=tun); the server has the first one. At most once for each family
     #[arg(long, value_name = "CIDR", value_parser = str::parse::<Pool>)]
     pub(crate) tun_pool: Vec<Pool>,
     /// Keep the server's key, tickets and clients in this directory: who was invited (sphx server invite) and has joined (sphx join) may

@@ -57,7 +57,18 @@ impl std::str::FromStr for Pool {
     }
 }
 
+impl std::fmt::Display for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.0.0, self.0.1)
+    }
+}
+
 impl Pool {
+    /// Whether both are of one family.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.0.0.is_ipv4() == other.0.0.is_ipv4()
+    }
+
     /// Of this machine.
     fn own(&self) -> IpAddr {
         self.address(1)
