@@ -60,7 +60,7 @@ pub(crate) struct TunnelArgs {
     /// Where PROGRAM asks for names [default: where the server does]
     #[arg(long, value_name = "ADDR", requires = "program")]
     pub(crate) dns: Vec<IpAddr>,
-    /// A program whose packets are carried, and its arguments
+    /// A program whose packets are carried, and its arguments. With --json, what it prints goes to standard error
     #[arg(last = true, value_name = "PROGRAM", requires = "tun")]
     pub(crate) program: Vec<OsString>,
     #[command(flatten)]

@@ -180,6 +180,28 @@ fn one_program_without_rights_and_what_is_missing_is_told() {
 }
 
 #[test]
+fn what_a_program_prints_is_not_among_the_events() {
+    if !may_run(&["python3", "ip"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 10);
+    let left = "\
+        $SPHX tunnel --ticket-file t --json --tun --dns 192.0.2.53 -- echo hello > events 2> errors; \
+        $SPHX tunnel --ticket-file t --tun --dns 192.0.2.53 -- echo hello > plain";
+    between(&scratch, &["--rate", "50mbit", "--rtt", "10ms"], left);
+    let told = |name: &str| fs::read_to_string(scratch.path(name)).expect("what it printed");
+    let events = told("events");
+    assert!(events.contains("\"tun\""), "{events}");
+    for line in events.lines() {
+        let event: Result<serde_json::Value, _> = serde_json::from_str(line);
+        assert!(event.is_ok(), "{line}");
+    }
+    assert!(told("errors").lines().any(|line| line == "hello"));
+    assert_eq!(told("plain"), "hello\n");
+}
+
+#[test]
 fn an_address_of_a_client_is_given_to_it_and_to_nobody_else() {
     if !may_run(&["ip", "python3"]) {
         return;

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -61,6 +62,11 @@ pub(super) fn start(args: &TunnelArgs) -> Outcome<(Waiting, ProgramDevice)> {
     }
     command.arg("--").args(&args.program);
     command.env_remove("SPHX_TICKET");
+    if args.common.json {
+        // Standard output has the events.
+        let error = io::stderr().as_fd().try_clone_to_owned();
+        command.stdout(error.map_err(refused)?);
+    }
     let mut waiting = Waiting {
         child: command.spawn().map_err(refused)?,
         _directory: directory,
