@@ -272,15 +272,7 @@ impl File {
         let mut text = before.clone();
         let changed = change(&clients, &mut text)?;
         if text != before {
-            let written = super::temporary(&self.path, text.as_bytes()).and_then(|file| {
-                if let Some(directory) = self.path.parent() {
-                    super::give_to_owner_of(directory, file.as_file())?;
-                }
-                file.as_file().sync_all()?;
-                file.persist(&self.path)
-                    .map(drop)
-                    .map_err(|error| error.error)
-            });
+            let written = super::replace_public(&self.path, text.as_bytes());
             written.map_err(|error| local_io("write", &super::show(&self.path), error))?;
         }
         Ok(changed)
@@ -399,5 +391,48 @@ mod tests {
         std::fs::write(&path, "nonsense").unwrap();
         assert!(file.add(b, "b", "").is_err() && file.remove("a").is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "nonsense");
+    }
+
+    /// A server that is another user than whoever changes the file, and than its owner, goes on reading it.
+    #[test]
+    fn who_may_read_the_file_still_may_when_it_has_changed() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+        let scratch = tempfile::tempdir().unwrap();
+        let state = StateDir::open(Some(&scratch.path().join("state")), "server").unwrap();
+        let [a, b] = [0; 2].map(|_| ClientKey::generate().public_key());
+        let rights = |path: &Path| {
+            let metadata = std::fs::metadata(path).unwrap();
+            let mode = metadata.permissions().mode() & 0o7777;
+            (metadata.uid(), metadata.gid(), mode)
+        };
+        let (clients, link) = (
+            scratch.path().join("clients"),
+            scratch.path().join("authorized"),
+        );
+        symlink("clients", &link).unwrap();
+        let file = File::new(&state, &link);
+        // What a link leads to nowhere is not replaced either.
+        assert!(file.add(a, "a", "").is_err() && link.is_symlink());
+        let new = File::new(&state, &clients);
+        new.add(a, "a", "permit=tunnel").unwrap();
+        assert_eq!(rights(&clients).2, 0o644);
+        let own = rights(scratch.path());
+        let (owner, group) = match rustix::process::geteuid().is_root() {
+            true => (4711, 4712),
+            false => {
+                eprintln!("skipped in part: only root gives files to others");
+                (own.0, own.1)
+            }
+        };
+        chown(&clients, Some(owner), Some(group)).unwrap();
+        for mode in [0o644, 0o640] {
+            std::fs::set_permissions(&clients, PermissionsExt::from_mode(mode)).unwrap();
+            file.add(b, "b", "permit=tunnel").unwrap();
+            assert_eq!(rights(&clients), (owner, group, mode));
+            assert!(file.remove("b").unwrap());
+            assert_eq!(rights(&clients), (owner, group, mode));
+            assert!(link.is_symlink());
+        }
+        assert!(Clients::read(&clients).unwrap().named("a").is_some());
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod watch;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -165,7 +165,40 @@ pub(crate) fn give_to_owner_of(directory: &Path, file: &File) -> io::Result<()> 
         return Ok(());
     }
     let owner = fs::metadata(directory)?;
-    std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()))
+    fchown(file, Some(owner.uid()), Some(owner.gid()))
+}
+
+/// Replaces a file that anybody may read, whole or not at all. It stays whose it was and who may read it still may, as those who do are not
+/// always its owner; where a link leads to it, the link stays.
+#[cfg(feature = "tunnel")]
+pub(crate) fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let there = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        _ => Some(fs::canonicalize(path)?),
+    };
+    let path = there.as_deref().unwrap_or(path);
+    let file = temporary(path, bytes)?;
+    match &there {
+        Some(there) => keep_rights(&fs::metadata(there)?, file.as_file())?,
+        None => {
+            give_to_owner_of(directory_of(path), file.as_file())?;
+            file.as_file()
+                .set_permissions(fs::Permissions::from_mode(0o644))?;
+        }
+    }
+    file.as_file().sync_all()?;
+    file.persist(path).map(drop).map_err(|error| error.error)
+}
+
+/// Makes a file that takes the place of another one belong to whom that belongs to, and readable by whom that is.
+#[cfg(feature = "tunnel")]
+pub(crate) fn keep_rights(before: &fs::Metadata, file: &File) -> io::Result<()> {
+    match geteuid().is_root() {
+        true => fchown(file, Some(before.uid()), Some(before.gid()))?,
+        // As far as that is possible to others: the group, if it is one of theirs.
+        false => drop(fchown(file, None, Some(before.gid()))),
+    }
+    file.set_permissions(before.permissions())
 }
 
 /// Reads a file whose permissions are right.
@@ -217,9 +250,7 @@ pub(crate) fn check(path: &Path, metadata: &fs::Metadata, secrecy: Secrecy) -> O
 /// Makes a file that only its owner can read: whole, or not at all.
 pub(crate) fn create_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = temporary(path, bytes)?;
-    if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
-        give_to_owner_of(directory, file.as_file())?;
-    }
+    give_to_owner_of(directory_of(path), file.as_file())?;
     file.as_file().sync_all()?;
     file.persist_noclobber(path)
         .map(drop)
@@ -228,15 +259,18 @@ pub(crate) fn create_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// A file beside `path`, for its owner only, whatever the umask.
 pub(crate) fn temporary(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
     let mut temporary = tempfile::Builder::new()
         .prefix(".sphx-ticket-")
         .suffix(".part")
-        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+        .tempfile_in(directory_of(path))?;
     temporary.write_all(bytes)?;
     Ok(temporary)
+}
+
+/// Where a file is.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
 }
 
 /// A path for people.
