@@ -1,7 +1,7 @@
 //! One JSON object per line.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io::{self, Read, Write},
     path::Path,
 };
@@ -11,8 +11,11 @@ use serde_json::{Value, json};
 
 use crate::{Cell, Contestant, Group, Run, machine::Environment, scenario::Scenario};
 
+/// How every line begins.
+const START: &[u8] = br#"{"v":1,"event":""#;
+
 /// A file of results. Every line is written at once, so that what is there stays there when the
-/// program is interrupted.
+/// program is interrupted. While there is this, nobody else goes on with the file.
 #[derive(Debug)]
 pub struct JsonLines {
     file: File,
@@ -24,7 +27,8 @@ impl JsonLines {
     ///
     /// # Errors
     ///
-    /// Those of opening, reading and truncating a file; `InvalidData` for a file of something else.
+    /// Those of opening, reading and truncating a file; `InvalidData` for a file of something else, `ResourceBusy` for one that another
+    /// run writes to.
     pub fn open(path: &Path) -> io::Result<(JsonLines, Recorded)> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
@@ -38,14 +42,27 @@ impl JsonLines {
             let what = "results need a file that can be read again";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) => {
+                let what =
+                    "another run writes its results there; wait for it, or name another file";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+            }
+        }
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
         let whole = text
             .iter()
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |last| last + 1);
-        let recorded = recorded_in(&text[..whole])?;
-        if whole < text.len() {
+        let (lines, rest) = text.split_at(whole);
+        let recorded = recorded_in(lines)?;
+        if !rest.is_empty() {
+            if !rest.starts_with(START) && !START.starts_with(rest) {
+                return Err(something_else());
+            }
             file.set_len(whole as u64)?;
         }
         Ok((JsonLines { file }, recorded))
@@ -141,7 +158,15 @@ impl JsonLines {
                 line.extend(part);
             }
         }
-        writeln!(self.file, "{line}")
+        let line = format!("{line}\n");
+        self.file.write_all(line.as_bytes())
+    }
+}
+
+impl Drop for JsonLines {
+    /// Not only by closing: a program that is started at this moment has the file a little longer.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
     }
 }
 
@@ -182,6 +207,11 @@ pub fn recorded(path: &Path) -> io::Result<Recorded> {
     recorded_in(&text[..whole])
 }
 
+fn something_else() -> io::Error {
+    let what = "there is a file of something else under this name";
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
 fn recorded_in(text: &[u8]) -> io::Result<Recorded> {
     let mut recorded = Recorded::default();
     for line in text.split(|byte| *byte == b'\n') {
@@ -191,10 +221,7 @@ fn recorded_in(text: &[u8]) -> io::Result<Recorded> {
         let event: Value = serde_json::from_slice(line)
             .ok()
             .filter(|event: &Value| event["event"].is_string())
-            .ok_or_else(|| {
-                let what = "there is a file of something else under this name";
-                io::Error::new(io::ErrorKind::InvalidData, what)
-            })?;
+            .ok_or_else(something_else)?;
         match event["event"].as_str() {
             Some("environment") => {
                 recorded.missing.clear();
@@ -247,14 +274,49 @@ mod tests {
         let (mut lines, none) = JsonLines::open(&path).unwrap();
         assert!(none.runs.is_empty());
         lines.run(&example("x", 1)).unwrap();
+        drop(lines);
         let whole = fs::read_to_string(&path).unwrap();
-        fs::write(&path, format!("{whole}{}", &whole[..whole.len() / 2])).unwrap();
-        let (mut lines, recorded) = JsonLines::open(&path).unwrap();
-        assert_eq!(recorded.runs, [example("x", 1)]);
-        lines.run(&example("x", 2)).unwrap();
-        assert_eq!(JsonLines::open(&path).unwrap().1.runs.len(), 2);
-        fs::write(&path, "a letter\n").unwrap();
-        assert!(JsonLines::open(&path).is_err());
+        // Also where hardly anything of it has come, or all but its end.
+        for half in [1, START.len() + 1, whole.len() / 2, whole.len() - 1] {
+            fs::write(&path, format!("{whole}{}", &whole[..half])).unwrap();
+            let (mut lines, recorded) = JsonLines::open(&path).unwrap();
+            assert_eq!(recorded.runs, [example("x", 1)]);
+            lines.run(&example("x", 2)).unwrap();
+            drop(lines);
+            assert_eq!(JsonLines::open(&path).unwrap().1.runs.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_file_of_something_else_stays_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.ndjson");
+        let mut lines = JsonLines::open(&path).unwrap().0;
+        lines.skipped("y", "not there").unwrap();
+        drop(lines);
+        let ours = fs::read_to_string(&path).unwrap();
+        for text in ["a letter\n", "a letter", r#"{"v":1,"a":2}"#, "[1]"] {
+            for text in [text.to_owned(), format!("{ours}{text}")] {
+                fs::write(&path, &text).unwrap();
+                let error = JsonLines::open(&path).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{text}");
+                assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn one_run_at_a_time_writes_to_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.ndjson");
+        let mut lines = JsonLines::open(&path).unwrap().0;
+        let error = JsonLines::open(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        lines.skipped("y", "not there").unwrap();
+        // Those who only read it may.
+        assert_eq!(recorded(&path).unwrap().missing.len(), 1);
+        drop(lines);
+        assert!(JsonLines::open(&path).is_ok());
     }
 
     #[test]
