@@ -12,7 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{Uid, geteuid};
 use serde_json::{Value, json};
 use sphinx_transport::{ErrorKind, Session};
 
@@ -20,11 +21,14 @@ use super::Context;
 use crate::args::{CtlArgs, CtlCommand, PathsCommand, bond, path};
 use crate::failure::{Outcome, fail_hint, local_io};
 use crate::report::{Names, Reporter, path_line, paths_of};
+use crate::text::printable;
 
 /// What names of sockets begin with; the id of the process follows.
 const SOCKET: &str = "sphx-ctl-";
 /// Longest question.
 const QUESTION_BYTES_MAX: u64 = 4096;
+/// Longest answer.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Whoever asks, and the command, are waited for no longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -40,7 +44,8 @@ impl Control {
     /// Listens from now on. Where that is not possible nobody can ask, and everything else goes on.
     pub(crate) fn listen() -> Self {
         let current = Current::default();
-        let listener = socket_of(std::process::id()).and_then(|at| UnixListener::bind_addr(&at));
+        let listener = SocketAddr::from_abstract_name(name_of(std::process::id()));
+        let listener = listener.and_then(|at| UnixListener::bind_addr(&at));
         if let Ok(listener) = listener {
             let current = Arc::clone(&current);
             let body = move || {
@@ -78,8 +83,8 @@ fn lock(current: &Current) -> std::sync::MutexGuard<'_, Option<(Session, Names)>
     current.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn socket_of(process: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{SOCKET}{process}"))
+fn name_of(process: u32) -> String {
+    format!("{SOCKET}{process}")
 }
 
 fn tell(stream: &UnixStream, current: &Current) -> io::Result<()> {
@@ -156,7 +161,8 @@ pub(crate) fn run(args: &CtlArgs, context: &Context) -> Outcome<()> {
         return Err(crate::failure::usage("a name of one line is expected"));
     }
     let process = args.pid.map_or_else(the_only_one, Ok)?;
-    let answer = ask(process, &question).map_err(|error| match error.kind() {
+    let answer = Asked::connect(process).and_then(|asked| asked.answer(&question));
+    let answer = answer.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => nobody(format!("process {process} has no paths")),
         _ => local_io("ask", &format!("process {process}"), error),
     })?;
@@ -175,11 +181,13 @@ fn nobody(why: String) -> crate::failure::Failure {
     )
 }
 
-/// The process that can be asked, if it is one.
+/// The process of this user that can be asked, if it is one.
 fn the_only_one() -> Outcome<u32> {
     let table = fs::read_to_string("/proc/net/unix")
         .map_err(|error| local_io("read", "/proc/net/unix", error))?;
-    match processes(&table)[..] {
+    let mut processes = processes(&table);
+    processes.retain(|process| Asked::connect(*process).is_ok_and(|asked| asked.user == geteuid()));
+    match processes[..] {
         [process] => Ok(process),
         [] => Err(nobody("no sphx with several paths is running".to_owned())),
         ref several => {
@@ -205,13 +213,38 @@ fn processes(table: &str) -> Vec<u32> {
     processes
 }
 
-fn ask(process: u32, question: &str) -> io::Result<Value> {
-    let mut stream = UnixStream::connect_addr(&socket_of(process)?)?;
-    stream.set_read_timeout(Some(2 * PATIENCE))?;
-    writeln!(stream, "{question}")?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    serde_json::from_str(&line).map_err(|_| io::ErrorKind::UnexpectedEof.into())
+/// Whoever listens under the name of a process.
+struct Asked {
+    stream: UnixStream,
+    user: Uid,
+}
+
+impl Asked {
+    /// Anybody may take such a name: only this user's is asked, by root any that root names, as these would answer.
+    fn connect(process: u32) -> io::Result<Self> {
+        // One who listens and takes nobody is not waited for.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = SocketAddrUnix::new_abstract_name(name_of(process).as_bytes())?;
+        connect(&socket, &address)?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        let user = socket_peercred(&stream)?.uid;
+        if user != geteuid() && !geteuid().is_root() {
+            let why = "it is another user's";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(Self { stream, user })
+    }
+
+    fn answer(self, question: &str) -> io::Result<Value> {
+        let mut stream = self.stream;
+        stream.set_read_timeout(Some(2 * PATIENCE))?;
+        writeln!(stream, "{question}")?;
+        let mut line = String::new();
+        BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line)?;
+        serde_json::from_str(&line).map_err(|_| io::ErrorKind::UnexpectedEof.into())
+    }
 }
 
 fn show(answer: &Value, is_json: bool, reporter: &Reporter) {
@@ -219,7 +252,7 @@ fn show(answer: &Value, is_json: bool, reporter: &Reporter) {
         return reporter.data(&answer.to_string());
     }
     if let Some(bond) = answer["bond"].as_str() {
-        reporter.data(&format!("bond {bond}"));
+        reporter.data(&format!("bond {}", printable(bond.as_bytes())));
     }
     for path in answer["paths"].as_array().into_iter().flatten() {
         reporter.data(&path_line(path));

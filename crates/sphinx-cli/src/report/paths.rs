@@ -7,6 +7,7 @@ use sphinx_transport::{PathEvent, PathFigures, PathNews, PathRole, Session};
 
 use super::done::rounded;
 use super::{Event, Reporter};
+use crate::text::printable;
 use crate::units::show_size;
 
 /// What the paths of a session's options are called, those that came later behind them.
@@ -122,7 +123,7 @@ pub(crate) fn paths_of(session: &Session, names: &Names) -> Vec<Value> {
     paths.collect()
 }
 
-/// A path as [`paths_of`] has it, for people.
+/// A path as [`paths_of`] has it, for people, whoever says so.
 pub(crate) fn path_line(path: &Value) -> String {
     let text = |field: &str| path[field].as_str().map(str::to_owned);
     let name = text("name").or_else(|| text("local"));
@@ -139,7 +140,7 @@ pub(crate) fn path_line(path: &Value) -> String {
     if let Some(reason) = text("reason") {
         line += &format!(" ({reason})");
     }
-    line
+    printable(line.as_bytes())
 }
 
 /// One of several paths.

@@ -3,6 +3,7 @@
 
 mod common;
 mod cp;
+mod ctl;
 mod deep_trees;
 #[cfg(feature = "lab")]
 mod demo;

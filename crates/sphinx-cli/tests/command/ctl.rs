@@ -1,0 +1,108 @@
+//! `sphx ctl` beside processes that are none of `sphx`: anybody may listen where it asks.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::Output;
+use std::thread;
+
+use crate::common::{Scratch, command};
+
+/// Greater than every process id.
+const PROCESSES_MAX: u32 = 1 << 22;
+
+/// The name of a process that there is not: the n-th of this test.
+fn nobody(n: u32) -> u32 {
+    n * PROCESSES_MAX + std::process::id()
+}
+
+fn listen(process: u32) -> UnixListener {
+    let name = format!("sphx-ctl-{process}");
+    let address = SocketAddr::from_abstract_name(name).expect("a name");
+    UnixListener::bind_addr(&address).expect("nobody has this name")
+}
+
+/// Answers every question like this. It ends with the process.
+fn answer(listener: UnixListener, line: impl AsRef<str> + Send + 'static) {
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut question = String::new();
+            let _ = BufReader::new(&stream).read_line(&mut question);
+            // Whoever does not wait for the answer has no use for it.
+            let _ = writeln!(&stream, "{}", line.as_ref());
+        }
+    });
+}
+
+fn ask(words: &[&str]) -> Output {
+    let scratch = Scratch::new();
+    let output = command(&scratch.path("in"), words).output();
+    output.expect("the binary starts")
+}
+
+#[test]
+fn what_is_answered_moves_no_cursor() {
+    let process = nobody(1);
+    answer(
+        listen(process),
+        r#"{"bond":"\u001b[31mred","paths":[{"name":"\u001b]0;title\u0007wifi","state":"up\u009b2J","reason":"\u001b[H"}]}"#,
+    );
+    let output = ask(&["ctl", "--pid", &process.to_string(), "paths"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("red") && text.contains("wifi"), "{text}");
+    let is_plain = |c: char| !c.is_control() || c == '\n';
+    assert!(text.chars().all(is_plain), "{text:?}");
+}
+
+#[test]
+fn an_answer_that_is_too_long_is_none() {
+    let process = nobody(2);
+    answer(listen(process), " ".repeat(2 << 20) + "{}");
+    let output = ask(&["ctl", "--pid", &process.to_string(), "paths"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(8), "{error}");
+}
+
+#[cfg(all(feature = "lab", feature = "pep"))]
+#[test]
+fn processes_of_others_are_not_asked() {
+    use super::pep_between::Host;
+    use rustix::process::Uid;
+    use rustix::thread::set_thread_res_uid;
+
+    if !crate::common::may_make_namespaces() {
+        return;
+    }
+    // Nobody but those of this test is in it.
+    let host = Host::new();
+    let listen_there = |process: u32, user: Uid| {
+        let listening = || {
+            set_thread_res_uid(user, user, user).expect("root may");
+            listen(process)
+        };
+        host.namespace.run(listening).expect("a thread")
+    };
+    let ask_there = || {
+        let asked = host.namespace.run(|| ask(&["ctl", "paths"]));
+        asked.expect("a thread")
+    };
+    let other = listen_there(nobody(3), Uid::from_raw(65_534));
+    other.set_nonblocking(true).expect("a socket");
+    let output = ask_there();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(8), "{error}");
+    assert!(error.contains("no sphx with several paths"), "{error}");
+    while let Ok((stream, _)) = other.accept() {
+        let mut question = String::new();
+        let _ = BufReader::new(&stream).read_line(&mut question);
+        assert_eq!(question, "");
+    }
+    // Nor is it one of several.
+    let own = listen_there(nobody(4), Uid::ROOT);
+    answer(own, r#"{"bond":"backup","paths":[]}"#);
+    let output = ask_there();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert_eq!(output.stdout, b"bond backup\n");
+}
