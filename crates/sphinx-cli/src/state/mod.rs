@@ -191,7 +191,7 @@ pub(crate) fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Makes a file that takes the place of another one belong to whom that belongs to, and readable by whom that is.
-#[cfg(feature = "tunnel")]
+#[cfg(any(feature = "pep", feature = "tunnel"))]
 pub(crate) fn keep_rights(before: &fs::Metadata, file: &File) -> io::Result<()> {
     match geteuid().is_root() {
         true => fchown(file, Some(before.uid()), Some(before.gid()))?,

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -159,6 +159,7 @@ fn a_replay_repairs_and_conceals_what_the_hop_lost() {
 #[test]
 fn captures_that_cannot_be_read_are_named() {
     let scratch = Scratch::new();
+    fs::create_dir(scratch.path("kept")).unwrap();
     capture(&scratch, "wifi.pcap", DataLink::IEEE802_11, 1);
     fs::write(
         scratch.path("text.pcap"),
@@ -173,11 +174,52 @@ fn captures_that_cannot_be_read_are_named() {
         let message = ended.error("local_io")["message"].to_string();
         assert!(message.contains(name), "{message}");
         assert!(!scratch.path("out.pcap").exists(), "{name}");
+        // What was there before is there still, and nothing besides.
+        fs::write(scratch.path("kept/out.pcap"), "of yesterday").unwrap();
+        replay(&scratch, &[name, "kept/out.pcap"]).expect(8);
+        let kept = fs::read_to_string(scratch.path("kept/out.pcap")).unwrap();
+        assert_eq!(kept, "of yesterday", "{name}");
+        assert_eq!(fs::read_dir(scratch.path("kept")).unwrap().count(), 1);
     }
     capture(&scratch, "in.pcap", DataLink::RAW, 1);
     let ended = replay(&scratch, &["in.pcap", "./in.pcap"]).expect(2);
     ended.error("usage");
     assert_eq!(read(&scratch, "in.pcap").len(), LINES.len());
+}
+
+#[test]
+fn a_replay_goes_to_what_is_no_file_as_well() {
+    let scratch = Scratch::new();
+    capture(&scratch, "in.pcap", DataLink::RAW, 1);
+    let line = |output| {
+        let base = ["pep", "replay", "--quiet", "--mobile", "10.0.0.0/8"];
+        command(
+            &scratch.path("."),
+            &[&base[..], &["in.pcap", output]].concat(),
+        )
+    };
+    // A file that was there is replaced, and who may read it still may.
+    fs::write(scratch.path("out.pcap"), "of yesterday").unwrap();
+    let mode = fs::Permissions::from_mode(0o604);
+    fs::set_permissions(scratch.path("out.pcap"), mode.clone()).unwrap();
+    assert!(line("out.pcap").status().expect("it starts").success());
+    assert_eq!(read(&scratch, "out.pcap").len(), LINES.len());
+    let after = fs::metadata(scratch.path("out.pcap")).unwrap();
+    assert_eq!(after.permissions().mode() & 0o777, mode.mode());
+    let expected = fs::read(scratch.path("out.pcap")).unwrap();
+    let piped = line("/dev/stdout").output().expect("it starts");
+    assert!(piped.status.success() && piped.stdout == expected);
+    // Whoever has given its standard output a file reads that.
+    let mut file = File::create_new(scratch.path("stdout")).unwrap();
+    fs::remove_file(scratch.path("stdout")).unwrap();
+    let mut to_file = line("/dev/stdout");
+    to_file.stdout(file.try_clone().unwrap());
+    assert!(to_file.status().expect("it starts").success());
+    let mut bytes = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    assert!(bytes == expected);
+    assert!(line("/dev/null").status().expect("it starts").success());
 }
 
 /// A server in a network behind a machine that routes to a client over a lossy hop.

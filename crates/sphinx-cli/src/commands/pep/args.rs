@@ -498,7 +498,7 @@ pub(crate) struct ReplayArgs {
     /// The capture
     #[arg(value_name = "IN.pcap")]
     pub(crate) input: PathBuf,
-    /// What comes out; replaced if it exists
+    /// What comes out; a file that exists is replaced when all of it is there
     #[arg(value_name = "OUT.pcap")]
     pub(crate) output: PathBuf,
     /// Addresses behind the lossy hop, once for each network
