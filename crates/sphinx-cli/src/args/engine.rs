@@ -146,9 +146,9 @@ fn shards_help() -> String {
 
 /// Flags of the commands that listen, beside those of [`CommonArgs`].
 #[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "Engine")]
 pub(crate) struct ServingArgs {
-    #[arg(long, value_name = "N", default_value = "1", value_parser = shards, help = shards_help())]
+    // (Of this option alone: a heading of the struct would hold for what a command has behind it.)
+    #[arg(long, value_name = "N", default_value = "1", value_parser = shards, help = shards_help(), help_heading = "Engine")]
     pub(crate) shards: Count,
 }
 

@@ -540,6 +540,43 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// A heading holds for what follows it: nothing of a command's own shall.
+    #[test]
+    fn headings_stand_over_their_own_options_only() {
+        let mut own = Vec::new();
+        for augment in [
+            CommonArgs::augment_args,
+            ServingArgs::augment_args,
+            PathArgs::augment_args,
+            ssh::SshArgs::augment_args,
+            #[cfg(feature = "lab")]
+            sphinx_lab::emulator::SettingFlags::augment_args,
+        ] {
+            own.extend(headed(&augment(clap::Command::new("own"))));
+        }
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            for option in headed(&command) {
+                let name = command.get_name();
+                assert!(own.contains(&option), "sphx … {name}: {option:?}");
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
+        let command = Cli::command();
+        let recv = command.find_subcommand("recv").expect("it is there");
+        let output = recv.get_arguments().find(|arg| arg.get_id() == "output");
+        assert_eq!(output.expect("it is there").get_help_heading(), None);
+    }
+
+    /// Options with a heading, and that.
+    fn headed(command: &clap::Command) -> Vec<(String, String)> {
+        let headed = command.get_arguments().filter_map(|arg| {
+            let heading = arg.get_help_heading()?.to_owned();
+            Some((arg.get_id().to_string(), heading))
+        });
+        headed.collect()
+    }
+
     #[test]
     fn every_flag_of_the_contract() {
         for line in [

@@ -84,15 +84,15 @@ pub struct RunArgs {
     /// Help for TCP in front of the link, at its left end: as 'sphx pep run --agent', with this link as the lossy hop
     #[arg(long, value_name = "NAME[:KEY=VALUE,…]", conflicts_with = "interfaces")]
     pub agent: Vec<String>,
-    /// The link's settings.
-    #[command(flatten)]
-    pub settings: SettingFlags,
     /// JSON lines on standard output; that of the commands goes to standard error
     #[arg(long)]
     pub json: bool,
     /// Say nothing but errors
     #[arg(long, short)]
     pub quiet: bool,
+    /// The link's settings. (Their heading would hold for what is behind them.)
+    #[command(flatten)]
+    pub settings: SettingFlags,
 }
 
 /// A change to make.

@@ -18,7 +18,7 @@ mod session;
 mod shared;
 
 pub use answer::{Answer, DirectionState, Request, State};
-pub use args::{LinkArgs, LinkCommand, RunArgs, SetArgs, ShowArgs};
+pub use args::{LinkArgs, LinkCommand, RunArgs, SetArgs, SettingFlags, ShowArgs};
 pub use control::ask;
 pub use error::{LinkError, LinkErrorKind};
 pub use place::{NAME, SOCKET, directory};
