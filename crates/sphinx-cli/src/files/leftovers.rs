@@ -98,11 +98,15 @@ pub(super) fn partial_names(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
     )
 }
 
-/// `.NAME.sphx-XXXXXXXX.part` or `.journal`, NAME shortened where the whole would be too long.
+/// `.NAME.sphx-XXXXXXXX.part` or `.journal`, NAME shortened where the whole would be too long: where a character ends, as
+/// some file systems take whole characters only.
 fn hidden_name(name: &[u8], id: &str, end: &[u8]) -> Vec<u8> {
     let room = COMPONENT_BYTES_MAX - 1 - MARK.len() - ID_BYTES - end.len();
-    let kept = &name[..name.len().min(room)];
-    [b".", kept, MARK, id.as_bytes(), end].concat()
+    let kept = match std::str::from_utf8(name) {
+        Ok(text) => text.floor_char_boundary(room),
+        Err(_) => name.len().min(room),
+    };
+    [b".", &name[..kept], MARK, id.as_bytes(), end].concat()
 }
 
 impl Drop for TransferLock {
@@ -320,6 +324,21 @@ mod tests {
             b".sphx-0123abc.lock",
         ] {
             assert!(!is_reserved(name), "{}", String::from_utf8_lossy(name));
+        }
+    }
+
+    #[test]
+    fn what_is_shortened_ends_with_a_whole_character() {
+        for end in [PART, JOURNAL] {
+            for name in ["a".repeat(255), "名".repeat(85), "é".repeat(127)] {
+                let hidden = hidden_name(name.as_bytes(), "0123abcd", end);
+                assert!(hidden.len() <= COMPONENT_BYTES_MAX && is_reserved(&hidden));
+                let hidden = String::from_utf8(hidden).expect("whole characters");
+                assert!(COMPONENT_BYTES_MAX - hidden.len() < 3, "{hidden}");
+            }
+            // What is no text is cut anywhere.
+            let hidden = hidden_name(&[0xe5; 255], "0123abcd", end);
+            assert_eq!(hidden.len(), COMPONENT_BYTES_MAX);
         }
     }
 }
