@@ -114,10 +114,7 @@ pub(crate) fn complete(
         _ => return Ok(parsed),
     };
     let of_file = file.as_ref().map_or(&[][..], |file| &file.said);
-    let is_new = |said: &&Said| !is_given(matches, said.id);
-    let of_file = of_file.iter().filter(is_new);
-    let of_file = of_file.filter(|said| !environment.iter().any(|other| other.id == said.id));
-    let chosen: Vec<&Said> = of_file.chain(environment.iter().filter(is_new)).collect();
+    let chosen = choose(matches, of_file, &environment);
     if chosen.is_empty() {
         return Ok(parsed);
     }
@@ -132,6 +129,18 @@ pub(crate) fn complete(
     let words: Vec<OsString> = words.chain(rest.iter().cloned()).collect();
     let completed = grammar.clone().try_get_matches_from(words);
     completed.map_err(|error| refused(&error, &chosen, file.as_ref().map(|file| &*file.path)))
+}
+
+/// What is added to a command line: what it does not say itself, and of a file what the environment does not say.
+fn choose<'s>(matches: &ArgMatches, of_file: &'s [Said], environment: &'s [Said]) -> Vec<&'s Said> {
+    let is_new = |said: &&Said| {
+        // Both are the same limit.
+        let otherwise = said.id == "limit" && is_given(matches, "bwlimit");
+        !otherwise && !is_given(matches, said.id)
+    };
+    let of_file = of_file.iter().filter(is_new);
+    let of_file = of_file.filter(|said| !environment.iter().any(|other| other.id == said.id));
+    of_file.chain(environment.iter().filter(is_new)).collect()
 }
 
 /// An error of the grammar, with the place where the value stands.

@@ -159,3 +159,26 @@ fn a_flag_goes_before_a_file() {
         scratch.path().join("clients")
     );
 }
+
+#[test]
+fn a_limit_under_its_other_name_goes_before_one_that_is_configured() {
+    let said = read_text(Kind::User, "limit = \"5mbit\"\ncc = \"bbr\"").unwrap();
+    let chosen = |line: &[&str], of_file: &[Said], environment: &[Said]| {
+        let parsed = crate::grammar().try_get_matches_from(line).unwrap();
+        let (_, matches) = parsed.subcommand().unwrap();
+        let chosen = choose(matches, of_file, environment);
+        let mut ids: Vec<&str> = chosen.iter().map(|said| said.id).collect();
+        ids.sort_unstable();
+        ids.join(" ")
+    };
+    for (of_file, environment) in [(&said[..], &[][..]), (&[], &said), (&said, &said)] {
+        for (line, added) in [
+            (&["sphx", "sync", "a", "h:"][..], "cc limit"),
+            (&["sphx", "sync", "--limit", "1mbit", "a", "h:"], "cc"),
+            (&["sphx", "sync", "--bwlimit", "1mbit", "a", "h:"], "cc"),
+            (&["sphx", "cp", "a", "h:"], "cc limit"),
+        ] {
+            assert_eq!(chosen(line, of_file, environment), added, "{line:?}");
+        }
+    }
+}
