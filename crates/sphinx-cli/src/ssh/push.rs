@@ -45,7 +45,8 @@ pub(crate) fn push(rsh: &Rsh, reporter: &Reporter) -> Outcome<()> {
     }
     let refused = |error: io::Error| local_io("read", "this program", error);
     let program = File::open("/proc/self/exe").map_err(refused)?;
-    let size = show_size(program.metadata().map_err(refused)?.len());
+    let bytes = program.metadata().map_err(refused)?.len();
+    let size = show_size(bytes);
     let asks = io::stdin().is_terminal() && io::stderr().is_terminal() && !reporter.json();
     if asks {
         let question = format!("Put this sphx ({size}) into ~/.cache/sphx at {host}? [y/N] ");
@@ -55,10 +56,12 @@ pub(crate) fn push(rsh: &Rsh, reporter: &Reporter) -> Outcome<()> {
             return Err(fail(ErrorKind::Cancelled, "it was declined"));
         }
     }
-    // Whole or not at all, and nobody else's to change.
+    // Whole or not at all, and nobody else's to change. A connection that is lost ends it as the program's own end does.
     let line = format!(
         "exec sh -c 'set -e; umask 077; d=\"{CACHE}\"; mkdir -p \"$d\"; t=\"$d/.new-$$\"; \
-         trap \"rm -f \\\"\\$t\\\"\" EXIT; cat >\"$t\"; chmod 700 \"$t\"; mv -f \"$t\" \"$d/sphx-{VERSION}\"'"
+         trap \"rm -f \\\"\\$t\\\"\" EXIT; cat >\"$t\"; \
+         [ $(wc -c <\"$t\") -eq {bytes} ] || {{ echo \"only a part of it has come\" >&2; exit 1; }}; \
+         chmod 700 \"$t\"; mv -f \"$t\" \"$d/sphx-{VERSION}\"'"
     );
     let mut command = rsh.command(Some(OsStr::new(&line)));
     command.stdin(program);

@@ -296,6 +296,27 @@ fn this_program_is_put_where_there_is_none() {
 }
 
 #[test]
+fn a_part_of_this_program_is_put_nowhere() {
+    let scratch = Scratch::new();
+    let script = r#"for last; do :; done
+export XDG_CACHE_HOME="$PWD/there"
+case $last in
+uname*) exec uname -sm;;
+*"cat >"*) head -c 100000 | sh -c "$last";;
+*) exit 127;;
+esac"#;
+    let ended = fake_with(&scratch, script, &["--push"]).expect(9);
+    ended.error("remote_io");
+    assert!(
+        ended.stderr.contains("only a part of it has come"),
+        "{}",
+        ended.stderr
+    );
+    let left = fs::read_dir(scratch.path("there/sphx")).unwrap();
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
 fn a_path_is_measured_with_no_server_to_start() {
     let Some(sshd) = Sshd::start() else { return };
     let scratch = Scratch::new();
