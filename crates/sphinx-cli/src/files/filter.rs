@@ -17,11 +17,23 @@ struct Rule {
     include: bool,
     /// Matches directories only.
     directory: bool,
-    /// Matches from the top of the tree on, not below any directory.
-    anchored: bool,
-    /// Matches the path, not the last name in it.
-    path: bool,
+    start: Start,
+    /// `**` at its beginning, which also stands for nothing before the slash that a path from the top does not have.
+    from_above: bool,
+    /// `***` at its end, which also stands for a directory's path without its slash.
+    to_itself: bool,
     tokens: Vec<Token>,
+}
+
+/// Where in a path what matches begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// At the top of the tree.
+    Top,
+    /// So many names from the end.
+    Last(usize),
+    /// With any name.
+    Anywhere,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +104,7 @@ fn rule(include: bool, pattern: &[u8]) -> Outcome<Rule> {
     if directory {
         text = &text[..text.len() - 1];
     }
+    let from_above = text.starts_with(b"**");
     let anchored = text.starts_with(b"/");
     if anchored {
         text = &text[1..];
@@ -99,8 +112,15 @@ fn rule(include: bool, pattern: &[u8]) -> Outcome<Rule> {
     if text.is_empty() {
         return refuse("is empty");
     }
-    let path = anchored || text.contains(&b'/') || text.windows(2).any(|two| two == b"**");
+    let slashes = text.iter().filter(|byte| **byte == b'/').count();
+    let start = match text.windows(2).any(|two| two == b"**") {
+        _ if anchored || from_above => Start::Top,
+        true => Start::Anywhere,
+        false => Start::Last(slashes + 1),
+    };
     let mut tokens = Vec::new();
+    // Where there is nothing to be taken literally, a backslash is itself.
+    let wild = text.iter().any(|byte| b"*?[".contains(byte));
     let mut at = 0;
     while at < text.len() {
         at += match text[at] {
@@ -117,16 +137,19 @@ fn rule(include: bool, pattern: &[u8]) -> Outcome<Rule> {
                 tokens.push(Token::Any);
                 1
             }
-            b'\\' if at + 1 < text.len() => {
-                tokens.push(Token::Byte(text[at + 1]));
-                2
-            }
+            b'\\' if wild => match text.get(at + 1) {
+                Some(byte) => {
+                    tokens.push(Token::Byte(*byte));
+                    2
+                }
+                None => return refuse("ends with a \\ that nothing follows"),
+            },
             b'[' => match set(&text[at..]) {
-                Some((token, length)) => {
+                Ok((token, length)) => {
                     tokens.push(token);
                     length
                 }
-                None => return refuse("has a [ without its ]"),
+                Err(why) => return refuse(why),
             },
             byte => {
                 tokens.push(Token::Byte(byte));
@@ -137,33 +160,43 @@ fn rule(include: bool, pattern: &[u8]) -> Outcome<Rule> {
     Ok(Rule {
         include,
         directory,
-        anchored,
-        path,
+        start,
+        from_above,
+        to_itself: text.ends_with(b"***"),
         tokens,
     })
 }
 
-/// A set of bytes, and how long it is as written.
-fn set(text: &[u8]) -> Option<(Token, usize)> {
+/// A set of bytes, and how long it is as written; or what is wrong with it.
+fn set(text: &[u8]) -> Result<(Token, usize), &'static str> {
+    let byte_at = |at: usize| text.get(at).copied().ok_or("has a [ without its ]");
     let mut at = 1;
     let negated = matches!(text.get(at), Some(b'!' | b'^'));
     at += usize::from(negated);
     let mut ranges = Vec::new();
     let start = at;
     loop {
-        let mut byte = *text.get(at)?;
+        let mut byte = byte_at(at)?;
         if byte == b']' && at > start {
-            return Some((Token::Set { negated, ranges }, at + 1));
+            return Ok((Token::Set { negated, ranges }, at + 1));
+        }
+        if let Some((name, length)) = class_name(&text[at..]) {
+            let class = CLASSES.iter().find(|(known, _)| *known == name);
+            let (_, class) = class.ok_or("names a class of characters that there is not")?;
+            ranges.extend_from_slice(class);
+            at += length;
+            continue;
         }
         if byte == b'\\' {
             at += 1;
-            byte = *text.get(at)?;
+            byte = byte_at(at)?;
         }
         at += 1;
         let last = match (text.get(at), text.get(at + 1)) {
             (Some(b'-'), Some(last)) if *last != b']' => {
-                at += 2;
-                *last
+                let escaped = usize::from(*last == b'\\');
+                at += 2 + escaped;
+                byte_at(at - 1)?
             }
             _ => byte,
         };
@@ -171,31 +204,62 @@ fn set(text: &[u8]) -> Option<(Token, usize)> {
     }
 }
 
+/// The name in `[:name:]`, and how long that is.
+fn class_name(text: &[u8]) -> Option<(&[u8], usize)> {
+    let name = text.strip_prefix(b"[:")?;
+    let end = name.iter().position(|byte| *byte == b']')?;
+    Some((name[..end].strip_suffix(b":")?, end + 3))
+}
+
+/// The name of a class, and the ranges that make it.
+type Class = (&'static [u8], &'static [(u8, u8)]);
+
+/// Those of POSIX, of ASCII only.
+const CLASSES: [Class; 12] = [
+    (b"alnum", &[(b'0', b'9'), (b'A', b'Z'), (b'a', b'z')]),
+    (b"alpha", &[(b'A', b'Z'), (b'a', b'z')]),
+    (b"blank", &[(b'\t', b'\t'), (b' ', b' ')]),
+    (b"cntrl", &[(0, 31), (127, 127)]),
+    (b"digit", &[(b'0', b'9')]),
+    (b"graph", &[(b'!', b'~')]),
+    (b"lower", &[(b'a', b'z')]),
+    (b"print", &[(b' ', b'~')]),
+    (
+        b"punct",
+        &[(b'!', b'/'), (b':', b'@'), (b'[', b'`'), (b'{', b'~')],
+    ),
+    (b"space", &[(b'\t', b'\r'), (b' ', b' ')]),
+    (b"upper", &[(b'A', b'Z')]),
+    (b"xdigit", &[(b'0', b'9'), (b'A', b'F'), (b'a', b'f')]),
+];
+
 impl Rule {
     fn matches(&self, path: &[u8], directory: bool) -> bool {
         if self.directory && !directory {
             return false;
         }
-        if !self.path {
-            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-            return wild(&self.tokens, name);
+        let text = [b"/", path, b"/"].concat();
+        let end = text.len() - usize::from(!(self.to_itself && directory));
+        let text = &text[usize::from(!self.from_above)..end];
+        let slashes = text.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let mut names = std::iter::once(0).chain(slashes.map(|(at, _)| at + 1));
+        // Where in the text the tokens so far can have come to.
+        let mut reached = vec![false; text.len() + 1];
+        match self.start {
+            Start::Top => reached[0] = true,
+            Start::Last(count) => match names.nth_back(count - 1) {
+                Some(at) => reached[at] = true,
+                None => return false,
+            },
+            Start::Anywhere => names.for_each(|at| reached[at] = true),
         }
-        if self.anchored {
-            return wild(&self.tokens, path);
-        }
-        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        let starts = std::iter::once(0).chain(slashes.map(|(at, _)| at + 1));
-        starts
-            .into_iter()
-            .any(|start| wild(&self.tokens, &path[start..]))
+        wild(&self.tokens, text, reached)
     }
 }
 
-/// Whether `text` is of the form of `tokens`: in as many steps as there are pairs of the two, whatever they are.
-fn wild(tokens: &[Token], text: &[u8]) -> bool {
-    // Where in the text the tokens so far can have come to.
-    let mut reached = vec![false; text.len() + 1];
-    reached[0] = true;
+/// Whether `text` is of the form of `tokens` from one of the places on that are `reached`: in as many steps as there are
+/// pairs of the two, whatever they are.
+fn wild(tokens: &[Token], text: &[u8], mut reached: Vec<bool>) -> bool {
     for token in tokens {
         let mut next = vec![false; text.len() + 1];
         match token {
@@ -254,7 +318,10 @@ pub(crate) mod fuzzing {
             }
         }
         // A path matches itself, written so that nothing in it means anything.
-        let escaped: Vec<u8> = path.iter().flat_map(|byte| [b'\\', *byte]).collect();
+        let mut escaped: Vec<u8> = path.to_vec();
+        if path.iter().any(|byte| b"*?[".contains(byte)) {
+            escaped = path.iter().flat_map(|byte| [b'\\', *byte]).collect();
+        }
         let is_name = !path.contains(&b'/') && !path.is_empty();
         if is_name && let Ok(rule) = rule(false, &escaped) {
             assert!(rule.matches(path, true));
@@ -289,9 +356,43 @@ mod tests {
             ("- a**c", "a/b/c", false, true),
             ("- [a-c]?", "b1", false, true),
             ("- [!a-c]?", "b1", false, false),
+            ("- [a-\\c]", "b", false, true),
+            ("- **/x", "x", false, true),
+            ("- **/x", "a/b/x", false, true),
+            ("- **/x", "ax", false, false),
+            ("- **/a/x", "a/x", false, true),
+            ("- **a/x", "ba/x", false, true),
+            ("- /**/x", "x", false, false),
+            ("- /**/x", "a/x", false, true),
+            ("- a/**/x", "a/x", false, false),
+            ("- a/**/x", "b/a/c/d/x", false, true),
+            ("- d/***", "d", true, true),
+            ("- d/***", "a/d", true, true),
+            ("- d/***", "d", false, false),
+            ("- d/***", "d/f", false, true),
+            ("- d/***/", "d", true, true),
+            ("- d/**", "d", true, false),
+            ("+ /d/***\n- *", "d", true, false),
+            ("+ /d/***\n- *", "d/e/f", false, false),
+            ("+ /d/***\n- *", "e/d", true, true),
+            ("- a/b*", "c/a/bb", false, true),
+            ("- a/b*", "ca/bb", false, false),
+            ("- [!/]x", "bx", false, false),
+            ("- [[:digit:]]a", "1a", false, true),
+            ("- [[:digit:]]a", "aa", false, false),
+            ("- [![:digit:]]a", "1a", false, false),
+            ("- [^[:digit:]b]a", "aa", false, true),
+            ("- [[:upper:][:digit:]_]", "Q", false, true),
+            ("- [[:alpha:]-z]", "-", false, true),
+            ("- [[:a]", ":", false, true),
+            ("- [[:]]", ":]", false, true),
             ("- []x]", "]", false, true),
             ("- \\*", "*", false, true),
             ("- \\*", "x", false, false),
+            ("- a\\b", "a\\b", false, true),
+            ("- a\\b", "ab", false, false),
+            ("- a\\b*", "ab", false, true),
+            ("- a\\", "a\\", false, true),
             ("+ keep.o\n- *.o", "keep.o", false, false),
             ("+ keep.o\n- *.o", "other.o", false, true),
             ("# - x\n; - x\n\n", "x", false, false),
@@ -303,7 +404,20 @@ mod tests {
                 "{lines}: {path}"
             );
         }
-        for wrong in ["x", "-x", "- ", "- /", "- [a", "! ", "merge f"] {
+        for wrong in [
+            "x",
+            "-x",
+            "- ",
+            "- /",
+            "- [a",
+            "- [a-\\",
+            "- [[:digit:]",
+            "- [[:figit:]]",
+            "- [[::]]",
+            "- *\\",
+            "! ",
+            "merge f",
+        ] {
             assert!(Filter::parse([wrong.as_bytes()]).is_err(), "{wrong}");
         }
     }
