@@ -50,7 +50,7 @@ pub(crate) use wire::{Announced, Change, Counts};
 pub(crate) struct Transferred {
     pub(crate) counts: Counts,
     pub(crate) work: Work,
-    /// Why something was left out, the first time.
+    /// Why something was left out, or is not as it was to be, the first time.
     pub(crate) first_skip: Option<Failure>,
     /// The directory that received it, for people; none at the sender and for standard output.
     pub(crate) output: Option<String>,
@@ -97,6 +97,8 @@ impl Transferred {
                 "; SKIPPED: {} of {}",
                 self.counts.skipped, self.counts.totals.entries
             );
+        } else if self.first_skip.is_some() {
+            remark += "; NOT ALL AS IT WAS TO BE";
         }
         remark
     }

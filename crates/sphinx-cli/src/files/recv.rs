@@ -182,7 +182,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
             self.ledger.changed(change, path)?;
         }
         for (path, failure) in self.target.take_complaints() {
-            self.ledger.skip(&path, failure)?;
+            self.ledger.complain(&path, failure)?;
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
                 }
                 if let Err(failure) = self.target.delete() {
                     let path = self.target.own_path();
-                    self.ledger.skip(&path, failure)?;
+                    self.ledger.complain(&path, failure)?;
                 }
             }
             Entry::Symlink { .. } | Entry::HardLink { .. } | Entry::Skipped { .. } if inside => {

@@ -16,6 +16,15 @@ const REMINDED_MAX: usize = 20;
 /// Of fewer entries everything is still to be seen.
 const REMINDED_ENTRIES_MIN: u64 = 50;
 
+/// What was left out of a session.
+#[derive(Default)]
+pub(super) struct Skipped {
+    /// What was said of it first.
+    lines: Vec<String>,
+    /// How often something was.
+    told: u64,
+}
+
 impl Reporter {
     /// A file is complete: in both forms. `status` is sent, received or present; `blake3` is empty where nobody has
     /// computed it; `reused` bytes were not sent. Waits for
@@ -99,22 +108,26 @@ impl Reporter {
         self.say(Item::Note(format!("sphx: {line}")));
         let skipped = self.session.skipped.lock();
         let mut skipped = skipped.unwrap_or_else(PoisonError::into_inner);
-        if skipped.len() < REMINDED_MAX {
-            skipped.push(line);
+        skipped.told += 1;
+        if skipped.lines.len() < REMINDED_MAX {
+            skipped.lines.push(line);
         }
     }
 
     /// Says again what was left out of a session with so many entries, where that may have gone by unseen.
     pub(crate) fn remind(&self, entries: u64, skipped: u64) {
-        if entries < REMINDED_ENTRIES_MIN || skipped == 0 {
+        if entries < REMINDED_ENTRIES_MIN {
             return;
         }
-        let lines = self.session.skipped.lock();
-        let lines = std::mem::take(&mut *lines.unwrap_or_else(PoisonError::into_inner));
+        let told = self.session.skipped.lock();
+        let Skipped { lines, told } =
+            std::mem::take(&mut *told.unwrap_or_else(PoisonError::into_inner));
         for line in &lines {
             self.note(line);
         }
-        let more = skipped.saturating_sub(lines.len() as u64);
+        // What is in a directory that is left out is counted and not told; what is not all that it was to be, told and
+        // not counted.
+        let more = skipped.max(told).saturating_sub(lines.len() as u64);
         if more > 0 {
             self.note(&format!("and {more} more"));
         }

@@ -136,8 +136,7 @@ struct SessionOutput {
     stdout: Share,
     stderr: Share,
     progress_dropped: AtomicU64,
-    /// What was left out first.
-    skipped: Mutex<Vec<String>>,
+    skipped: Mutex<files::Skipped>,
 }
 
 impl Reporter {

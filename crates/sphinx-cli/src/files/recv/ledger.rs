@@ -51,9 +51,9 @@ impl<'a> Ledger<'a> {
         (self.tell)(replies)
     }
 
-    /// Nothing was left out so far.
+    /// Nothing was left out so far, and nothing is other than it was to be.
     pub(super) fn is_complete(&self) -> bool {
-        self.counts.skipped == 0
+        self.first_skip.is_none()
     }
 
     /// What has come, what that has cost, and why something was left out, the first time.
@@ -111,6 +111,12 @@ impl<'a> Ledger<'a> {
     /// This end leaves out the entry that came last.
     pub(in crate::files) fn skip(&mut self, path: &[u8], failure: Failure) -> Outcome<()> {
         self.counts.skipped += 1;
+        self.complain(path, failure)
+    }
+
+    /// No entry is left out, but something is in place that is not all that it was to be, or still there. It is told in
+    /// the same way.
+    pub(super) fn complain(&mut self, path: &[u8], failure: Failure) -> Outcome<()> {
         self.reporter.skipped(path, &failure);
         (self.tell)(&[Reply::Skipped {
             entry: self.counts.totals.entries,

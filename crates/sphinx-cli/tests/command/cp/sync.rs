@@ -358,6 +358,18 @@ fn more_than_was_allowed_is_not_deleted() {
         run.stderr
     );
     assert_eq!(scratch.arrived(), ["a", "b", "new"]);
+    // Also where nothing else comes: that is no failure of all.
+    fs::create_dir(scratch.path("empty")).unwrap();
+    let run = sync(
+        &scratch,
+        &sshd,
+        &["--delete", "--max-delete", "3", "empty/", &to],
+    )
+    .expect(7);
+    assert_eq!(run.done()["entries_skipped"], 0);
+    let reason = run.event("skipped")["reason"].to_string();
+    assert!(reason.contains("nothing is deleted"), "{reason}");
+    assert_eq!(scratch.arrived(), ["a", "b", "new"]);
     sync(
         &scratch,
         &sshd,
