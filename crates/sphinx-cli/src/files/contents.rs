@@ -220,6 +220,14 @@ impl Contents {
         self.holes = true;
     }
 
+    /// The file gets its `size`, which a hole at its end has not given it.
+    pub(super) fn stretch(&mut self, size: u64) -> io::Result<()> {
+        match &mut self.place {
+            Some(Place::New(file)) if self.holes => file.set_size(size),
+            _ => Ok(()),
+        }
+    }
+
     /// The file has `size` bytes, and all of them have come; this is their digest.
     pub(super) fn finish(self, size: u64, expected: &[u8; 32]) -> io::Result<Finished> {
         let digest = self.digest.finish();
@@ -235,12 +243,7 @@ impl Contents {
                 })
             }
             Some(Place::Existing(_)) if digest != *expected => Ok(Finished::Damaged),
-            Some(Place::New(mut file)) => {
-                if self.holes {
-                    file.set_size(size)?;
-                }
-                Ok(Finished::Written(file, digest))
-            }
+            Some(Place::New(file)) => Ok(Finished::Written(file, digest)),
             Some(Place::Existing(file)) if file.metadata()?.len() == size => {
                 Ok(Finished::Present(digest))
             }

@@ -313,6 +313,14 @@ impl Refused {
             _ => Self::Entry(failure),
         }
     }
+
+    /// The same, where it need not be one of the system.
+    pub(super) fn io(what: &str, path: &str, error: io::Error) -> Self {
+        match Errno::from_io_error(&error) {
+            Some(error) => Self::system(what, path, error),
+            None => Self::Transfer(local_io(what, path, error)),
+        }
+    }
 }
 
 /// The bits that this process's new files never get. Asking the kernel directly would change them for

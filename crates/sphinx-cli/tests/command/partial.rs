@@ -280,6 +280,44 @@ fn leftovers_of_a_killed_receiver_are_removed_and_those_of_a_living_one_are_not(
     drop(senders);
 }
 
+/// As on a file system with a limit of its own, FAT for example.
+#[test]
+fn a_file_that_is_too_large_there_does_not_stop_the_others() {
+    let scratch = Scratch::new();
+    scratch.file("tree/a", 5_000_000);
+    scratch.file("tree/b", 1000);
+    let hole = fs::File::create(scratch.path("tree/hole")).unwrap();
+    hole.set_len(50_000_000).unwrap();
+    scratch.file("tree/z", 1000);
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 2000; exec \"$0\" \"$@\""])
+        .arg(env!("CARGO_BIN_EXE_sphx"))
+        .args(["recv", "--json", "--once", "--listen", "127.0.0.1:0"])
+        .args(["--output", "in", "--ticket-file", "t"]);
+    let mut recv = Running::of(&scratch, limited);
+    recv.event("listening");
+    let sent = scratch.send(&["tree"]).end().expect(7);
+    let received = recv.end().expect(7);
+    assert_eq!(received.done()["entries_skipped"], 2);
+    for path in ["tree/a", "tree/hole"] {
+        let is_it = |event: &&serde_json::Value| event["path"] == path;
+        let skipped = |event: &&serde_json::Value| event["event"] == "skipped";
+        for ended in [&sent, &received] {
+            let mut events = ended.events.iter().filter(skipped);
+            let reason = events.find(is_it).expect(path)["reason"].to_string();
+            assert!(reason.contains("file too large"), "{reason}");
+        }
+    }
+    for name in ["tree/b", "tree/z"] {
+        scratch.assert_same(name, &format!("in/{name}"));
+    }
+    assert_eq!(
+        names(&scratch.path("in/tree")),
+        [".sphx-unfinished", "b", "z"]
+    );
+}
+
 /// Mounts a small file system on `in`, in a mount namespace of its own, and receives into it; then
 /// enlarges it and receives again, with the same command.
 const FREE_SOME_SPACE: &str = r#"mount -t tmpfs -o size=4m tmpfs in || exit 77

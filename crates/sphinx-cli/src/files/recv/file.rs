@@ -6,7 +6,7 @@ use super::answers::There;
 use super::version::Version;
 use super::{COMPARE_BYTES, Tree};
 use crate::channel::Incoming;
-use crate::failure::{Outcome, fail, fail_hint, local_io, protocol};
+use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::files::contents::{Contents, Finished};
 use crate::files::output::Refused;
 use crate::files::paths::Name;
@@ -161,10 +161,8 @@ impl<I: Incoming> Tree<'_, '_, I> {
         first: Option<Piece>,
         settled: &mut bool,
     ) -> Outcome<Option<(u64, Finished)>> {
-        let shown = printable(&self.target.path_of(name));
-        let refused = |error: io::Error| local_io("write to", &shown, error);
+        let mut writing = Writing::new(printable(&self.target.path_of(name)), place);
         let mut first = first;
-        let mut contents = Contents::new(place);
         let mut version = Version::default();
         let mut left = size;
         for number in 0_u64.. {
@@ -174,23 +172,17 @@ impl<I: Incoming> Tree<'_, '_, I> {
                 None => self.reader.piece()?,
             };
             if number > 0 && matches!(piece, Piece::Data { .. } | Piece::Hole { .. }) {
-                contents.forget_there().map_err(refused)?;
+                writing.attempt(Contents::forget_there)?;
             }
             match piece {
                 Piece::Data { bytes } => {
                     left = take(left, bytes)?;
-                    let progress = self.ledger.progress;
-                    self.reader.data(bytes, &mut |place, data| {
-                        let written = progress.at_disk(|| contents.write(at + place, data));
-                        written.map_err(refused)?;
-                        progress.add_bytes(data.len() as u64);
-                        Ok(())
-                    })?;
+                    self.data(at, bytes, &mut writing)?;
                 }
                 Piece::Hole { bytes } => {
                     left = take(left, bytes)?;
-                    contents.forget_there().map_err(refused)?;
-                    contents.hole(at, bytes);
+                    writing.attempt(Contents::forget_there)?;
+                    writing.contents.hole(at, bytes);
                     self.ledger.progress.add_bytes(bytes);
                 }
                 Piece::Copy { from, bytes } => {
@@ -199,42 +191,52 @@ impl<I: Incoming> Tree<'_, '_, I> {
                     }
                     left = take(left, bytes)?;
                     self.ledger.progress.add_bytes(bytes);
-                    contents.forget_there().map_err(refused)?;
-                    if contents.wanted()
-                        && !version.copy(&self.target, name, from, bytes, at, &mut contents)?
-                    {
-                        contents.abandon();
-                        self.gone(name, settled)?;
+                    writing.attempt(Contents::forget_there)?;
+                    if writing.contents.wanted() {
+                        let contents = &mut writing.contents;
+                        match version.copy(&self.target, name, from, bytes, at, contents) {
+                            Ok(true) => {}
+                            Ok(false) => {
+                                contents.abandon();
+                                self.gone(name, settled)?;
+                            }
+                            Err(refused) => writing.refused(refused)?,
+                        }
                     }
                 }
                 Piece::Trial => {
                     return Err(protocol("a piece that cannot be in a file that is sent"));
                 }
-                Piece::Checkpoint { seal } => contents.checkpoint(seal).map_err(refused)?,
+                Piece::Checkpoint { seal } => {
+                    writing.attempt(|contents| contents.checkpoint(seal))?;
+                }
                 Piece::Reuse { until } => {
                     let bytes = (until.checked_sub(at))
                         .ok_or_else(|| protocol("what is reused has come already"))?;
                     left = take(left, bytes)?;
                     self.ledger.progress.add_bytes(bytes);
-                    if !contents.reuse(until) {
-                        contents.abandon();
+                    if !writing.contents.reuse(until) {
+                        writing.contents.abandon();
                         self.gone(name, settled)?;
                     }
                 }
                 Piece::Same => {
                     self.ledger.progress.add_bytes(left);
                     left = 0;
-                    if contents.wanted() {
+                    if writing.contents.wanted() {
                         match self.target.existing(name, size) {
                             Some(file) => {
-                                contents.same(file, size);
+                                writing.contents.same(file, size);
                                 let progress = self.ledger.progress;
-                                let mut next =
-                                    || progress.at_disk(|| contents.compare(COMPARE_BYTES));
-                                while next().map_err(refused)? {}
+                                let mut next = || {
+                                    progress.at_disk(|| {
+                                        writing.attempt(|contents| contents.compare(COMPARE_BYTES))
+                                    })
+                                };
+                                while next()? == Some(true) {}
                             }
                             None => {
-                                contents.abandon();
+                                writing.contents.abandon();
                                 self.gone(name, settled)?;
                             }
                         }
@@ -244,17 +246,14 @@ impl<I: Incoming> Tree<'_, '_, I> {
                     if left > 0 {
                         return Err(protocol("a file is shorter than announced"));
                     }
-                    self.ledger.add_work(contents.work());
-                    let finished =
-                        (self.ledger.progress).at_disk(|| contents.finish(size, &digest));
-                    return Ok(Some((size, finished.map_err(refused)?)));
+                    return self.complete(name, size, &digest, writing, settled);
                 }
                 Piece::Abort { reason } => {
-                    contents.discard();
+                    writing.contents.discard();
                     return self.aborted(name, &reason, *settled);
                 }
             }
-            self.tell_early(name, &contents, settled)?;
+            self.tell_early(name, &mut writing, settled)?;
         }
         unreachable!("pieces are not that many")
     }
@@ -266,9 +265,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
         place: Option<Place>,
         settled: &mut bool,
     ) -> Outcome<Option<(u64, Finished)>> {
-        let shown = printable(&self.target.path_of(name));
-        let refused = |error: io::Error| local_io("write to", &shown, error);
-        let mut contents = Contents::new(place);
+        let mut writing = Writing::new(printable(&self.target.path_of(name)), place);
         let mut at = 0_u64;
         loop {
             match self.reader.piece()? {
@@ -278,13 +275,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
                         .checked_add(bytes)
                         .filter(|end| i64::try_from(*end).is_ok());
                     let end = end.ok_or_else(|| protocol("a file is too long"))?;
-                    let progress = self.ledger.progress;
-                    self.reader.data(bytes, &mut |place, data| {
-                        let written = progress.at_disk(|| contents.write(at + place, data));
-                        written.map_err(refused)?;
-                        progress.add_bytes(data.len() as u64);
-                        Ok(())
-                    })?;
+                    self.data(at, bytes, &mut writing)?;
                     at = end;
                 }
                 Piece::Hole { .. }
@@ -294,23 +285,63 @@ impl<I: Incoming> Tree<'_, '_, I> {
                 | Piece::Trial
                 | Piece::Copy { .. } => return Err(protocol("a piece that a stream cannot have")),
                 Piece::End { digest } => {
-                    self.ledger.add_work(contents.work());
-                    let finished = (self.ledger.progress).at_disk(|| contents.finish(at, &digest));
-                    return Ok(Some((at, finished.map_err(refused)?)));
+                    return self.complete(name, at, &digest, writing, settled);
                 }
                 Piece::Abort { reason } => return self.aborted(name, &reason, *settled),
             }
-            self.tell_early(name, &contents, settled)?;
+            self.tell_early(name, &mut writing, settled)?;
         }
     }
 
+    /// Bytes that belong at `at`.
+    fn data(&mut self, at: u64, bytes: u64, writing: &mut Writing) -> Outcome<()> {
+        let progress = self.ledger.progress;
+        self.reader.data(bytes, &mut |place, data| {
+            progress.at_disk(|| writing.attempt(|contents| contents.write(at + place, data)))?;
+            progress.add_bytes(data.len() as u64);
+            Ok(())
+        })
+    }
+
+    /// Everything has come.
+    fn complete(
+        &mut self,
+        name: &Name,
+        size: u64,
+        digest: &[u8; 32],
+        mut writing: Writing,
+        settled: &mut bool,
+    ) -> Outcome<Option<(u64, Finished)>> {
+        self.ledger.add_work(writing.contents.work());
+        let progress = self.ledger.progress;
+        progress.at_disk(|| writing.attempt(|contents| contents.stretch(size)))?;
+        self.tell_early(name, &mut writing, settled)?;
+        let Writing {
+            shown, contents, ..
+        } = writing;
+        let finished = progress.at_disk(|| contents.finish(size, digest));
+        let finished = finished.map_err(|error| local_io("write to", &shown, error))?;
+        Ok(Some((size, finished)))
+    }
+
     /// What is known to be refused is said at once, so that the sender need not send the rest.
-    fn tell_early(&mut self, name: &Name, contents: &Contents, settled: &mut bool) -> Outcome<()> {
-        if !*settled && !contents.wanted() {
-            *settled = true;
-            self.refuse_existing(name)?;
+    fn tell_early(
+        &mut self,
+        name: &Name,
+        writing: &mut Writing,
+        settled: &mut bool,
+    ) -> Outcome<()> {
+        if *settled || writing.contents.wanted() {
+            return Ok(());
         }
-        Ok(())
+        *settled = true;
+        match writing.failed.take() {
+            Some(failure) => {
+                let refused = Err(Refused::Entry(failure));
+                self.settle::<()>(name, refused).map(drop)
+            }
+            None => self.refuse_existing(name),
+        }
     }
 
     /// What the sender was told to be there is so no more.
@@ -338,6 +369,54 @@ impl<I: Incoming> Tree<'_, '_, I> {
             self.ledger.skipped_by_sender(&path, reason);
         }
         Ok(None)
+    }
+}
+
+/// Contents on their way, and why they go nowhere any more.
+struct Writing {
+    /// Their path, for people.
+    shown: String,
+    contents: Contents,
+    /// What the file system has against this file, until that has been said.
+    failed: Option<Failure>,
+}
+
+impl Writing {
+    fn new(shown: String, place: Option<Place>) -> Self {
+        Self {
+            shown,
+            contents: Contents::new(place),
+            failed: None,
+        }
+    }
+
+    /// Does something with the contents; nothing if the file system does not take them.
+    ///
+    /// # Errors
+    /// It would not take others either.
+    fn attempt<T>(
+        &mut self,
+        step: impl FnOnce(&mut Contents) -> io::Result<T>,
+    ) -> Outcome<Option<T>> {
+        match step(&mut self.contents) {
+            Ok(done) => Ok(Some(done)),
+            Err(error) => {
+                let refused = Refused::io("write to", &self.shown, error);
+                self.refused(refused).map(|()| None)
+            }
+        }
+    }
+
+    /// Gives up what is refused.
+    fn refused(&mut self, refused: Refused) -> Outcome<()> {
+        match refused {
+            Refused::Transfer(failure) => Err(failure),
+            Refused::Entry(failure) => {
+                self.contents.discard();
+                self.failed.get_or_insert(failure);
+                Ok(())
+            }
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Copies from the version of a file that is there.
 
 use std::fs::File;
+use std::io;
 
-use crate::failure::{Outcome, local_io, protocol};
+use crate::failure::protocol;
 use crate::files::contents::Contents;
+use crate::files::output::Refused;
 use crate::files::paths::Name;
 use crate::files::target::Target;
 use crate::text::printable;
@@ -19,6 +21,9 @@ pub(super) struct Version {
 
 impl Version {
     /// Copies `bytes` from there; false if there is no such file any more.
+    ///
+    /// # Errors
+    /// They cannot be read, or not be written where they belong.
     pub(super) fn copy(
         &mut self,
         target: &Target,
@@ -27,9 +32,9 @@ impl Version {
         bytes: u64,
         at: u64,
         contents: &mut Contents,
-    ) -> Outcome<bool> {
+    ) -> Result<bool, Refused> {
         let shown = printable(&target.path_of(name));
-        let refused = |error| local_io("copy from", &shown, error);
+        let refused = |error| Refused::io("copy from", &shown, error);
         if self.file.is_none() {
             let Some(file) = target.version(name) else {
                 return Ok(false);
@@ -40,12 +45,13 @@ impl Version {
         let Some(file) = &self.file else {
             return Ok(false);
         };
-        self.left = (self.left.checked_sub(bytes))
-            .ok_or_else(|| protocol("more is copied from a file than there is"))?;
+        self.left = (self.left.checked_sub(bytes)).ok_or_else(|| {
+            Refused::Transfer(protocol("more is copied from a file than there is"))
+        })?;
         match contents.copy(file, from, bytes, at) {
             Ok(()) => Ok(true),
             // It has become shorter.
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(refused(error)),
         }
     }
