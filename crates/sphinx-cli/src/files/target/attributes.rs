@@ -80,23 +80,35 @@ impl Target {
         file: impl AsFd,
         attributes: Attributes,
     ) -> Result<(), Errno> {
-        if let Some(Ids { uid, gid }) = self.likeness.ids {
-            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-            fs::fchown(&file, Some(uid), Some(gid))?;
-        }
-        if self.is_synchronized()
-            && let Err(error) = self.likeness.xattrs.write(&file)
-        {
-            let why = std::io::Error::from(error);
-            let message = format!(
-                "{} is in place, but without its extended attributes: {why}",
-                printable(path)
-            );
-            let hint = "the file system that it is on may not keep them, or not that many";
-            let failure = fail_hint(ErrorKind::LocalIo, message, hint);
-            self.likeness.complaints.push((path.to_vec(), failure));
+        let owned = match self.likeness.ids {
+            Some(Ids { uid, gid }) => {
+                fs::fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+            }
+            None => Ok(()),
+        };
+        let described = match self.is_synchronized() {
+            true => self.likeness.xattrs.write(&file),
+            false => Ok(()),
+        };
+        match (owned, described) {
+            (Ok(()), Ok(())) => {}
+            (Err(error), Ok(())) => self.complain(path, "owner", error),
+            (Ok(()), Err(error)) => self.complain(path, "extended attributes", error),
+            (Err(error), Err(_)) => {
+                self.complain(path, "owner and its extended attributes", error);
+            }
         }
         self.give_mode_and_times(file, attributes)
+    }
+
+    /// Something is in place without what it is to have, as not every file system keeps that.
+    fn complain(&mut self, path: &[u8], without: &str, error: Errno) {
+        let why = std::io::Error::from(error);
+        let shown = printable(path);
+        let message = format!("{shown} is in place, but without its {without}: {why}");
+        let hint = "the file system that it is on may keep none, or not these";
+        let failure = fail_hint(ErrorKind::LocalIo, message, hint);
+        self.likeness.complaints.push((path.to_vec(), failure));
     }
 
     /// The one also where the other is refused.
@@ -187,21 +199,17 @@ impl Target {
     }
 
     /// Gives a link its time and its owner.
-    pub(super) fn describe_link(
-        &self,
-        parent: &OwnedFd,
-        name: &Name,
-        attributes: Attributes,
-    ) -> Result<(), Refused> {
+    pub(super) fn describe_link(&mut self, parent: &OwnedFd, name: &Name, attributes: Attributes) {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         if let Some(Ids { uid, gid }) = self.likeness.ids {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-            fs::chownat(parent, name.as_bytes(), Some(uid), Some(gid), flags)
-                .map_err(|error| self.refused("give its owner to", name, error))?;
+            let owned = fs::chownat(parent, name.as_bytes(), Some(uid), Some(gid), flags);
+            if let Err(error) = owned {
+                self.complain(&self.path_of(name), "owner", error);
+            }
         }
         // Best effort: some file systems keep no times for links.
         let _ = fs::utimensat(parent, name.as_bytes(), &times(attributes), flags);
-        Ok(())
     }
 }
 

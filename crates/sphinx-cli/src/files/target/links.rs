@@ -61,7 +61,8 @@ impl Target {
             Err(Errno::EXIST) if is_link_to(&parent, name, target) => return Ok(()),
             Err(error) => return Err(self.refused("create", name, error)),
         }
-        self.describe_link(&parent, name, attributes)
+        self.describe_link(&parent, name, attributes);
+        Ok(())
     }
 
     fn judge_link(&mut self, name: &Name, target: &[u8]) -> Result<(), Refused> {

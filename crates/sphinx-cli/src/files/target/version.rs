@@ -183,7 +183,7 @@ impl Target {
             let parent = self.here();
             if is_link_to(&parent, name, target) {
                 if !self.is_trial() {
-                    self.describe_link(&parent, name, attributes)?;
+                    self.describe_link(&parent, name, attributes);
                 }
                 return Ok(true);
             }

@@ -4,7 +4,9 @@ use std::os::unix::fs::chown;
 use std::sync::Arc;
 
 use rustix::process::{Uid, geteuid};
-use rustix::thread::set_thread_res_uid;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_res_uid,
+};
 
 use super::*;
 use crate::files::chunks::{Chunk, Chunks};
@@ -169,6 +171,58 @@ fn a_directory_that_keeps_its_attributes_stops_nothing_else() {
             let is_like = (there.mtime(), there.mode() & 0o777) == (1_000_000_000, 0o700);
             assert_eq!(is_like, directory != foreign, "{directory}");
         }
+    }
+}
+
+/// As where the file system keeps no owners, or a server lets nobody give them.
+#[test]
+fn where_no_owner_can_be_given_files_are_put_in_place() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root is asked to give owners");
+        return;
+    }
+    let Dirs { _root, to, .. } = &dirs();
+    let name = |name: &str| Name::new(name.as_bytes()).unwrap();
+    let owner = Owner {
+        uid: NOBODY,
+        gid: NOBODY,
+        user: Vec::new(),
+        group: Vec::new(),
+    };
+    let digest = *blake3::hash(b"").as_bytes();
+    let kept = Entry::Kept { first: 1, count: 1 };
+    let link = Entry::Symlink {
+        name: name("link"),
+        attributes: ATTRIBUTES,
+        target: b"f".to_vec(),
+    };
+    write_with_time(to.join("kept"), b"12345678");
+    let inside = [
+        offers(&["kept"]),
+        vec![Entry::Owner(owner), file(0), kept, link],
+    ];
+    let pieces = [Piece::End { digest }];
+    let bytes = records(&inside.concat(), &pieces, &[end(4, 8)]);
+    let received = thread::scope(|scope| {
+        let without_the_right = || {
+            let sets = capabilities(None).unwrap();
+            let effective = sets.effective - CapabilitySet::CHOWN;
+            set_capabilities(None, CapabilitySets { effective, ..sets }).unwrap();
+            receive_into(to, DELETE(), &bytes)
+        };
+        scope.spawn(without_the_right).join().unwrap()
+    });
+    let done = received.unwrap();
+    assert_eq!((done.counts.files, done.counts.skipped), (2, 0));
+    assert_eq!(done.exit_code(), Ok(7));
+    let why = "f is in place, but without its owner: Operation not permitted (os error 1)";
+    assert_eq!(done.first_skip.unwrap().message, why);
+    assert_eq!(names(to), ["f", "kept", "link"]);
+    for name in ["f", "kept"] {
+        let there = fs::metadata(to.join(name)).unwrap();
+        let is_like = (there.mtime(), there.mode() & 0o777);
+        assert_eq!(is_like, (1_000_000_000, 0o700), "{name}");
+        assert_eq!(there.uid(), 0);
     }
 }
 
