@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{self, AtFlags, FileType, Timespec, Timestamps};
+use rustix::fs::{self, AtFlags, FileType, Mode, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use super::access::{LetIn, open_own};
 use super::descent::{Descent, open_directory};
 use super::leftovers::{is_reserved, names};
 use super::paths::PATH_BYTES_MAX;
 use super::sync::Sync;
+
+/// What it takes to look into a directory.
+const READ: Mode = Mode::RUSR.union(Mode::XUSR);
 
 /// Keeps account of what comes, so that the rest is known in the end.
 pub(super) struct Extraneous {
@@ -93,10 +97,11 @@ impl Extraneous {
 
     /// The same for what is in the way of something that comes.
     pub(super) fn plan_one(&self, path: &[u8], doomed: &mut Vec<Doomed>) -> Result<bool, Errno> {
-        let (parent, name) = self.parent(path)?;
+        let parent = self.parent(path, READ)?;
         let mut descent = Descent::new();
-        descent.push(parent.try_clone().map_err(|_| Errno::MFILE)?)?;
-        self.plan_below(&mut descent, name, path, doomed)
+        let directory = parent.directory.try_clone();
+        descent.push(directory.map_err(|_| Errno::MFILE)?)?;
+        self.plan_below(&mut descent, parent.name, path, doomed)
     }
 
     /// Whether all of it is to go.
@@ -118,7 +123,7 @@ impl Extraneous {
             if path.len() > PATH_BYTES_MAX {
                 return Err(Errno::NAMETOOLONG);
             }
-            let inner = open_directory(here, name)?;
+            let (inner, _let_in) = self.open(here, name, READ)?;
             let mut there = names(&inner)?;
             there.sort_unstable();
             descent.push(inner)?;
@@ -136,13 +141,14 @@ impl Extraneous {
 
     /// Deletes something. The directory that it was in keeps its times.
     pub(super) fn delete(&self, doomed: &Doomed) -> Result<(), Errno> {
-        let (parent, name) = self.parent(&doomed.path)?;
+        let parent = self.parent(&doomed.path, Mode::RWXU)?;
+        let directory = &parent.directory;
         let flags = match doomed.directory {
             true => AtFlags::REMOVEDIR,
             false => AtFlags::empty(),
         };
-        let before = fs::fstat(&parent)?;
-        match fs::unlinkat(&parent, name, flags) {
+        let before = fs::fstat(directory)?;
+        match fs::unlinkat(directory, parent.name, flags) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error),
@@ -156,20 +162,51 @@ impl Extraneous {
             last_modification: time(before.st_mtime, before.st_mtime_nsec),
         };
         // It is somebody else's directory if this fails: what was asked for is done.
-        let _ = fs::futimens(&parent, &times);
+        let _ = fs::futimens(directory, &times);
         Ok(())
     }
 
-    /// The directory of a path, reached through no link, and the last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> Result<(Arc<OwnedFd>, &'p [u8]), Errno> {
+    /// The directory of a path, reached through no link, and the last name. If it is this user's own, its owner has what
+    /// is `needed` there.
+    fn parent<'p>(&self, path: &'p [u8], needed: Mode) -> Result<Parent<'p>, Errno> {
         let mut components = path.split(|byte| *byte == b'/');
-        let name = components.next_back().unwrap_or(path);
-        let mut directory = self.root.clone();
-        for component in components {
-            directory = Arc::new(open_directory(&directory, component)?);
+        let mut parent = Parent {
+            name: components.next_back().unwrap_or(path),
+            directory: self.root.clone(),
+            _let_in: None,
+        };
+        let mut components = components.peekable();
+        while let Some(component) = components.next() {
+            let needed = match components.peek() {
+                Some(_) => READ,
+                None => needed,
+            };
+            let (opened, let_in) = self.open(&parent.directory, component, needed)?;
+            parent.directory = Arc::new(opened);
+            parent._let_in = let_in;
         }
-        Ok((directory, name))
+        Ok(parent)
     }
+
+    /// Opens a directory in another one, and lets its owner in, if nothing else may change.
+    fn open(
+        &self,
+        parent: &OwnedFd,
+        name: &[u8],
+        needed: Mode,
+    ) -> Result<(OwnedFd, Option<LetIn>), Errno> {
+        match self.sync.asked.dry_run {
+            true => open_directory(parent, name).map(|opened| (opened, None)),
+            false => open_own(parent, name, needed),
+        }
+    }
+}
+
+/// Where something is.
+struct Parent<'p> {
+    directory: Arc<OwnedFd>,
+    name: &'p [u8],
+    _let_in: Option<LetIn>,
 }
 
 fn below(path: &[u8], name: &[u8]) -> Vec<u8> {

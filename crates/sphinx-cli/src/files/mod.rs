@@ -2,6 +2,7 @@
 //!
 //! `docs/file-transfer.md` specifies it byte by byte.
 
+mod access;
 mod chunks;
 mod contents;
 mod descent;

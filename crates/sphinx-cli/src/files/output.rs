@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::descent::open_directory;
 use super::leftovers::{Found, TransferLock, Unfinished, names, sweep};
@@ -141,6 +144,9 @@ impl OutputDir {
             ));
         }
         if !sync.asked.dry_run {
+            if sync.asked.contents {
+                let_in(path);
+            }
             let output = Self::open(path, rules)?;
             return Ok(Self {
                 sync: Some(sync),
@@ -320,6 +326,19 @@ impl Refused {
             Some(error) => Self::system(what, path, error),
             None => Self::Transfer(local_io(what, path, error)),
         }
+    }
+}
+
+/// Lets the owner into a directory that is there, if that is this user: as others it is ours to write into, until its
+/// attributes come.
+fn let_in(path: &Path) {
+    if let Ok(there) = path.metadata()
+        && there.is_dir()
+        && there.uid() == geteuid().as_raw()
+        && there.mode() & 0o700 != 0o700
+    {
+        // Whoever writes to it says what is wrong.
+        let _ = std::fs::set_permissions(path, Permissions::from_mode(there.mode() | 0o700));
     }
 }
 

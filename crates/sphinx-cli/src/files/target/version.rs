@@ -9,6 +9,7 @@ use super::Target;
 use super::attributes::has_time_of;
 use super::links::is_link_to;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
+use crate::files::access::permit;
 use crate::files::descent::open_directory;
 use crate::files::output::Refused;
 use crate::files::paths::Name;
@@ -105,7 +106,11 @@ impl Target {
         let kind = there.map(|there| FileType::from_raw_mode(there.st_mode));
         match kind {
             Ok(FileType::Directory) => {
-                let opened = open_directory(&parent, name.as_bytes());
+                let mut opened = open_directory(&parent, name.as_bytes());
+                if !self.is_trial() && opened.as_ref().is_err_and(|error| *error == Errno::ACCESS) {
+                    opened = permit(&parent, name.as_bytes(), Mode::RWXU)
+                        .and_then(|_| open_directory(&parent, name.as_bytes()));
+                }
                 let opened = opened.map_err(|error| self.refused("enter", name, error))?;
                 let stat = fs::fstat(&opened).map_err(|e| self.refused("use", name, e))?;
                 if !self.is_trial() && stat.st_mode & 0o700 != 0o700 {
@@ -145,10 +150,11 @@ impl Target {
                 extraneous.leave(None, &self.path);
             }
         } else if let Some(directory) = self.descent.pop().map_err(refused)? {
-            let complete = self.is_trial() || self.complete(&directory, attributes)?;
+            // While its owner may look into it.
             if let Some(extraneous) = &mut self.extraneous {
                 extraneous.leave(Some(&directory), &self.path);
             }
+            let complete = self.is_trial() || self.complete(&directory, attributes)?;
             if self.descent.depth() == 0 && self.path.is_empty() {
                 self.root_attributes = complete.then_some(attributes);
             }
@@ -272,11 +278,15 @@ impl Target {
         if like_it && self.likeness.has_xattrs_of(&parent, name) {
             return Ok(());
         }
-        let file = match fs::openat(&parent, name.as_bytes(), flags, Mode::empty()) {
+        let open = || fs::openat(&parent, name.as_bytes(), flags, Mode::empty());
+        let file = match open() {
             // Its owner may not read it, and need not.
             Err(Errno::ACCESS) if like_it && self.likeness.has_no_xattrs() => return Ok(()),
-            file => file.map_err(|error| self.refused("use", name, error))?,
+            // Its permissions are those that it gets next.
+            Err(Errno::ACCESS) => permit(&parent, name.as_bytes(), Mode::RUSR).and_then(|_| open()),
+            file => file,
         };
+        let file = file.map_err(|error| self.refused("use", name, error))?;
         let path = self.path_of(name);
         let applied = self.apply(&path, &file, attributes);
         applied.map_err(|error| self.refused("use", name, error))

@@ -174,6 +174,105 @@ fn a_directory_that_keeps_its_attributes_stops_nothing_else() {
     }
 }
 
+/// What this thread makes of it as a user who owns what there is, and nothing more.
+fn receive_as_nobody(to: &Path, asked: SyncRequest, bytes: &[u8]) -> Outcome<Transferred> {
+    thread::scope(|scope| {
+        let as_nobody = || {
+            let nobody = Uid::from_raw(NOBODY);
+            set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            receive_into(to, asked, bytes)
+        };
+        scope.spawn(as_nobody).join().unwrap()
+    })
+}
+
+/// Gives a file or a directory to nobody, with these permissions.
+fn disown(path: &Path, mode: u32) {
+    chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn what_keeps_its_owner_out_is_made_the_same_and_deleted_all_the_same() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
+    let directory = |name: &str| Entry::Directory {
+        name: Name::new(name.as_bytes()).unwrap(),
+        mode: 0o555,
+    };
+    let attributes = Attributes {
+        mode: 0o555,
+        ..ATTRIBUTES
+    };
+    let back = || Entry::DirectoryEnd { attributes };
+    let kept = Entry::Kept { first: 1, count: 1 };
+    let inside = [offers(&["f"]), vec![kept, directory("d"), back()]].concat();
+    let inside = [inside, vec![directory("e"), back()]].concat();
+    let bytes = &records(&inside, &[], &[Entry::Delete, end(4, 8)]);
+    for mode in [0o555, 0o400, 0] {
+        let Dirs { _root, to, .. } = &dirs();
+        fs::set_permissions(_root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for path in ["d/old/older", "e", "gone/d"] {
+            fs::create_dir_all(to.join(path)).unwrap();
+        }
+        for name in ["d/old/f", "e/f", "gone/d/f"] {
+            write(to.join(name), b"x");
+        }
+        write_with_time(to.join("f"), b"12345678");
+        for path in ["f", "d/old/older", "d/old", "d", "e", "gone/d", "gone", "."] {
+            disown(&to.join(path), mode);
+        }
+        let trial = SyncRequest {
+            dry_run: true,
+            ..DELETE()
+        };
+        if mode == 0o555 {
+            let done = receive_as_nobody(to, trial, bytes).unwrap();
+            assert_eq!(done.exit_code(), Ok(0), "{:?}", done.first_skip);
+            assert_eq!(names(to), ["d", "e", "f", "gone"]);
+            let gone = fs::metadata(to.join("gone")).unwrap().permissions().mode();
+            assert_eq!(gone & 0o7777, mode);
+        }
+        let done = receive_as_nobody(to, DELETE(), bytes).unwrap();
+        assert_eq!(done.exit_code(), Ok(0), "{mode:o}: {:?}", done.first_skip);
+        assert_eq!(names(to), ["d", "e", "f"]);
+        for (name, expected) in [("d", 0o555), ("e", 0o555), ("f", 0o700)] {
+            let there = fs::metadata(to.join(name)).unwrap();
+            assert_eq!(there.permissions().mode() & 0o7777, expected, "{name}");
+            assert_eq!(there.mtime(), ATTRIBUTES.mtime_s, "{name}");
+        }
+        assert_eq!(names(&to.join("d")), [] as [&str; 0]);
+        assert_eq!(names(&to.join("e")), [] as [&str; 0]);
+    }
+    // What is not deleted keeps what it had, and so does what is somebody else's.
+    let Dirs { _root, to, .. } = &dirs();
+    fs::set_permissions(_root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for path in ["d", "e", "own", "theirs"] {
+        fs::create_dir(to.join(path)).unwrap();
+        write(to.join(path).join("f"), b"x");
+    }
+    write_with_time(to.join("f"), b"12345678");
+    for path in ["f", "d", "e", "own", "."] {
+        disown(&to.join(path), 0o100);
+    }
+    fs::set_permissions(to.join("theirs"), fs::Permissions::from_mode(0o700)).unwrap();
+    let done = receive_as_nobody(to, DELETE(), bytes).unwrap();
+    assert_eq!(done.exit_code(), Ok(7));
+    assert!(
+        done.first_skip
+            .unwrap()
+            .message
+            .contains("nothing is deleted")
+    );
+    for (name, mode) in [("own", 0o100), ("theirs", 0o700)] {
+        let there = fs::metadata(to.join(name)).unwrap().permissions().mode();
+        assert_eq!(there & 0o7777, mode, "{name}");
+        assert_eq!(names(&to.join(name)), ["f"]);
+    }
+}
+
 /// As where the file system keeps no owners, or a server lets nobody give them.
 #[test]
 fn where_no_owner_can_be_given_files_are_put_in_place() {
