@@ -8,7 +8,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::access::{LetIn, open_own};
-use super::descent::{Descent, open_directory};
+use super::descent::{Descent, Identity, open_directory};
 use super::leftovers::{is_reserved, names};
 use super::paths::PATH_BYTES_MAX;
 use super::sync::Sync;
@@ -58,7 +58,7 @@ impl Extraneous {
 
     /// The innermost directory ends, which is at `path`; nothing is known of one that does not exist.
     pub(super) fn leave(&mut self, directory: Option<&OwnedFd>, path: &[u8]) {
-        let came = self.came.pop().unwrap_or_default();
+        let mut came = self.came.pop().unwrap_or_default();
         let Some(directory) = directory.filter(|_| self.sync.asked.delete) else {
             return;
         };
@@ -69,7 +69,17 @@ impl Extraneous {
                 return;
             }
         };
-        there.retain(|name| !came.contains(name) && !is_reserved(name));
+        there.retain(|name| !came.remove(name) && !is_reserved(name));
+        if there.is_empty() {
+            return;
+        }
+        // Where names are folded, what has come may be there under another spelling: it is no other thing.
+        let identity = |name: &Vec<u8>| {
+            let there = fs::statat(directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+            there.ok().map(|there| Identity::of_stat(&there))
+        };
+        let came: BTreeSet<Identity> = came.iter().filter_map(identity).collect();
+        there.retain(|name| came.is_empty() || identity(name).is_none_or(|it| !came.contains(&it)));
         there.sort_unstable();
         for name in there {
             let path = below(path, &name);
@@ -219,4 +229,38 @@ fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
 fn is_directory(parent: &OwnedFd, name: &[u8]) -> bool {
     let stat = fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::OFlags;
+
+    use super::*;
+    use crate::files::SyncRequest;
+
+    /// On a file system that folds names a name may lead to an entry that is spelled otherwise, as paths may here.
+    #[test]
+    fn what_has_come_under_another_spelling_is_not_extraneous() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        for name in ["Foo", "bar", "other"] {
+            std::fs::write(root.path().join(name), b"").unwrap();
+        }
+        std::fs::create_dir(root.path().join("Dir")).unwrap();
+        // Its own name, although the same file.
+        std::fs::hard_link(root.path().join("bar"), root.path().join("link")).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let directory = Arc::new(fs::open(root.path(), flags, Mode::empty()).unwrap());
+        let asked = SyncRequest {
+            delete: true,
+            ..SyncRequest::default()
+        };
+        let sync = Arc::new(Sync::new(asked).unwrap());
+        let mut extraneous = Extraneous::new(directory.clone(), sync);
+        extraneous.enter();
+        for name in ["./Foo", "./Dir", "bar", "gone"] {
+            extraneous.came(name.as_bytes());
+        }
+        extraneous.leave(Some(&directory), b"");
+        assert_eq!(extraneous.found, [b"link".to_vec(), b"other".to_vec()]);
+    }
 }

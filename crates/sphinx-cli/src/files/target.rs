@@ -27,12 +27,14 @@ use crate::text::printable;
 use sphinx_transport::ErrorKind;
 
 mod attributes;
+mod folding;
 mod hard_links;
 mod links;
 mod version;
 
 use attributes::Likeness;
 pub(super) use attributes::has_time_of;
+use folding::Placed;
 
 /// Directories that links may ask for before their records come.
 const MADE_AHEAD_MAX: usize = 1024;
@@ -72,6 +74,8 @@ pub(super) struct Target {
     likeness: Likeness,
     /// Where files with several names would be replaced, in a trial.
     replaced: BTreeSet<Vec<u8>>,
+    /// What has been put into the directories begun and not ended, the output directory first.
+    placed: Vec<Placed>,
 }
 
 /// Where the contents of a file go.
@@ -96,6 +100,7 @@ impl Target {
             changes: Vec::new(),
             likeness: Likeness::default(),
             replaced: BTreeSet::new(),
+            placed: Vec::new(),
             descent: Descent::new(),
             own: Vec::new(),
             path: Vec::new(),
@@ -157,6 +162,7 @@ impl Target {
                 made || self.unfinished.is_some() || self.made_ahead.remove(&identity)
             }
         };
+        self.note_placed(name);
         (self.descent.push(opened)).map_err(|error| self.refused("use", name, error))?;
         self.own.push(own);
         self.path = self.path_of(name);
@@ -321,7 +327,10 @@ impl Target {
             })
         });
         match renamed {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.note_placed(name);
+                Ok(())
+            }
             Err(Errno::EXIST) => Err(Refused::Entry(fail_hint(
                 ErrorKind::LocalIo,
                 format!("{} has come from elsewhere meanwhile", self.shown(name)),
@@ -345,8 +354,8 @@ impl Target {
         printable(&self.path_of(name))
     }
 
-    /// Names that a peer may not use, whatever is there.
-    pub(super) fn check_name(&self, name: &Name) -> Result<(), Refused> {
+    /// Names that a peer may not use, whatever is there, and those that have been used.
+    pub(super) fn check_name(&mut self, name: &Name) -> Result<(), Refused> {
         let refuse = |why: &str, hint: &str| {
             let message = format!("{} is refused: {why}", self.shown(name));
             Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)))
@@ -365,7 +374,7 @@ impl Target {
         }
         match self.path.len() + 1 + name.as_bytes().len() > PATH_BYTES_MAX {
             true => refuse(&PathError::TooLong.to_string(), ""),
-            false => Ok(()),
+            false => self.check_unfolded(name),
         }
     }
 

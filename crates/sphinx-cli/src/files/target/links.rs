@@ -62,6 +62,7 @@ impl Target {
             Err(error) => return Err(self.refused("create", name, error)),
         }
         self.describe_link(&parent, name, attributes);
+        self.note_placed(name);
         Ok(())
     }
 

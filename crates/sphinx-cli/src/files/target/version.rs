@@ -63,6 +63,7 @@ impl Target {
         }
         match opened {
             Some(opened) => {
+                self.note_placed(name);
                 let pushed = self.descent.push(opened);
                 pushed.map_err(|error| self.refused("use", name, error))?;
             }
@@ -190,6 +191,7 @@ impl Target {
             if is_link_to(&parent, name, target) {
                 if !self.is_trial() {
                     self.describe_link(&parent, name, attributes);
+                    self.note_placed(name);
                 }
                 return Ok(true);
             }
@@ -274,6 +276,7 @@ impl Target {
             let hint = "the same command again sends it";
             return Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)));
         }
+        self.note_placed(name);
         let like_it = self.is_like(&stat, attributes);
         if like_it && self.likeness.has_xattrs_of(&parent, name) {
             return Ok(());

@@ -379,6 +379,69 @@ fn more_than_was_allowed_is_not_deleted() {
     assert_eq!(scratch.arrived(), ["new"]);
 }
 
+/// Mounts a file system on `in` that folds names, in a mount namespace of its own, and synchronizes with it, twice.
+const WHERE_NAMES_ARE_FOLDED: &str = r#"truncate -s 40M disk
+vfat() { mkfs.vfat disk && mount -o loop disk in; }
+ntfs() { mkntfs -F -q disk && lowntfs-3g -o ignore_case disk in; }
+{ vfat || ntfs; } >&2 || exit 77
+echo old >in/Foo.jpg; echo old >in/gone
+for run in first second; do
+    "$0" sync --json --delete -e "sh fake" --remote-sphx "$0" src/ "127.0.0.1:$PWD/in"; code=$?
+    { echo $code; ls -1 in in/sub | tr A-Z a-z; cat in/foo.jpg in/sub/a; } >$run
+done
+umount in
+exit $code"#;
+
+#[test]
+fn of_names_that_are_one_there_nothing_is_lost() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.path("src/sub")).unwrap();
+    for (name, contents) in [("FOO.jpg", "new\n"), ("sub/A", "A\n"), ("sub/a", "other\n")] {
+        let path = scratch.path("src").join(name);
+        fs::write(&path, contents).unwrap();
+        // Even seconds are kept everywhere.
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(time).unwrap();
+    }
+    fs::write(
+        scratch.path("fake"),
+        "for last; do :; done; exec sh -c \"$last\"",
+    )
+    .unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--mount", "sh", "-c", WHERE_NAMES_ARE_FOLDED])
+        .arg(env!("CARGO_BIN_EXE_sphx"))
+        .env("XDG_CACHE_HOME", scratch.path("cache"))
+        .env("XDG_STATE_HOME", scratch.path("state"));
+    if let Err(error) = Command::new("unshare").arg("--version").output() {
+        eprintln!("skipped: no unshare: {error}");
+        return;
+    }
+    let run = Running::of(&scratch, unshare).end();
+    if matches!(run.code, 1 | 77) {
+        eprintln!("skipped: no file system that folds names: {}", run.stderr);
+        return;
+    }
+    let run = run.expect(7);
+    for which in ["first", "second"] {
+        assert_eq!(
+            fs::read_to_string(scratch.path(which)).unwrap(),
+            "7\nin:\nfoo.jpg\nsub\n\nin/sub:\na\nnew\nA\n",
+            "{which}"
+        );
+    }
+    let skipped = run
+        .events
+        .iter()
+        .filter(|event| event["event"] == "skipped");
+    let paths: Vec<&str> = skipped
+        .map(|event| event["path"].as_str().unwrap())
+        .collect();
+    assert_eq!(paths, ["sub/a", "sub/a"]);
+}
+
 #[test]
 fn what_cannot_have_been_meant_is_said() {
     let scratch = Scratch::new();

@@ -1,0 +1,193 @@
+//! Directories in which names that differ only in case are one, as on FAT and NTFS: nothing takes the place of what the same
+//! transfer has put there.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{self, AtFlags, FileType};
+
+use super::Target;
+use crate::failure::fail_hint;
+use crate::files::descent::Identity;
+use crate::files::output::Refused;
+use crate::files::paths::Name;
+use sphinx_transport::ErrorKind;
+
+/// What this transfer has put into a directory.
+#[derive(Default)]
+pub(super) struct Placed {
+    /// Whether names are folded there, once one has shown it.
+    folds: Option<bool>,
+    /// What is there, if they are.
+    things: BTreeSet<Identity>,
+}
+
+impl Target {
+    /// That of the innermost directory.
+    fn placed(&mut self) -> &mut Placed {
+        let depth = self.descent.depth();
+        self.placed.truncate(depth + 1);
+        self.placed.resize_with(depth + 1, Placed::default);
+        &mut self.placed[depth]
+    }
+
+    /// A name that has come must not be another spelling of one that came before.
+    pub(super) fn check_unfolded(&mut self, name: &Name) -> Result<(), Refused> {
+        let here = self.here();
+        let placed = self.placed();
+        if placed.folds != Some(true) {
+            return Ok(());
+        }
+        let there = fs::statat(&here, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
+        if there.is_ok_and(|there| placed.things.contains(&Identity::of_stat(&there))) {
+            let message = format!(
+                "{} is left out: where it is to be, something else that has come has that name",
+                self.shown(name)
+            );
+            let hint = "names that differ only in case are one there: rename one of them";
+            return Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)));
+        }
+        Ok(())
+    }
+
+    /// What has this name has come, or is kept.
+    pub(super) fn note_placed(&mut self, name: &Name) {
+        if self.is_trial() {
+            return;
+        }
+        let here = self.here();
+        let placed = self.placed();
+        if placed.folds == Some(false) {
+            return;
+        }
+        let Ok(there) = fs::statat(&here, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) else {
+            return;
+        };
+        // What has other names besides may have one like this.
+        let is_directory = FileType::from_raw_mode(there.st_mode) == FileType::Directory;
+        if !is_directory && there.st_nlink > 1 {
+            return;
+        }
+        let identity = Identity::of_stat(&there);
+        if placed.folds.is_none() {
+            placed.folds = folds(&here, name, identity);
+        }
+        if placed.folds == Some(true) {
+            placed.things.insert(identity);
+        }
+    }
+}
+
+/// Whether something is there under another spelling of its name, too; nothing if it has no other.
+fn folds(directory: &OwnedFd, name: &Name, identity: Identity) -> Option<bool> {
+    let mut other = name.as_bytes().to_vec();
+    for byte in &mut other {
+        if byte.is_ascii_alphabetic() {
+            *byte ^= b'a' ^ b'A';
+        }
+    }
+    if other == name.as_bytes() {
+        return None;
+    }
+    let there = fs::statat(directory, other, AtFlags::SYMLINK_NOFOLLOW);
+    Some(there.is_ok_and(|there| Identity::of_stat(&there) == identity))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::hard_link;
+    use std::path::Path;
+
+    use super::*;
+    use crate::files::output::{OutputDir, Rules};
+    use crate::files::target::Place;
+    use crate::files::wire::Attributes;
+
+    const RULES: Rules = Rules {
+        overwrite: true,
+        merge: true,
+        allow_dotfiles: false,
+        partial: false,
+        exact_modes: false,
+        max_bytes: None,
+        max_entries: None,
+    };
+
+    const ATTRIBUTES: Attributes = Attributes {
+        mode: 0o700,
+        mtime_s: 0,
+        mtime_ns: 0,
+    };
+
+    fn name(name: &str) -> Name {
+        Name::new(name.as_bytes()).expect("a name")
+    }
+
+    fn target(root: &Path) -> Target {
+        Target::new(OutputDir::open(root, RULES).expect("writable"))
+    }
+
+    /// Whether a file of this name is put in place.
+    fn place(target: &mut Target, called: &str) -> bool {
+        match target.create(&name(called), Some(0), None) {
+            Ok(Place::New(file)) => target.commit(&name(called), file, ATTRIBUTES).is_ok(),
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn names_are_told_apart_where_they_differ() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let mut target = target(root.path());
+        assert!(place(&mut target, "1"));
+        assert_eq!(target.placed().folds, None);
+        for called in ["a", "A", "a", "1"] {
+            assert!(place(&mut target, called));
+            assert_eq!(target.placed().folds, Some(false));
+            assert!(target.placed().things.is_empty());
+        }
+    }
+
+    /// Other names of a file stand for other spellings of its name.
+    #[test]
+    fn nothing_takes_the_place_of_what_has_come() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| root.path().join(name);
+        let mut target = target(root.path());
+        target.placed().folds = Some(true);
+        assert!(place(&mut target, "a"));
+        hard_link(path("a"), path("A")).unwrap();
+        std::fs::write(path("b"), b"old").unwrap();
+        assert!(!place(&mut target, "A"));
+        assert!(target.make_link(&name("A"), b"b", ATTRIBUTES).is_err());
+        // What was there before is replaced.
+        assert!(place(&mut target, "b"));
+        assert!(!place(&mut target, "b"));
+        // So it is with directories; each is by itself.
+        assert!(target.enter(&name("d"), 0o700).is_ok());
+        assert!(place(&mut target, "a"));
+        assert!(target.leave(ATTRIBUTES).is_ok());
+        assert!(target.enter(&name("d"), 0o700).is_err());
+        assert!(target.enter(&name("e"), 0o700).is_ok());
+        assert_eq!(target.placed().folds, None);
+    }
+
+    #[test]
+    fn another_spelling_of_a_name_shows_it() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| root.path().join(name);
+        let flags = fs::OFlags::RDONLY | fs::OFlags::DIRECTORY;
+        let directory = fs::open(root.path(), flags, fs::Mode::empty()).unwrap();
+        for called in ["Foo.jpg", "bar", "12"] {
+            std::fs::write(path(called), b"").unwrap();
+        }
+        hard_link(path("Foo.jpg"), path("fOO.JPG")).unwrap();
+        let folds = |called: &str| {
+            let there = fs::statat(&directory, called, AtFlags::empty()).unwrap();
+            folds(&directory, &name(called), Identity::of_stat(&there))
+        };
+        assert_eq!(folds("Foo.jpg"), Some(true));
+        assert_eq!(folds("bar"), Some(false));
+        assert_eq!(folds("12"), None);
+    }
+}
