@@ -173,8 +173,8 @@ fn report(input: &mut Input<'_>) -> LossReport {
 /// Datagrams that pretend to be reports; none is, as nobody guesses the key.
 pub fn reports(data: &[u8]) {
     let key = Key::new([7; 32]);
-    let mut opener = Opener::new(key.clone());
-    assert_eq!(opener.open(data), None);
+    let mut opener = Opener::new(key.clone(), 1);
+    assert_eq!(opener.open(1, data), None);
     // What is behind the seal is read with care too.
     let report = LossReport {
         flow: FlowKey {
@@ -190,7 +190,7 @@ pub fn reports(data: &[u8]) {
             .collect(),
     };
     assert_eq!(
-        opener.open(&Sealer::new(key, 1).seal(&report)),
+        opener.open(1, &Sealer::new(key, 1).seal(1, &report)),
         Some(report)
     );
 }

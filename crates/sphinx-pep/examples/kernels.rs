@@ -270,7 +270,7 @@ fn measure_upload(cc: &str, helped: bool, loss: f64, seconds: f64) -> Outcome<(M
     };
     let open = || -> io::Result<Attachment> {
         let attachment = Attachment::tun(&["wired".to_owned()], "left")?;
-        Ok(attachment.with_post(Post::tell(key.clone(), PORT, 1)?))
+        Ok(attachment.with_post(Post::tell(key.clone(), PORT)?))
     };
     let (mut base, mut base_agent) = (middle.run(open)??, agent(Place::Base));
     let open = || -> io::Result<Attachment> {

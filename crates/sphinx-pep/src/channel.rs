@@ -173,7 +173,7 @@ mod tests {
         let mut opener = Opener::new(Key::new([8; 32]), NOW);
         assert_eq!(opener.open(NOW, &sealed), None);
         // A report of losses under the same key is none.
-        let mut report = b"SPE\x01".to_vec();
+        let mut report = b"SPE\x02".to_vec();
         report.extend(&sealed[4..sealed.len() - 16]);
         let mut opener = Opener::new(key.clone(), NOW);
         assert_eq!(opener.open(NOW, &key.seal(report)), None);

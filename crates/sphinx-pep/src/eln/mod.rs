@@ -1,20 +1,24 @@
 //! Uploads: what the hop loses on the way from a mobile host (rules §2).
 //!
 //! The base station sees what is missing behind the hop, and decides whether the hop lost it or a queue dropped
-//! it (`watch`, `hop`). It reports what the hop lost to the agent of the mobile host (`channel`, `post`), which sends it again
+//! it (`watch`, `hop`). It reports what the hop lost to the agent of the mobile host (`format`, `post`), which sends it again
 //! and keeps from the mobile host's TCP what would slow it down (`snoop`).
 
-mod channel;
+mod format;
 mod hop;
 mod post;
 pub(crate) mod watch;
 
-pub use channel::{Opener, Sealer};
 pub use post::Post;
 
 use serde::Serialize;
 
-use crate::FlowKey;
+use crate::{FlowKey, channel};
+
+/// Seals reports.
+pub type Sealer = channel::Sealer<LossReport>;
+/// Opens reports of any senders, each once and in order.
+pub type Opener = channel::Opener<LossReport>;
 
 /// Most ranges of one report.
 pub(crate) const RANGES_MAX: usize = 32;

@@ -8,7 +8,10 @@ use std::{
 use rustix::fd::{AsFd, BorrowedFd};
 
 use super::{LossReport, Opener, Sealer};
-use crate::{Agent, Key, Time, sealed};
+use crate::{
+    Agent, Key, Time,
+    sealed::{self, time_of_day},
+};
 
 /// Most datagrams read before packets have their turn.
 const BATCH: usize = 64;
@@ -31,13 +34,13 @@ enum Way {
 
 impl Post {
     /// Tells the mobile hosts of flows, at this port, what the hop has lost. Opened in the calling thread's
-    /// namespace. `epoch` as for [`Sealer::new`].
+    /// namespace.
     ///
     /// # Errors
     ///
     /// Those of opening a socket.
-    pub fn tell(key: Key, port: u16, epoch: u64) -> io::Result<Post> {
-        let sealer = Sealer::new(key, epoch);
+    pub fn tell(key: Key, port: u16) -> io::Result<Post> {
+        let sealer = Sealer::new(key, time_of_day());
         Post::new(0, Way::Tell { sealer, port })
     }
 
@@ -47,7 +50,7 @@ impl Post {
     ///
     /// Those of opening a socket: `AddrInUse` if somebody else listens there.
     pub fn hear(key: Key, port: u16) -> io::Result<Post> {
-        Post::new(port, Way::Hear(Opener::new(key)))
+        Post::new(port, Way::Hear(Opener::new(key, time_of_day())))
     }
 
     fn new(port: u16, way: Way) -> io::Result<Post> {
@@ -76,7 +79,7 @@ impl Post {
                     let Ok(length) = self.socket.recv(&mut buffer) else {
                         break;
                     };
-                    if let Some(report) = opener.open(&buffer[..length]) {
+                    if let Some(report) = opener.open(time_of_day(), &buffer[..length]) {
                         agent.handle_report(now(), &report);
                     } else {
                         self.refused += 1;
@@ -92,7 +95,7 @@ impl Post {
         self.socket.as_fd()
     }
 
-    /// Reports that could not be sent, or were not sealed with the key, or not newer than others.
+    /// Reports that could not be sent, or were not sealed with the key, or old.
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }
@@ -101,7 +104,7 @@ impl Post {
         let Way::Tell { sealer, port } = &mut self.way else {
             return Ok(());
         };
-        let sealed = sealer.seal(report);
+        let sealed = sealer.seal(time_of_day(), report);
         let peer = SocketAddr::new(report.flow.mobile.ip(), *port);
         sealed::send(&self.socket, &sealed, peer)
     }
@@ -131,8 +134,8 @@ mod tests {
             },
             ranges: vec![(1, 2)],
         };
-        let good = Sealer::new(key.clone(), 1).seal(&report);
-        let forged = Sealer::new(Key::new([4; 32]), 2).seal(&report);
+        let good = Sealer::new(key.clone(), 1).seal(time_of_day(), &report);
+        let forged = Sealer::new(Key::new([4; 32]), 2).seal(time_of_day(), &report);
         // Loopback delivers at once, and in order.
         for datagram in [&forged, &good, &good] {
             teller
@@ -141,7 +144,7 @@ mod tests {
         }
         hears.serve(&mut agent, &|| 0);
         assert_eq!(hears.refused(), 2);
-        let mut tells = Post::tell(key, port, 2).expect("a socket");
+        let mut tells = Post::tell(key, port).expect("a socket");
         tells.send(&report).expect("loopback");
         hears.serve(&mut agent, &|| 0);
         assert_eq!((hears.refused(), tells.refused()), (2, 0));

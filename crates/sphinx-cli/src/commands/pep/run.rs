@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use serde_json::json;
 use sphinx_pep::acks::MarkPost;
@@ -226,11 +225,8 @@ fn post(args: &RunArgs) -> Outcome<Option<Post>> {
         return Ok(None);
     };
     let (key, port) = (key::read(file)?, args.eln_port);
-    // Later ones are larger, as long as the clock goes on.
-    let epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let epoch = u64::try_from(epoch.as_nanos()).unwrap_or(u64::MAX);
     let post = match eln {
-        Eln::Base => Post::tell(key, port, epoch),
+        Eln::Base => Post::tell(key, port),
         Eln::Mobile => Post::hear(key, port),
     };
     let post =
