@@ -305,6 +305,8 @@ impl Agent {
         }
         // Those that have passed in a dry run, or without this stage, have told other windows than is known.
         self.handle_unseen(now);
+        // What has just had no room is seen to, before its queue goes.
+        self.drain_queue();
         let place = self.config.place;
         self.config = Config { place, ..config };
         self.set_queues();

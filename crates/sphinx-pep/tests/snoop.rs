@@ -9,6 +9,7 @@ use common::Segment;
 use etherparse::{NetSlice, SlicedPacket};
 use sphinx_pep::{
     Agent, Bypass, Cause, Config, Laws, Output, Profile, Radio, Release, Side, Stage,
+    acks::{AckFilter, Mode, ReturnQueue},
 };
 
 const MS: u64 = 1_000_000;
@@ -467,6 +468,55 @@ fn drops_of_the_agents_own_queue_are_not_repaired() {
     path.ack(6);
     assert_eq!(path.sack(6, &[(7, 8)]), [Cause::Repair]);
     assert_eq!(path.agent.counts().repaired, 1);
+}
+
+/// There was room for it when it came, and none when it had waited for its turn behind the others of its burst.
+#[test]
+fn drops_of_the_fair_queue_are_not_repaired() {
+    let config = Config {
+        pace: true,
+        ack_filter: Some(AckFilter {
+            queue: Some(ReturnQueue {
+                bits_per_second: 1_000_000,
+                // Four packets.
+                bytes: 4200,
+                acks_first: false,
+                mode: Mode::Conservative,
+            }),
+            every_ns: None,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    path.wait(200);
+    // One leaves, three wait in the queue, and the fifth waits for a fifth of a round trip.
+    for n in 0..5 {
+        path.down(path.segment(n));
+    }
+    // Meanwhile others come, each of which has its share.
+    let mobile = path.mobile;
+    for port in 1..6 {
+        path.mobile.set_port(port);
+        path.down(path.segment(0));
+    }
+    path.mobile = mobile;
+    path.wait(100);
+    let flow = path.agent.newest_flows(10).into_iter();
+    let flow = flow.filter(|it| it.key.mobile == mobile);
+    let dropped: Vec<u64> = flow.map(|it| it.counts.dropped_queue).collect();
+    assert_eq!(dropped, [1]);
+    assert_eq!(path.ack(4), [Cause::Passed]);
+    for n in 5..7 {
+        path.wait(50);
+        path.data(n);
+    }
+    path.now += 2 * MS;
+    assert_eq!(path.sack(4, &[(5, 7)]), [Cause::Passed]);
+    // Nor does time repair it.
+    assert_eq!(path.wait(1000), []);
+    let counts = path.agent.counts();
+    assert_eq!((counts.repaired, counts.dropped_queue), (0, 1));
+    assert_eq!(counts.releases(Release::NotCached), 1);
 }
 
 /// Where repairs alone take the room, what comes has to go.

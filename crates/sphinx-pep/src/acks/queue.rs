@@ -118,6 +118,8 @@ pub(crate) struct Queue {
     /// Until when the link is busy.
     busy: Time,
     beyond: Beyond,
+    /// What had no room, until somebody takes it.
+    dropped: VecDeque<Output>,
 }
 
 impl Queue {
@@ -129,6 +131,7 @@ impl Queue {
             bytes: 0,
             busy: 0,
             beyond: Beyond::default(),
+            dropped: VecDeque::new(),
         }
     }
 
@@ -183,8 +186,7 @@ impl Queue {
         let bytes = output.packet.len();
         // One that does for another one has its room.
         if !matches!(said, Some(Ok(_))) && !self.has_room(key, bytes) {
-            counts.dropped_queue += 1;
-            return;
+            return self.dropped.push_back(output);
         }
         let acks_first = self.settings.acks_first;
         let entry = Entry {
@@ -228,6 +230,11 @@ impl Queue {
             (Mode::Aggressive, Some(Ok(_))) => flow.drop_redundant(0, counts),
         }
         self.bytes -= before - flow.bytes;
+    }
+
+    /// The next packet that had no room. Those that another one made needless are none.
+    pub(crate) fn poll_dropped(&mut self) -> Option<Output> {
+        self.dropped.pop_front()
     }
 
     /// The next packet that may go, and how long it has waited.

@@ -375,6 +375,9 @@ impl Agent {
         while let Some(output) = self.queue.as_mut().and_then(Queue::poll_dropped) {
             self.see_dropped(&output);
         }
+        while let Some(output) = self.fair.as_mut().and_then(acks::Queue::poll_dropped) {
+            self.see_dropped(&output);
+        }
         while let Some(output) = self.queue.as_mut().and_then(|queue| queue.pop(self.now)) {
             self.out.push_back(output);
         }
@@ -387,7 +390,7 @@ impl Agent {
         }
     }
 
-    /// The queue has made room for another packet. What it drops is the sender's business, so it must not be cached any more.
+    /// The queue has made room for another packet, or had none for this one. What it drops is the sender's business, so it must not be cached any more.
     fn see_dropped(&mut self, output: &Output) {
         let from = output.to.other();
         let ends = Segment::ends(&output.packet).ok();
