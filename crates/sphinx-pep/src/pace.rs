@@ -35,7 +35,7 @@ pub(crate) struct Pacer {
     timed: Option<(u64, Time)>,
     /// What the segment takes that came last.
     length: u64,
-    /// Bytes that may go at once, and since when that is so.
+    /// Bytes that may go at once, and when that was so.
     credit: u64,
     at: Time,
     waiting: VecDeque<Waiting>,
@@ -106,11 +106,14 @@ impl Pacer {
             return;
         };
         let elapsed = u128::from(now.saturating_sub(self.at));
-        let more = elapsed * u128::from(self.window()) / u128::from(srtt);
+        let (window, srtt) = (u128::from(self.window()), u128::from(srtt));
+        let more = elapsed * window / srtt;
         let credit = u128::from(self.credit) + more;
         let most = u128::from(BURST * self.longest);
         self.credit = u64::try_from(credit.min(most)).unwrap_or(u64::MAX / 2);
-        self.at = now.max(self.at);
+        // What is left of a byte stays for the next time.
+        let taken = Time::try_from((more * srtt).div_ceil(window)).unwrap_or(Time::MAX);
+        self.at = self.at.saturating_add(taken);
     }
 
     /// When so many bytes may go.

@@ -286,6 +286,28 @@ fn no_more_than_four_go_back_to_back() {
     assert_eq!(path.send(1 + 20 * MSS, 4).len(), 4);
 }
 
+/// However often the agent looks: in five microseconds, less than a byte may go.
+#[test]
+fn many_packets_of_the_peer_make_nobody_wait_longer() {
+    let mut path = Path::new(Config {
+        pace: true,
+        ..Config::default()
+    });
+    assert_eq!(path.send(1, 5).len(), 4);
+    let mut fifth = Vec::new();
+    // A quarter of the round trip, where it is due after a fifth.
+    for number in 1..=2000 {
+        let data = Segment {
+            sequence: number,
+            payload: vec![1],
+            ..path.ack(1)
+        };
+        assert_eq!(path.put(Side::Mobile, &data).len(), 1);
+        fifth.extend(path.wait(5_000));
+    }
+    assert_eq!(fifth.len(), 1, "{fifth:?}");
+}
+
 /// What waits goes when nobody wants it to wait any more.
 #[test]
 fn what_waits_goes_with_other_settings() {
