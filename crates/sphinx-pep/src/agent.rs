@@ -466,26 +466,39 @@ impl Agent {
     fn segment(&mut self, from: Side, segment: &Segment) {
         let key = FlowKey::of(from, segment);
         let mut known = self.table.take(&key);
+        let mut syn = Syn::Same;
         let is_over = known.take_if(|flow| {
-            segment.syn && flow.syn(self.now, from, segment, &self.config) == Syn::New
+            if segment.syn {
+                syn = flow.syn(self.now, from, segment, &self.config);
+            }
+            syn == Syn::New
         });
-        if let Some(flow) = is_over {
+        let next = is_over.and_then(|mut flow| {
+            let next = flow.next(self.now, from, segment, &self.config);
             // The ports are used again.
             self.retire(key, flow, Release::Followed);
-        }
+            next
+        });
         let mut flow = known.unwrap_or_else(|| {
             self.flows_seen += 1;
-            let mut flow = Box::new(Flow::new(self.now, from, segment));
+            let new = || Box::new(Flow::new(self.now, from, segment));
+            let mut flow = next.unwrap_or_else(new);
             flow.is_wanted = self.config.wants(&key);
             flow
         });
-        flow.see_options(segment);
-        if !segment.syn {
-            flow.opened(self.now, from, segment);
-        }
         flow.counts.count(from);
         let waited = self.waiting_since.map(|at| self.now.saturating_sub(at));
         flow.counts.waited_ns_max = flow.counts.waited_ns_max.max(waited.unwrap_or(0));
+        let is_reset = segment.rst && flow.is_reset_by(from, segment);
+        if syn == Syn::Doubtful || (segment.rst && !is_reset) {
+            self.pass_doubtful(key, from, segment, &mut flow);
+            return self.table.put(self.now, key, flow);
+        }
+        flow.see_options(segment);
+        if !segment.syn {
+            flow.opened(self.now, from, segment);
+            flow.see_numbers(from, segment);
+        }
         if let Some(timestamps) = segment.options.timestamps
             && self.fair.is_some()
         {
@@ -499,11 +512,26 @@ impl Agent {
         if self.moving.tells_others() {
             self.mirror(key, from, segment, &flow, before);
         }
-        if segment.rst {
+        if is_reset {
             // The connection is over: what is known of it helps nobody.
             return self.retire(key, flow, Release::Followed);
         }
         self.table.put(self.now, key, flow);
+    }
+
+    /// Lets a SYN or a reset go on of which nobody knows whether it ends the connection: behind what is held, and nothing is forgotten.
+    #[inline(never)]
+    fn pass_doubtful(&mut self, key: FlowKey, from: Side, segment: &Segment, flow: &mut Flow) {
+        self.with_snoop(flow, |snoop, context| {
+            snoop.let_go(context, Release::Followed);
+        });
+        self.let_go(key, flow);
+        if let Some(why) = flow.bypass() {
+            flow.counts.bypass(why);
+        }
+        let (to, cause) = (from.other(), Cause::Passed);
+        let packet = segment.packet.clone();
+        self.leave(Output { to, packet, cause }, &mut flow.counts);
     }
 
     fn pass_stages(&mut self, key: FlowKey, from: Side, segment: &Segment, flow: &mut Flow) {

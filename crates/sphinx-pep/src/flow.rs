@@ -11,6 +11,7 @@ use crate::{
     Config, MS, Place, Side, Stage, Time,
     acks::{Acks, Stream},
     eln::watch::Watch,
+    numbers::Numbers,
     pace::Pacer,
     rdb::{self, Bundler},
     returning::{Arriving, Returning},
@@ -121,6 +122,34 @@ enum Opening {
     Missed,
 }
 
+impl Opening {
+    fn asked(by: Side, segment: &Segment, at: Option<Time>) -> Opening {
+        Opening::Asked {
+            by,
+            sequence: segment.sequence,
+            payload: segment.payload as u32,
+            at,
+            options: Offer::of(segment),
+        }
+    }
+
+    /// Whether a segment acknowledges the SYN that came from the other side. With TCP Fast Open, that may be with data of the SYN.
+    fn is_answered(&self, from: Side, segment: &Segment) -> bool {
+        match *self {
+            Opening::Asked {
+                by,
+                sequence,
+                payload,
+                ..
+            } if by != from && segment.ack => {
+                let acknowledged = segment.acknowledgment.wrapping_sub(sequence);
+                acknowledged.wrapping_sub(1) <= payload
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The sequence numbers of the SYNs of a connection, by which another agent knows it from others with the same ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
@@ -161,6 +190,9 @@ impl Offer {
 #[derive(Debug)]
 pub(crate) struct Flow {
     opening: Opening,
+    /// The last SYN that is not of this connection: perhaps of the next one.
+    asked_again: Option<Opening>,
+    numbers: Numbers,
     authenticated: bool,
     /// It is one of the connections that are to be helped.
     pub(crate) is_wanted: bool,
@@ -192,6 +224,8 @@ pub(crate) struct Flow {
 pub(crate) enum Syn {
     /// It belongs to the connection that is known.
     Same,
+    /// It does not, and nobody has answered that it begins another one: the one that is known may go on (RFC 5961 §4).
+    Doubtful,
     /// The ports are used again: nothing known holds any longer.
     New,
 }
@@ -202,21 +236,32 @@ impl Flow {
         let mut flow = Flow::missed();
         flow.authenticated = segment.options.authenticated;
         if segment.syn && !segment.ack {
-            flow.opening = Opening::Asked {
-                by: from,
-                sequence: segment.sequence,
-                payload: segment.payload as u32,
-                at: Some(now),
-                options: Offer::of(segment),
-            };
+            flow.opening = Opening::asked(from, segment, Some(now));
         }
         flow
+    }
+
+    /// The connection that a doubtful SYN has begun, which this segment answers.
+    pub(crate) fn next(
+        &mut self,
+        now: Time,
+        from: Side,
+        answer: &Segment,
+        config: &Config,
+    ) -> Option<Box<Flow>> {
+        let opening = self.asked_again.take()?;
+        let mut flow = Box::new(Flow::missed());
+        flow.opening = opening;
+        flow.syn(now, from, answer, config);
+        Some(flow)
     }
 
     /// A flow whose beginning was not seen.
     pub(crate) fn missed() -> Flow {
         Flow {
             opening: Opening::Missed,
+            asked_again: None,
+            numbers: Numbers::missed(),
             authenticated: false,
             is_wanted: true,
             snoop: None,
@@ -275,7 +320,7 @@ impl Flow {
                 by, sequence, at, ..
             } if *by == from && !segment.ack => {
                 if *sequence != segment.sequence {
-                    return Syn::New;
+                    return self.asks_again(now, from, segment);
                 }
                 // Sent again: nobody knows which one is answered.
                 *at = None;
@@ -288,13 +333,8 @@ impl Flow {
                 at,
                 options,
             } if by != from && segment.ack => {
-                // With TCP Fast Open, data of the SYN may be acknowledged at once.
-                let acknowledged = segment
-                    .acknowledgment
-                    .wrapping_sub(sequence)
-                    .wrapping_sub(1);
-                if acknowledged > payload {
-                    return Syn::Same;
+                if !self.opening.is_answered(from, segment) {
+                    return self.answers_again(from, segment);
                 }
                 let offer = Offer::of(segment);
                 self.authenticated |= options.authenticated || offer.authenticated;
@@ -324,6 +364,9 @@ impl Flow {
                     let scale = host.window_scale.filter(|_| peer.window_scale.is_some());
                     scale.unwrap_or(0)
                 };
+                let end = sequence.wrapping_add(1).wrapping_add(payload);
+                let scales = [scale(options, offer), scale(offer, options)];
+                self.numbers = Numbers::opened(by, end, segment, scales);
                 if config.ack_filter.is_some() || config.ack_cc.is_some() {
                     // RFC 9768: all three bits in the SYN, and any answer but those of other kinds.
                     let accecn =
@@ -410,7 +453,10 @@ impl Flow {
                     return Syn::Same;
                 }
                 // Only a SYN alone begins a connection.
-                if segment.ack { Syn::Same } else { Syn::New }
+                match segment.ack {
+                    true => self.answers_again(from, segment),
+                    false => self.asks_again(now, from, segment),
+                }
             }
             // Both ends opening at once is too rare to be followed.
             Opening::Asked { .. } => {
@@ -424,6 +470,58 @@ impl Flow {
                 false => Syn::New,
             },
         }
+    }
+
+    /// A SYN that is not of the connection that is known.
+    fn asks_again(&mut self, now: Time, from: Side, segment: &Segment) -> Syn {
+        let is_known = matches!(
+            self.asked_again,
+            Some(Opening::Asked { by, sequence, .. })
+                if (by, sequence) == (from, segment.sequence)
+        );
+        // Sent again: nobody knows which one is answered.
+        let at = (!is_known).then_some(now);
+        self.asked_again = Some(Opening::asked(from, segment, at));
+        Syn::Doubtful
+    }
+
+    /// An answer to a SYN, and not to that of the connection that is known.
+    fn answers_again(&self, from: Side, segment: &Segment) -> Syn {
+        match self.is_asked_again(from, segment) {
+            true => Syn::New,
+            false => Syn::Doubtful,
+        }
+    }
+
+    /// Whether a segment answers a doubtful SYN: who got it knows no other connection any more.
+    fn is_asked_again(&self, from: Side, segment: &Segment) -> bool {
+        let asked = self.asked_again.as_ref();
+        asked.is_some_and(|asked| asked.is_answered(from, segment))
+    }
+
+    /// Whether a reset ends the connection: it has the number that its receiver expects, as far as that is known, or refuses a SYN. Others are
+    /// not obeyed (RFC 5961 §3).
+    pub(crate) fn is_reset_by(&self, from: Side, segment: &Segment) -> bool {
+        let is_expected = match self.opening {
+            Opening::Asked {
+                by,
+                sequence,
+                payload,
+                ..
+            } if by == from => {
+                let behind = segment.sequence.wrapping_sub(sequence).wrapping_sub(1);
+                behind <= payload
+            }
+            Opening::Asked { .. } => self.opening.is_answered(from, segment),
+            Opening::Answered { .. } => self.numbers.expects(from, segment.sequence),
+            Opening::Missed => true,
+        };
+        is_expected || self.bypass().is_some() || self.is_asked_again(from, segment)
+    }
+
+    /// Takes note of the numbers of a segment that is neither SYN nor reset.
+    pub(crate) fn see_numbers(&mut self, from: Side, segment: &Segment) {
+        self.numbers.see(from, segment);
     }
 
     /// The first segment behind the SYNs completes the picture of the path.
@@ -513,6 +611,7 @@ impl Flow {
             at,
             rtt,
         };
+        self.numbers = Numbers::missed();
         self.snoop = Some(snoop());
         self.watch = None;
         self.asleep = true;

@@ -48,6 +48,7 @@ pub mod guard;
 pub mod handoff;
 mod laws;
 mod network;
+mod numbers;
 mod pace;
 mod queue;
 mod radio;

@@ -129,15 +129,37 @@ struct Watched {
 
 impl Watched {
     fn new(rsfc: Option<Rsfc>, matches: Vec<Match>) -> Watched {
+        Watched::of(Config {
+            stage: Stage::Pass,
+            rsfc,
+            matches,
+            ..Config::default()
+        })
+    }
+
+    fn of(config: Config) -> Watched {
         Watched {
-            agent: Agent::new(Config {
-                stage: Stage::Pass,
-                rsfc,
-                matches,
-                ..Config::default()
-            }),
+            agent: Agent::new(config),
             laws: Laws::default(),
         }
+    }
+
+    /// One whose packets wait long, so that its window is small: all of [`waiting`] up to `count`.
+    fn slow(config: Config, count: u32) -> Watched {
+        let mut watched = Watched::of(config);
+        watched.open(0, 0, |syn| syn.sack_permitted = true);
+        (0..count).for_each(|n| _ = watched.go_on(n));
+        assert!(watched.go_on(count) < 500);
+        watched
+    }
+
+    /// The window that the sender is told when it goes on.
+    fn go_on(&mut self, n: u32) -> u16 {
+        let [server, client] = ends(0);
+        let (now, data, answer) = waiting(n);
+        self.put(now, Side::Mobile, &data.packet(client, server));
+        let packet = self.put(now, Side::Fixed, &answer.packet(server, client));
+        Segment::read(&packet).expect("a segment").window
     }
 
     fn put(&mut self, now: u64, from: Side, packet: &Bytes) -> Bytes {
@@ -465,31 +487,37 @@ fn uploads_of_one_host_share_its_link() {
     assert!(waited <= 140.0, "{waited}");
 }
 
-/// Data and acknowledgements of an upload whose packets wait longer and longer; the windows that its sender is told.
+/// A segment of an upload whose packets wait longer and longer, and its acknowledgement.
+fn waiting(n: u32) -> (u64, Segment, Segment) {
+    // 10 ms of every 20 are waited.
+    let now = (100 + 20 * u64::from(n)) * MS;
+    let data = Segment {
+        sequence: ISN.wrapping_add(1 + n * SEGMENT),
+        ack: Some(ISN.wrapping_add(1)),
+        window: 1000,
+        // The round trip is 70 ms, and what is waited.
+        timestamps: Some((100 + 10 * n, 30 + 10 * n)),
+        payload: vec![1; SEGMENT as usize],
+        ..Segment::default()
+    };
+    let answer = Segment {
+        sequence: ISN.wrapping_add(1),
+        ack: Some(ISN.wrapping_add(1 + (n + 1) * SEGMENT)),
+        window: 5000,
+        timestamps: Some(((now / MS) as u32, 100 + 10 * n)),
+        ..Segment::default()
+    };
+    (now, data, answer)
+}
+
+/// The windows that the sender of such an upload is told.
 fn windows(change: impl Fn(&mut Segment), each: impl Fn(u32, &mut Segment)) -> (Vec<u16>, Counts) {
     let mut watched = Watched::new(Some(Rsfc::default()), Vec::new());
     watched.open(0, 0, change);
     let [server, client] = ends(0);
     let mut told = Vec::new();
     for n in 0..500_u32 {
-        // 10 ms of every 20 are waited.
-        let now = (100 + 20 * u64::from(n)) * MS;
-        let mut data = Segment {
-            sequence: ISN.wrapping_add(1 + n * SEGMENT),
-            ack: Some(ISN.wrapping_add(1)),
-            window: 1000,
-            // The round trip is 70 ms, and what is waited.
-            timestamps: Some((100 + 10 * n, 30 + 10 * n)),
-            payload: vec![1; SEGMENT as usize],
-            ..Segment::default()
-        };
-        let mut answer = Segment {
-            sequence: ISN.wrapping_add(1),
-            ack: Some(ISN.wrapping_add(1 + (n + 1) * SEGMENT)),
-            window: 5000,
-            timestamps: Some(((now / MS) as u32, 100 + 10 * n)),
-            ..Segment::default()
-        };
+        let (now, mut data, mut answer) = waiting(n);
         each(n, &mut data);
         each(n, &mut answer);
         watched.put(now, Side::Mobile, &data.packet(client, server));
@@ -558,6 +586,67 @@ fn what_is_not_understood_keeps_its_window() {
     let packet = answer.packet(server, client);
     assert_eq!(watched.put(0, Side::Fixed, &packet), packet);
     assert_eq!(watched.agent.counts().bypassed.len(), 1);
+}
+
+/// Whoever sends such a one goes on with a small window, as its receiver goes on with the connection (RFC 5961).
+#[test]
+fn resets_and_syns_that_nobody_obeys_free_no_upload() {
+    let config = Config {
+        stage: Stage::Pass,
+        rsfc: Some(Rsfc::default()),
+        ..Config::default()
+    };
+    let mut watched = Watched::slow(config, 500);
+    let [server, client] = ends(0);
+    let (mut n, far) = (501, 1 << 30);
+    let (now, data, answer) = waiting(500);
+    let next = answer.ack.expect("one");
+    let reset = |sequence: u32| Segment {
+        rst: true,
+        sequence,
+        ..Segment::default()
+    };
+    let syn = Segment {
+        syn: true,
+        sequence: next.wrapping_add(far),
+        window: 65_535,
+        timestamps: data.timestamps,
+        ..Segment::default()
+    };
+    for segment in [reset(next.wrapping_add(far)), reset(next + 1), syn.clone()] {
+        let packet = segment.packet(client, server);
+        assert_eq!(watched.put(now, Side::Mobile, &packet), packet);
+        // What its receiver answers is an acknowledgement, as ever.
+        assert!(watched.go_on(n) < 500, "{segment:?}");
+        n += 1;
+    }
+    assert_eq!(watched.agent.flows_seen(), 1);
+    // Here it is another connection, of which nothing is known.
+    let answer = Segment {
+        sequence: 7,
+        ack: Some(syn.sequence.wrapping_add(1)),
+        ..syn.clone()
+    };
+    let packet = answer.packet(server, client);
+    assert_eq!(watched.put(now, Side::Fixed, &packet), packet);
+    assert_eq!(watched.agent.flows_seen(), 2);
+    let ended = watched.agent.poll_ended();
+    assert!(ended.is_some_and(|it| it.upload.is_some()));
+    // The number that is next ends it, in either direction.
+    let up = reset(syn.sequence.wrapping_add(1)).packet(client, server);
+    let down = reset(8).packet(server, client);
+    for (from, packet) in [(Side::Mobile, up), (Side::Fixed, down)] {
+        let mut other = Watched::of(watched.agent.config().clone());
+        let packets = [
+            (Side::Mobile, syn.packet(client, server)),
+            (Side::Fixed, answer.packet(server, client)),
+            (from, packet),
+        ];
+        for (from, packet) in packets {
+            assert_eq!(other.put(now, from, &packet), packet);
+        }
+        assert_eq!(other.agent.flows_known(), 0);
+    }
 }
 
 /// On a long fast path, nothing is taken from an upload that does not fill it.

@@ -819,9 +819,83 @@ fn ports_used_again_begin_a_new_flow() {
         [Cause::Released, Cause::Passed]
     );
     // The same SYN again changes nothing.
-    assert_eq!(causes(&path.up(syn)), [Cause::Passed]);
+    assert_eq!(causes(&path.up(syn.clone())), [Cause::Passed]);
+    assert_eq!(path.agent.flows_seen(), 1);
+    // The answer says that there is another connection.
+    let answer = Segment {
+        ack: Some(123_457),
+        sequence: 9000,
+        ..syn
+    };
+    assert_eq!(causes(&path.down(answer)), [Cause::Passed]);
     assert_eq!(path.agent.flows_seen(), 2);
+    assert_eq!(path.agent.poll_ended().map(|it| it.counts.held), Some(1));
     assert_eq!(path.wait(1000), []);
+    assert_eq!(path.agent.flows()[0].bypass, None);
+}
+
+#[test]
+fn a_syn_that_is_refused_ends_what_was_known() {
+    let mut path = Path::new(Profile::Sack);
+    (0..2).for_each(|n| path.data(n));
+    let syn = Segment {
+        syn: true,
+        sequence: 123_456,
+        ..Segment::default()
+    };
+    path.up(syn);
+    let refuses = |acknowledges: u32| Segment {
+        rst: true,
+        ack: Some(acknowledges),
+        ..Segment::default()
+    };
+    path.down(refuses(123_458));
+    assert_eq!(path.agent.flows_known(), 1);
+    path.down(refuses(123_457));
+    assert_eq!(path.agent.flows_known(), 0);
+}
+
+/// RFC 5961: who gets them goes on with the connection.
+#[test]
+fn resets_and_syns_that_nobody_obeys_change_nothing() {
+    let mut path = Path::new(Profile::Sack);
+    (0..4).for_each(|n| path.data(n));
+    path.ack(1);
+    let reset = |sequence: u32| Segment {
+        rst: true,
+        sequence,
+        ..Segment::default()
+    };
+    let syn = |sequence: u32| Segment {
+        syn: true,
+        sequence,
+        ..Segment::default()
+    };
+    let far = 1 << 30;
+    // What is sent beyond the window does not make a reset behind it right.
+    let beyond = Segment {
+        payload: vec![1],
+        sequence: 78 + far,
+        ..path.answer(1, &[])
+    };
+    for segment in [beyond, reset(79 + far), reset(77), reset(79), syn(78 + far)] {
+        assert_eq!(causes(&path.up(segment)), [Cause::Passed]);
+    }
+    let expected = path.number(1);
+    for segment in [reset(expected + far), reset(expected + 1), syn(expected)] {
+        assert_eq!(causes(&path.down(segment)), [Cause::Passed]);
+    }
+    // The same for an answer to nothing.
+    let answer = Segment {
+        ack: Some(5),
+        ..syn(expected)
+    };
+    assert_eq!(causes(&path.down(answer)), [Cause::Passed]);
+    assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair]);
+    assert_eq!((path.agent.flows_seen(), path.agent.flows_known()), (1, 1));
+    // Any host says what it expects.
+    assert_eq!(path.down(reset(expected)).len(), 2);
+    assert_eq!(path.agent.flows_known(), 0);
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl Snoop {
     }
 
     /// Passes what is held, if anything is.
-    pub(super) fn let_go(&mut self, context: &mut Context<'_>, why: Release) {
+    pub(crate) fn let_go(&mut self, context: &mut Context<'_>, why: Release) {
         if self.held.is_some() {
             self.count_hold(context);
             self.yield_to_sender(context.counts, why);

@@ -1,0 +1,84 @@
+//! Where the two streams of a connection are: by that, a reset that its receiver obeys is told from one that it does not (RFC 5961 §3).
+
+use crate::{Side, segment::Segment};
+
+/// Of windows, where that is not known.
+const SCALE_MAX: u8 = 14;
+
+/// What one host sends.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// Behind the last byte that has passed here.
+    sent: Option<u32>,
+    /// Behind the last byte that the other host has acknowledged, and behind the last one that it has room for.
+    acknowledged: Option<u32>,
+    edge: Option<u32>,
+    /// Of the windows that tell this.
+    scale: u8,
+}
+
+/// What both hosts send.
+#[derive(Debug)]
+pub(crate) struct Numbers([Stream; 2]);
+
+impl Numbers {
+    /// Of a connection whose beginning was not seen.
+    pub(crate) fn missed() -> Numbers {
+        Numbers(
+            [Stream {
+                sent: None,
+                acknowledged: None,
+                edge: None,
+                scale: SCALE_MAX,
+            }; 2],
+        )
+    }
+
+    /// Of a connection of which one host has asked, up to `end`, and `answer` comes from the other one. `scales` are those of their windows, in this order.
+    pub(crate) fn opened(by: Side, end: u32, answer: &Segment, scales: [u8; 2]) -> Numbers {
+        let mut numbers = Numbers::missed();
+        let other = by.other();
+        let [of_asker, of_other] = scales.map(|scale| scale.min(SCALE_MAX));
+        numbers.0[by as usize].sent = Some(end);
+        numbers.0[by as usize].scale = of_other;
+        numbers.0[other as usize].scale = of_asker;
+        numbers.see(other, answer);
+        numbers
+    }
+
+    /// A segment passes, which is no reset.
+    pub(crate) fn see(&mut self, from: Side, segment: &Segment) {
+        let end = segment.sequence.wrapping_add(segment.sequence_len());
+        let own = &mut self.0[from as usize];
+        // Nobody takes what is beyond the window: it might be there to make a reset look right.
+        let is_sent = own.edge.is_some_and(|edge| !is_later(end, edge));
+        if is_sent || own.sent.is_none() {
+            advance(&mut own.sent, end);
+        }
+        if segment.ack {
+            let other = &mut self.0[from.other() as usize];
+            // That of a SYN has none.
+            let scale = if segment.syn { 0 } else { other.scale };
+            let window = u32::from(segment.window) << scale;
+            advance(&mut other.acknowledged, segment.acknowledgment);
+            advance(&mut other.edge, segment.acknowledgment.wrapping_add(window));
+        }
+    }
+
+    /// Whether the other host may expect this number of one, as far as is known.
+    pub(crate) fn expects(&self, from: Side, sequence: u32) -> bool {
+        let stream = &self.0[from as usize];
+        let is_next = stream.sent.is_none_or(|sent| sent == sequence);
+        is_next || stream.acknowledged == Some(sequence)
+    }
+}
+
+fn is_later(number: u32, than: u32) -> bool {
+    (number.wrapping_sub(than) as i32) > 0
+}
+
+fn advance(known: &mut Option<u32>, number: u32) {
+    if known.is_none_or(|known| is_later(number, known)) {
+        *known = Some(number);
+    }
+}
