@@ -71,6 +71,9 @@ pub struct Agent {
     queue: Option<Queue>,
     /// In its place, with [`Config::ack_filter`].
     fair: Option<acks::Queue>,
+    /// What repairs took on the hop in queues that are gone, and a nanosecond for each change of a queue: what waits then leaves at another time than was
+    /// foretold.
+    repairing: Time,
     out: VecDeque<Output>,
     /// What one call gives; empty between calls.
     scratch: Vec<Output>,
@@ -105,6 +108,7 @@ impl Agent {
             table: Table::default(),
             queue: None,
             fair: None,
+            repairing: 0,
             out: VecDeque::new(),
             scratch: Vec::new(),
             departing: Vec::new(),
@@ -644,7 +648,8 @@ impl Agent {
     /// Calls a flow's agent, if it has one, and sends what it wants sent.
     fn with_snoop(&mut self, flow: &mut Flow, call: impl FnOnce(&mut Snoop, &mut Context<'_>)) {
         let Some(snoop) = &mut flow.snoop else { return };
-        snoop.see_queue(self.queue.as_ref().map_or(0, Queue::repairing));
+        let repairing = self.queue.as_ref().map_or(0, Queue::repairing);
+        snoop.see_queue(self.repairing.saturating_add(repairing));
         let mut context = Context {
             now: self.now,
             hop: self.config.place.sender().other(),

@@ -598,6 +598,55 @@ fn what_waits_behind_a_dropped_packet_leaves_sooner() {
     assert_eq!(path.sack(30, &[(31, 32)]), [Cause::Repair]);
 }
 
+/// What waits when the queue gets faster, or goes, leaves sooner than was foretold too.
+#[test]
+fn what_waits_when_the_rate_changes_gives_no_round_trip() {
+    let radio = |bits_per_second| {
+        Some(Radio {
+            bits_per_second,
+            queue_bytes: 100_000,
+        })
+    };
+    let config = Config {
+        radio: radio(1_000_000),
+        ..Config::default()
+    };
+    // Before the time that was foretold for the last one, and behind it.
+    let cases = [30, 45].map(|answered| [None, radio(100_000_000)].map(|it| (answered, it)));
+    for (answered, radio) in cases.into_iter().flatten() {
+        let mut path = Path::with(config.clone(), 5000, true);
+        let send = |path: &mut Path, n: u32| {
+            path.wait(50);
+            path.data(n);
+            path.wait(30);
+            assert_eq!(path.ack(n + 1), [Cause::Passed]);
+        };
+        (0..4).for_each(|n| send(&mut path, n));
+        path.wait(50);
+        // One goes, and five wait, 8 ms each.
+        for n in 4..10 {
+            path.down(path.segment(n));
+        }
+        let other = Config {
+            radio,
+            ..config.clone()
+        };
+        path.agent.reconfigure(path.now, other);
+        path.outputs();
+        path.wait(answered);
+        path.ack(10);
+        // The hop takes 30 ms as ever: no queue stands.
+        (10..20).for_each(|n| send(&mut path, n));
+        path.wait(50);
+        path.data(20);
+        path.wait(1);
+        path.data(21);
+        path.wait(30);
+        let outputs = path.sack(20, &[(21, 22)]);
+        assert_eq!(outputs, [Cause::Repair], "{answered} {radio:?}");
+    }
+}
+
 #[test]
 fn a_standing_queue_makes_losses_the_senders() {
     let mut path = Path::new(Profile::Sack);

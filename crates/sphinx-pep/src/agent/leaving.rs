@@ -420,6 +420,7 @@ impl Agent {
 
     /// Follows the settings of the queues. What waits in one that is no longer wanted goes at once.
     pub(super) fn set_queues(&mut self) {
+        self.repairing += 1;
         let fair = self.config.return_queue();
         match (self.fair.take(), fair) {
             (Some(mut queue), Some(settings)) => {
@@ -437,7 +438,10 @@ impl Agent {
                 queue.set(radio);
                 self.queue = Some(queue);
             }
-            (Some(queue), None) => self.out.extend(queue.into_outputs()),
+            (Some(queue), None) => {
+                self.repairing = self.repairing.saturating_add(queue.repairing());
+                self.out.extend(queue.into_outputs());
+            }
             (None, radio) => self.queue = radio.map(Queue::new),
         }
     }

@@ -156,7 +156,7 @@ pub(crate) struct Snoop {
     congested: bool,
     /// When something left for the hop last that the receiver may have had already: without SACK, its answer looks like the report of a hole.
     repeated: Option<Time>,
-    /// The time that repairs of all flows in the agent's own queue take on the hop, so far. They overtake what waits,
+    /// The time that repairs of all flows in the agent's own queues take on the hop, so far. They overtake what waits,
     /// and delay it by that.
     repairing: Time,
     /// The timestamp that the receiver echoed last: the latest one at `acknowledged`.

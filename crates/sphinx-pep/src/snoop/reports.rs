@@ -144,10 +144,11 @@ impl Snoop {
         self.classic.duplicates == 0 && head.is_some_and(|(_, cached)| once(cached))
     }
 
-    /// The round trip of a packet that has just arrived: if it was sent once (Karn), and when it left is known.
+    /// The round trip of a packet that has just arrived: if it was sent once (Karn), and when it left is known. It was not then if it was foretold for
+    /// later.
     fn sample(&self, now: Time, cached: &super::Cached) -> Option<Time> {
         let once = cached.repairs == 0 && !cached.sender_repaired;
-        let known = self.overtaken(cached) == 0;
+        let known = self.overtaken(cached) == 0 && cached.departed <= now;
         (once && known).then(|| now.saturating_sub(cached.departed))
     }
 
