@@ -582,20 +582,28 @@ impl Agent {
             if from != to {
                 self.see_to_hop(segment, flow);
             }
-            return match from == to {
-                true => self.leave_home(output, flow),
-                false => self.depart(key, segment, output, flow),
-            };
+            if from == to {
+                return self.leave_home(output, flow);
+            }
+            let lowered = self.lower(key, segment, output.cause, flow);
+            let output = lowered.as_ref().map_or(output, |it| slowed(it, to));
+            return self.depart(key, lowered.as_ref().unwrap_or(segment), output, flow);
         }
         match self.goes_over_hop(from) {
             true => {
                 let paced = self.see_to_hop(segment, flow);
                 let departs = self.departure(key, segment.packet.len());
                 let departs = departs.map(|at| at.max(paced.unwrap_or(0)));
+                // What is cached is what goes: a repair would tell the window that was taken back.
+                let lowered = self.lower(key, segment, Cause::Passed, flow);
+                let (segment, output) = match &lowered {
+                    Some(lowered) => (lowered, slowed(lowered, from.other())),
+                    None => (segment, pass(from.other())),
+                };
                 if plain {
                     self.with_snoop(flow, |snoop, context| snoop.data(context, segment, departs));
                 }
-                self.depart(key, segment, pass(from.other()), flow);
+                self.depart(key, segment, output, flow);
             }
             false if plain && segment.ack && flow.snoop.is_some() => {
                 let arrives = std::mem::take(&mut flow.asleep);
@@ -662,7 +670,7 @@ impl Agent {
         }
         let mut out = std::mem::take(&mut self.scratch);
         for output in out.drain(..) {
-            // What is sent again has the window that its host has told.
+            // What is sent again has the window that it went with, perhaps before windows were lowered.
             if output.cause == Cause::Repair
                 && let Some(upload) = &mut flow.upload
                 && let Ok(segment) = Segment::parse(output.packet.clone())
@@ -697,6 +705,12 @@ impl Agent {
         self.ended.push_back(flow.report(key));
         self.table.forget(flow);
     }
+}
+
+/// A segment of which the window has become smaller.
+fn slowed(segment: &Segment, to: Side) -> Output {
+    let (packet, cause) = (segment.packet.clone(), Cause::Slowed);
+    Output { to, packet, cause }
 }
 
 impl Counts {

@@ -25,6 +25,8 @@ pub struct Laws {
     blocks: HashSet<(Side, FlowKey, (u32, u32))>,
     /// Hashes of its acknowledgements as they are at their slowest: without SACK option, with ECE, without window; and their windows.
     slowed: HashMap<(Side, u64), u16>,
+    /// The same with DSCP 0.
+    slowed_unmarked: HashMap<(Side, u64), u16>,
     /// Hashes of what they are as acknowledgements of nothing, and the timestamps that each host has echoed.
     forms: HashSet<(Side, u64)>,
     echoes: HashSet<(Side, FlowKey, u32)>,
@@ -78,8 +80,13 @@ impl Laws {
                 self.echoes.insert((from, key, echo));
             }
             if let Some(slowest) = slowest(&segment) {
-                let window = self.slowed.entry((from, slowest)).or_default();
-                *window = segment.window.max(*window);
+                for (known, packet) in [
+                    (&mut self.slowed, &slowest),
+                    (&mut self.slowed_unmarked, &with_dscp(&slowest, 0)),
+                ] {
+                    let window = known.entry((from, hash(packet))).or_default();
+                    *window = segment.window.max(*window);
+                }
             }
             let blocks = segment.sack().iter().map(|block| (from, key, *block));
             self.blocks.extend(blocks);
@@ -88,8 +95,8 @@ impl Laws {
         }
     }
 
-    /// Checks a packet that comes out: it came in from the other side, byte for byte (but for a repair's DSCP); or it is an
-    /// acknowledgement that lacks SACK blocks, or has ECE or a smaller window besides; or one of less, without SACK and with a timestamp that was
+    /// Checks a packet that comes out: it came in from the other side, byte for byte (but for a repair's DSCP, and its window, if it had gone with a
+    /// smaller one); or it is an acknowledgement that lacks SACK blocks, or has ECE or a smaller window besides; or one of less, without SACK and with a timestamp that was
     /// echoed before; or a segment that has what comes before it in the
     /// stream in front of its payload. And it acknowledges nothing new.
     ///
@@ -100,12 +107,14 @@ impl Laws {
         let from = output.to.other();
         let is_known = match output.cause {
             Cause::Concealed => self.lacks_blocks(from, &output.packet),
-            Cause::Slowed => self.is_slower(from, &output.packet),
+            Cause::Slowed => self.is_slower(from, &output.packet, &self.slowed),
             Cause::Reconstructed => self.is_copy(from, &output.packet),
             Cause::Bundled => self.is_bundle(from, &output.packet),
             // It may have another DSCP.
             Cause::Repair => {
-                self.unmarked[from as usize].contains(&hash(&with_dscp(&output.packet, 0)))
+                let packet = with_dscp(&output.packet, 0);
+                let is_known = self.unmarked[from as usize].contains(&hash(&packet));
+                is_known || self.is_slower(from, &packet, &self.slowed_unmarked)
             }
             _ => self.seen[from as usize].contains(&hash(&output.packet)),
         };
@@ -131,13 +140,13 @@ impl Laws {
     }
 
     /// Whether an acknowledgement is one that came in, but for what slows the sender down and for SACK blocks that are left out.
-    fn is_slower(&self, from: Side, packet: &Bytes) -> bool {
+    fn is_slower(&self, from: Side, packet: &Bytes, slowed: &HashMap<(Side, u64), u16>) -> bool {
         let Ok(segment) = Segment::parse(packet.clone()) else {
             return false;
         };
         let key = FlowKey::of(from, &segment);
         let known = |block| self.blocks.contains(&(from, key, block));
-        let window = slowest(&segment).and_then(|it| self.slowed.get(&(from, it)));
+        let window = slowest(&segment).and_then(|it| slowed.get(&(from, hash(&it))));
         window.is_some_and(|window| segment.window <= *window)
             && segment.sack().iter().all(|block| known(*block))
     }
@@ -220,23 +229,17 @@ fn note(known: &mut Vec<Acknowledged>, segment: &Segment) {
 }
 
 /// An acknowledgement as it is at its slowest.
-fn slowest(segment: &Segment) -> Option<u64> {
+fn slowest(segment: &Segment) -> Option<Bytes> {
     let slowing = Slowing {
         ece: true,
         window: Some(0),
     };
-    let packet = segment.rewritten(|_| false, &slowing)?;
-    Some(hash(&packet))
+    segment.rewritten(|_| false, &slowing)
 }
 
 /// An acknowledgement at its slowest, and of nothing.
 fn form(segment: &Segment) -> Option<u64> {
-    let slowing = Slowing {
-        ece: true,
-        window: Some(0),
-    };
-    let slowest = segment.rewritten(|_| false, &slowing)?;
-    let slowest = Segment::parse(slowest).ok()?;
+    let slowest = Segment::parse(slowest(segment)?).ok()?;
     Some(hash(&slowest.acknowledging(0, 0, 0)?))
 }
 

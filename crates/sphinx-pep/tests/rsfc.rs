@@ -649,6 +649,51 @@ fn resets_and_syns_that_nobody_obeys_free_no_upload() {
     }
 }
 
+/// What the hop has lost of a download of the same connection is sent again with the window that it went with.
+#[test]
+fn a_repair_tells_no_larger_window() {
+    let config = Config {
+        rsfc: Some(Rsfc::default()),
+        ..Config::default()
+    };
+    let mut watched = Watched::slow(config, 500);
+    let [server, client] = ends(0);
+    let (now, data, answer) = waiting(500);
+    let down = |n: u32| Segment {
+        sequence: answer.sequence.wrapping_add(n * SEGMENT),
+        payload: vec![2; SEGMENT as usize],
+        ..answer.clone()
+    };
+    let told = [0, 1, 2].map(|n| {
+        let packet = down(n).packet(server, client);
+        Segment::read(&watched.put(now, Side::Fixed, &packet)).expect("a segment")
+    });
+    assert!(told.iter().all(|it| it.window < 500));
+    // The first one is lost.
+    let report = Segment {
+        sequence: answer.ack.expect("one"),
+        payload: Vec::new(),
+        sack: vec![(down(1).sequence, down(3).sequence)],
+        ..data
+    };
+    let packet = report.packet(client, server);
+    watched.laws.input(Side::Mobile, &packet);
+    watched.agent.handle_packet(now, Side::Mobile, packet);
+    let repair = watched.agent.poll_output().expect("a repair");
+    assert_eq!(repair.cause, Cause::Repair);
+    watched.laws.output(&repair).expect("the laws");
+    assert_eq!(watched.agent.poll_output(), None);
+    assert_eq!(Segment::read(&repair.packet).as_ref(), Some(&told[0]));
+    // Nor does what comes behind it.
+    let next = Segment {
+        sequence: down(3).sequence,
+        ..answer.clone()
+    };
+    let packet = watched.put(now, Side::Fixed, &next.packet(server, client));
+    let window = Segment::read(&packet).expect("a segment").window;
+    assert!(window <= told[0].window, "{window}");
+}
+
 /// On a long fast path, nothing is taken from an upload that does not fill it.
 #[test]
 fn a_path_that_is_never_full_is_left_alone() {

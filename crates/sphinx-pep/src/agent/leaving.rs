@@ -64,40 +64,49 @@ impl Agent {
         output: Output,
         flow: &mut Flow,
     ) {
-        match flow.upload.is_none() && flow.acks.is_none() && flow.pacer.is_none() {
+        match flow.acks.is_none() && flow.pacer.is_none() {
             true => self.leave_with(Some(key), output, None, &mut flow.counts),
             false => self.depart_helped(key, segment, output, flow),
         }
     }
 
-    /// Where something is done about acknowledgements, windows or bursts.
+    /// What goes over the hop in the place of a segment, if that is to have a smaller window, and why. `cause` is why the segment itself would go.
+    #[inline]
+    pub(super) fn lower(
+        &mut self,
+        key: FlowKey,
+        segment: &Segment,
+        cause: Cause,
+        flow: &mut Flow,
+    ) -> Option<Segment> {
+        match flow.upload {
+            Some(_) => self.lower_upload(key, segment, cause, flow),
+            None => None,
+        }
+    }
+
+    #[inline(never)]
+    fn lower_upload(
+        &mut self,
+        key: FlowKey,
+        segment: &Segment,
+        cause: Cause,
+        flow: &mut Flow,
+    ) -> Option<Segment> {
+        // What is more than what its host has said has its own window, as it is.
+        if cause == Cause::Passed && segment.ack && !segment.syn && !segment.rst {
+            let from = self.config.place.sender();
+            let lowered = self.see_upload(key, from, segment, flow)?;
+            return Segment::parse(lowered).ok();
+        }
+        let upload = flow.upload.as_mut().filter(|_| segment.ack && !segment.syn);
+        upload.into_iter().for_each(|upload| upload.passes(segment));
+        None
+    }
+
+    /// Where something is done about acknowledgements or bursts.
     #[inline(never)]
     fn depart_helped(&mut self, key: FlowKey, segment: &Segment, output: Output, flow: &mut Flow) {
-        // What is more than what its host has said has its own window, as it is.
-        let is_own = output.cause == Cause::Passed && segment.ack && !segment.syn && !segment.rst;
-        let lowered = match is_own {
-            true => self.see_upload(key, output.to.other(), segment, flow),
-            false => {
-                let upload = flow.upload.as_mut().filter(|_| segment.ack && !segment.syn);
-                upload.into_iter().for_each(|upload| upload.passes(segment));
-                None
-            }
-        };
-        let lowered = lowered.and_then(|it| Segment::parse(it).ok());
-        let (segment, output) = match &lowered {
-            Some(lowered) => {
-                let (packet, cause) = (lowered.packet.clone(), Cause::Slowed);
-                (
-                    lowered,
-                    Output {
-                        packet,
-                        cause,
-                        ..output
-                    },
-                )
-            }
-            None => (segment, output),
-        };
         let Some(acks) = &mut flow.acks else {
             return self.leave_paced(key, output, None, flow);
         };

@@ -234,7 +234,7 @@ impl Agent {
                 None
             }
             Side::Fixed => match snoop.caches(segment) {
-                Some(sender_repaired) => Some((segment.packet.clone(), sender_repaired)),
+                Some(cached) => Some(cached),
                 None => return,
             },
         };

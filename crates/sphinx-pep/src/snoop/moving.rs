@@ -79,11 +79,14 @@ impl Snoop {
         cached.map(|(_, it)| (it.packet.clone(), it.sender_repaired))
     }
 
-    /// Whether a segment of the sender is cached, and whether it is the sender's repair.
-    pub(crate) fn caches(&self, segment: &Segment) -> Option<bool> {
+    /// What is cached of a segment of the sender, which may have gone with a smaller window, and whether it is the sender's repair.
+    pub(crate) fn caches(&self, segment: &Segment) -> Option<(Bytes, bool)> {
         let start = nearest(self.highest, segment.sequence);
+        let end = start + u64::from(segment.sequence_len());
+        let sent = segment.options.timestamps.map(|(sent, _)| sent);
         let (at, cached) = self.cache.at(start)?;
-        (at == start && cached.packet == segment.packet).then_some(cached.sender_repaired)
+        let is_it = (at, cached.end, cached.sent) == (start, end, sent);
+        is_it.then(|| (cached.packet.clone(), cached.sender_repaired))
     }
 
     /// How far the receiver has acknowledged, and whether that is everything.
