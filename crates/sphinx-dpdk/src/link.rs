@@ -192,8 +192,10 @@ impl Link {
                 if let Some(own) = self.addresses.iter().find(|own| own.ip == target) {
                     self.out
                         .extend(neighbours::answer((own.ip, self.mac), from));
-                    // Who asks wants to talk; but only what was asked for is kept.
-                    self.neighbours.learn(from.0, from.1, now);
+                    // Who asks wants to talk, if it has an address; but only what was asked for is kept.
+                    if !from.0.is_unspecified() {
+                        self.neighbours.learn(from.0, from.1, now);
+                    }
                 }
             }
             Some(Heard::Answer { ip, mac }) => self.neighbours.learn(ip, mac, now),
@@ -221,6 +223,8 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
     use sphinx_net::Ecn;
 
@@ -274,6 +278,31 @@ mod tests {
             here.is_own("10.0.0.1:7".parse().unwrap())
                 && !here.is_own("10.0.0.1:8".parse().unwrap())
         );
+    }
+
+    /// Who looks for an address of its own hears whose it is, if it is ours, and becomes no neighbour by that.
+    #[test]
+    fn an_address_of_ours_is_not_free() {
+        let now = Instant::now();
+        let mut here = link([2; 6], vec!["fd00::1/64".parse().unwrap()], 7);
+        let none: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+        // As if packets were to go there.
+        here.neighbours.look_up(none, now);
+        for (target, answers) in [("fd00::1", 1), ("fd00::2", 0)] {
+            let target: IpAddr = target.parse().unwrap();
+            let asked = neighbours::question((none, [4; 6]), target).unwrap();
+            here.hear(&asked, now);
+            let frames = here.take_frames();
+            assert_eq!(frames.len(), answers, "{target}");
+            for frame in frames {
+                // To all hosts.
+                assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
+                let mac = [2; 6];
+                let expected = Heard::Answer { ip: target, mac };
+                assert_eq!(neighbours::read(&frame), Some(expected));
+            }
+        }
+        assert!(!here.has_news());
     }
 
     #[test]

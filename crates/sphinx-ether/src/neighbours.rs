@@ -12,17 +12,22 @@ use etherparse::{
 use crate::{ETHERNET_BYTES, IPV6_BYTES, Mac, checksum, pseudo_sum};
 
 const EVERYBODY: Mac = [0xff; 6];
+/// All hosts on the link, where there is no broadcast.
+const ALL_NODES: (Ipv6Addr, Mac) = (
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+    [0x33, 0x33, 0, 0, 0, 1],
+);
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// An answer to a question, that replaces what was known.
-const SOLICITED_OVERRIDE: u8 = 0x60;
+/// Of an answer: to a question of one host; and it replaces what was known.
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
 /// Options that hold an Ethernet address: of who asks, of what was asked for.
 const SOURCE_ADDRESS: u8 = 1;
 const TARGET_ADDRESS: u8 = 2;
-/// Type, code, checksum, flags, target; and an option with an Ethernet address.
+/// Type, code, checksum, flags, target; options follow.
 const TARGET_END: usize = 24;
-const MESSAGE_BYTES: usize = TARGET_END + 8;
 
 /// What a frame says about neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +36,7 @@ pub enum Heard {
     Question {
         /// The address.
         target: IpAddr,
-        /// Who asks, and where.
+        /// Who asks, and where. Who has no address yet has the unspecified one, and wants to know whether the one it asks for is free.
         from: (IpAddr, Mac),
     },
     /// Somebody has an address.
@@ -105,8 +110,13 @@ fn read_ndp(packet: &[u8], source: Mac) -> Option<Heard> {
         }
     }
     match message {
-        // Who has no address yet only wants to know whether this one is free, and hears nothing of us if it is.
-        [SOLICITATION, 0, ..] if !from.is_unspecified() => Some(Heard::Question {
+        // RFC 4861 §7.1.1: who has no address yet tells nobody where it is, and asks those whose address may be this one.
+        [SOLICITATION, 0, ..]
+            if from.is_unspecified() && (told[0].is_some() || to != listeners(target).0) =>
+        {
+            None
+        }
+        [SOLICITATION, 0, ..] => Some(Heard::Question {
             target: target.into(),
             from: (from.into(), told[0].unwrap_or(source)),
         }),
@@ -127,39 +137,35 @@ pub fn question(own: (IpAddr, Mac), target: IpAddr) -> Option<Vec<u8>> {
             Some(arp(operation, (from, own.1), (target, [0; 6]), EVERYBODY))
         }
         (IpAddr::V6(from), IpAddr::V6(target)) => {
-            let [.., a, b, c] = target.octets();
-            // Those listen to it whose address ends like this.
-            let group = Ipv6Addr::new(
-                0xff02,
-                0,
-                0,
-                0,
-                0,
-                1,
-                0xff00 | u16::from(a),
-                u16::from_be_bytes([b, c]),
-            );
-            let to = (group, [0x33, 0x33, 0xff, a, b, c]);
+            let to = listeners(target);
             Some(ndp(SOLICITATION, 0, (from, own.1), to, target))
         }
         _ => None,
     }
 }
 
-/// The answer to a question for `own`; `None` if who asks is of another family.
+/// The group to which those listen whose address ends like this one.
+fn listeners(target: Ipv6Addr) -> (Ipv6Addr, Mac) {
+    let [.., a, b, c] = target.octets();
+    let (high, low) = (0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, high, low);
+    (group, [0x33, 0x33, 0xff, a, b, c])
+}
+
+/// The answer to a question for `own`: to all hosts if who asks has no address (RFC 4862 §5.4.3). `None` if it is of another family.
 #[must_use]
 pub fn answer(own: (IpAddr, Mac), from: (IpAddr, Mac)) -> Option<Vec<u8>> {
     match (own.0, from.0) {
         (IpAddr::V4(ip), IpAddr::V4(to)) => {
             Some(arp(ArpOperation::REPLY, (ip, own.1), (to, from.1), from.1))
         }
-        (IpAddr::V6(ip), IpAddr::V6(to)) => Some(ndp(
-            ADVERTISEMENT,
-            SOLICITED_OVERRIDE,
-            (ip, own.1),
-            (to, from.1),
-            ip,
-        )),
+        (IpAddr::V6(ip), IpAddr::V6(to)) => {
+            let (flags, to) = match to.is_unspecified() {
+                true => (OVERRIDE, ALL_NODES),
+                false => (SOLICITED | OVERRIDE, (to, from.1)),
+            };
+            Some(ndp(ADVERTISEMENT, flags, (ip, own.1), to, ip))
+        }
         _ => None,
     }
 }
@@ -184,29 +190,29 @@ fn ndp(
     to: (Ipv6Addr, Mac),
     target: Ipv6Addr,
 ) -> Vec<u8> {
+    let mut message = vec![kind, 0, 0, 0, flags, 0, 0, 0];
+    message.extend(target.octets());
+    // Who has no address yet does not say where it is.
+    if !own.0.is_unspecified() {
+        let of = match kind {
+            SOLICITATION => SOURCE_ADDRESS,
+            _ => TARGET_ADDRESS,
+        };
+        message.extend([of, 1]);
+        message.extend(own.1);
+    }
+    let pseudo = pseudo_sum(own.0.into(), to.0.into(), ICMPV6, message.len());
+    let sum = checksum(u64_16bit_word::add_slice(pseudo, &message));
+    message[2..4].copy_from_slice(&sum);
     let ip = Ipv6Header {
         traffic_class: 0,
         flow_label: Ipv6FlowLabel::ZERO,
-        payload_length: MESSAGE_BYTES as u16,
+        payload_length: message.len() as u16,
         next_header: IpNumber(ICMPV6),
         hop_limit: 255,
         source: own.0.octets(),
         destination: to.0.octets(),
     };
-    let mut message = [0; MESSAGE_BYTES];
-    message[0] = kind;
-    message[4] = flags;
-    message[8..TARGET_END].copy_from_slice(&target.octets());
-    message[TARGET_END] = if kind == SOLICITATION {
-        SOURCE_ADDRESS
-    } else {
-        TARGET_ADDRESS
-    };
-    message[TARGET_END + 1] = 1;
-    message[TARGET_END + 2..].copy_from_slice(&own.1);
-    let pseudo = pseudo_sum(own.0.into(), to.0.into(), ICMPV6, MESSAGE_BYTES);
-    let sum = checksum(u64_16bit_word::add_slice(pseudo, &message));
-    message[2..4].copy_from_slice(&sum);
     let mut frame = ethernet(own.1, to.1, EtherType::IPV6);
     frame.extend(ip.to_bytes());
     frame.extend(message);
@@ -257,6 +263,43 @@ mod tests {
         }
         let v6: IpAddr = "fd00::1".parse().unwrap();
         assert!(question((v6, here), Ipv4Addr::LOCALHOST.into()).is_none());
+    }
+
+    /// RFC 4862: it has an address in mind, and asks whether somebody has it.
+    #[test]
+    fn who_has_no_address_is_told_whose_it_is() {
+        let none = (IpAddr::from(Ipv6Addr::UNSPECIFIED), [2, 0, 0, 0, 0, 2]);
+        let own: Ipv6Addr = "fd00::aabb:ccdd".parse().unwrap();
+        let asked = question(none, own.into()).unwrap();
+        let heard = Heard::Question {
+            target: own.into(),
+            from: none,
+        };
+        assert_eq!(read(&asked), Some(heard));
+        let to_all = ndp(
+            SOLICITATION,
+            0,
+            (Ipv6Addr::UNSPECIFIED, none.1),
+            ALL_NODES,
+            own,
+        );
+        assert_eq!(read(&to_all), None);
+        // One that says where it is all the same. The checksum is that of an address whose words add up to as good as nothing.
+        let mut told = question(("fffe::1".parse().unwrap(), none.1), own.into()).unwrap();
+        assert!(read(&told).is_some());
+        told[ETHERNET_BYTES + 8..ETHERNET_BYTES + 24].fill(0);
+        assert_eq!(read(&told), None);
+
+        let answered = answer((own.into(), [2; 6]), none).unwrap();
+        let message = ETHERNET_BYTES + IPV6_BYTES;
+        assert_eq!(answered[..6], ALL_NODES.1);
+        assert_eq!(answered[message - 16..message], ALL_NODES.0.octets());
+        assert_eq!(answered[message + 4], OVERRIDE);
+        let heard = Heard::Answer {
+            ip: own.into(),
+            mac: [2; 6],
+        };
+        assert_eq!(read(&answered), Some(heard));
     }
 
     /// Whoever is more than one hop away cannot say who is on the link.
