@@ -2,6 +2,8 @@
 //! threads, the control plane's share of the traffic, a memory of the path.
 
 mod early;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -548,20 +550,22 @@ impl Association {
 
     /// The operating system did not send datagrams to `to`; whether they may have been this session's.
     pub(crate) fn on_dropped(&mut self, now: Time, to: &Destination, dropped: &Dropped) -> bool {
-        if to.remote != self.driver.core().tuple().remote {
+        let to = Tuple {
+            remote: to.remote,
+            local_ip: to.local_ip,
+        };
+        let Some(path) = self.driver.path_to(&to) else {
             return false;
-        }
+        };
         match dropped.reason {
             DropReason::TooLarge => {
-                let to = Tuple {
-                    remote: to.remote,
-                    local_ip: to.local_ip,
-                };
                 self.driver
-                    .datagram_too_large(now, Some(&to), dropped.segment_size);
+                    .datagram_too_large(now, Some(path), dropped.segment_size);
             }
-            // The address is gone (EINVAL is among the other errors), or the network is.
-            DropReason::Unreachable | DropReason::Other => self.driver.local_address_lost(now),
+            // The address is gone (EINVAL is among the other errors), or the network is. Further paths keep theirs all the same.
+            DropReason::Unreachable | DropReason::Other if path == PathId::FIRST => {
+                self.driver.local_address_lost(now);
+            }
             _ => {}
         }
         true

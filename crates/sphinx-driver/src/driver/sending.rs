@@ -193,9 +193,16 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.core.peer_refused(now);
     }
 
-    /// The operating system did not send a datagram of `len` bytes, to there if that is known: it is larger than the interface takes.
-    pub fn datagram_too_large(&mut self, now: Time, to: Option<&Tuple>, len: usize) {
-        self.core.datagram_too_large(now, to, len);
+    /// The path whose datagrams leave with these addresses.
+    pub fn path_to(&self, to: &Tuple) -> Option<PathId> {
+        let mut tuples = self.core.tuples();
+        let found = tuples.find(|(path, tuple)| self.source.tuple(*path, tuple) == *to);
+        found.map(|(path, _)| path)
+    }
+
+    /// The operating system did not send a datagram of `len` bytes, of this path if that is known: it is larger than the interface takes.
+    pub fn datagram_too_large(&mut self, now: Time, path: Option<PathId>, len: usize) {
+        self.core.datagram_too_large(now, path, len);
     }
 
     /// What was sent since `from` left later than that ([`Session::left_late`]).
@@ -205,7 +212,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.core.left_late(from);
     }
 
-    /// The operating system did not send from this end's address, or not to the peer's network.
+    /// The operating system did not send from this end's address of the first path, or not to the peer's network.
     pub fn local_address_lost(&mut self, now: Time) {
         self.source.on_refused();
         self.core.local_address_lost(now);

@@ -1,7 +1,7 @@
 //! What a session does when its path changes: other addresses, another MTU (`docs/protocol.md` §10).
 
 use super::{Life, MS, Session};
-use crate::path::Path;
+use crate::paths::Lane;
 use crate::types::{Event, Tuple};
 use crate::wire::ConnectionId;
 use crate::{Nanos, PacketNumber, PathId, Time};
@@ -38,10 +38,10 @@ impl Session {
         }
     }
 
-    /// The operating system refused a UDP payload of `size` as too large, for there if that is known.
-    pub fn datagram_too_large(&mut self, now: Time, to: Option<&Tuple>, size: usize) {
-        let is_it = |path: &Path| to.is_none_or(|to| path.tuple().is_same(to));
-        for lane in self.paths.iter_mut().filter(|lane| is_it(&lane.path)) {
+    /// The operating system refused a UDP payload of `size` as too large, of this path if that is known.
+    pub fn datagram_too_large(&mut self, now: Time, path: Option<PathId>, size: usize) {
+        let is_it = |lane: &&mut Lane| path.is_none_or(|path| lane.id() == path);
+        for lane in self.paths.iter_mut().filter(is_it) {
             lane.path.datagram_too_large(now, size);
         }
     }
@@ -54,18 +54,25 @@ impl Session {
         }
     }
 
-    /// The operating system cannot send from this end's address any more: what follows will come from
-    /// another one, and is not to be linked with what came before.
+    /// The operating system cannot send from this end's address of the first path any more: what follows will come from
+    /// another one, and is not to be linked with what came before. Further paths stay where they begin.
     pub fn local_address_lost(&mut self, now: Time) {
-        if now >= self.fresh_id_at {
+        if now >= self.fresh_id_at
+            && let Some(at) = self.paths.index(PathId::FIRST)
+        {
             self.fresh_id_at = now + FRESH_ID_INTERVAL;
-            self.paths.main_mut().peer_ids.change();
+            self.paths.at_mut(at).peer_ids.change();
         }
     }
 
     /// Where packets go at present.
     pub fn tuple(&self) -> Tuple {
         self.paths.main().path.tuple()
+    }
+
+    /// The open paths, and where the packets of each go at present.
+    pub fn tuples(&self) -> impl Iterator<Item = (PathId, Tuple)> {
+        self.paths.iter().map(|lane| (lane.id(), lane.path.tuple()))
     }
 
     /// How many calls of [`Session::add_random`] are wanted, so that new paths can be validated and packet numbers left
