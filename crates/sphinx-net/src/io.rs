@@ -77,6 +77,12 @@ pub trait PacketIo: Send {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Nobody needs the socket any more that was [attached](Self::attach) at this address, if there is one: it is closed, and what has not left by it is
+    /// dropped.
+    fn detach(&mut self, local: IpAddr) {
+        let _ = local;
+    }
+
     /// Everything counted since the back end was opened.
     fn counters(&self) -> Counters;
 }

@@ -14,7 +14,9 @@ use sphinx_driver::keys::Keys;
 use sphinx_driver::{Driver, EndReason, Origin, Outbox, PoolBuffer, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
 use sphinx_proto::wire::ConnectionId;
-use sphinx_proto::{Nanos, PATHS_MAX, Paper, PathId, PathState, Sc, Session, Time, Tuple};
+use sphinx_proto::{
+    Nanos, PATHS_MAX, Paper, PathId, PathNews, PathState, Sc, Session, Time, Tuple,
+};
 use sphinx_workers::Coding;
 
 use crate::control::Traffic;
@@ -95,6 +97,8 @@ pub(crate) struct Association {
     /// Where the first one begins, if its socket is bound to an address.
     first: Option<IpAddr>,
     path_wishes: Vec<PathWish>,
+    /// A path is no more.
+    has_left: bool,
     shared: Arc<Shared>,
     /// What the control plane has sent and received for this session.
     control: Traffic,
@@ -183,6 +187,7 @@ impl Association {
             begins: Vec::new(),
             first: None,
             path_wishes: Vec::new(),
+            has_left: false,
             shared,
             control: Traffic::default(),
             endpoint,
@@ -357,20 +362,15 @@ impl Association {
         path: Further,
         attach: impl FnOnce() -> io::Result<()>,
     ) -> Result<usize, Error> {
-        let open = self.driver.core().path_stats();
-        let is_open = |local| {
-            open.iter()
-                .any(|open| self.local_of(open.id, open.tuple.local_ip) == Some(local))
-        };
-        let is_awaited = self.further.iter().any(|known| known.local == path.local);
-        if is_open(path.local) || is_awaited {
+        if self.begins_at(path.local) {
             return Err(begins_there_too(path.local));
         }
         if !self.driver.core().may_have_several_paths() {
             let why = "this session has one path: begin it with --path, and with an other end that knows several";
             return Err(Error::new(ErrorKind::Usage, why));
         }
-        if open.len() + self.further.len() >= PATHS_MAX {
+        let open = self.driver.core().tuples().count();
+        if open + self.further.len() >= PATHS_MAX {
             let why = format!("a session has at most {PATHS_MAX} paths");
             return Err(Error::new(ErrorKind::Usage, why));
         }
@@ -381,6 +381,24 @@ impl Association {
         self.further.insert(0, path);
         self.open_further(now);
         Ok(self.begins.len())
+    }
+
+    /// Whether a path of its begins there, or is to.
+    pub(crate) fn begins_at(&self, local: IpAddr) -> bool {
+        let mut open = self.driver.core().tuples();
+        let is_awaited = self.further.iter().any(|known| known.local == local);
+        is_awaited
+            || open.any(|(path, tuple)| self.local_of(path.get(), tuple.local_ip) == Some(local))
+    }
+
+    /// Where paths of its began, and none does any more, once after each end of one.
+    pub(crate) fn take_left(&mut self) -> Vec<IpAddr> {
+        if !std::mem::take(&mut self.has_left) {
+            return Vec::new();
+        }
+        let mut left = self.begins.clone();
+        left.retain(|local| !self.begins_at(*local));
+        left
     }
 
     /// The first path begins at this address, if it is known; further ones are to be opened, in this order.
@@ -394,6 +412,7 @@ impl Association {
     /// What has become of paths, for the application.
     fn tell_of_paths(&mut self, inner: &mut Inner) {
         for (path, news) in self.driver.take_path_news() {
+            self.has_left |= matches!(news, PathNews::Abandoned | PathNews::Spent);
             let figures = inner.stats.paths.iter().flatten();
             let known = figures.clone().find(|known| known.id == path.get());
             let now = self.driver.core().path_stats().into_iter();

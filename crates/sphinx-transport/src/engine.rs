@@ -417,7 +417,7 @@ impl<Io: PacketIo> Engine<Io> {
         let quantum = (TURN_BYTES / count.max(1)).max(QUANTUM_MIN);
         let endpoint = self.counts();
         let (budget, sessions) = (self.budget(), self.sessions.len());
-        let mut gone = Vec::new();
+        let (mut gone, mut left) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let Some((cid, member)) = self.sessions.next() else {
                 break;
@@ -435,6 +435,7 @@ impl<Io: PacketIo> Engine<Io> {
                 let io = &mut self.io;
                 association.follow(now, wish, |local, device| io.attach(local, device));
             }
+            left.append(&mut association.take_left());
             if association.is_full() {
                 self.behind = Some(cid);
             } else {
@@ -481,6 +482,13 @@ impl<Io: PacketIo> Engine<Io> {
         }
         for cid in gone {
             self.forget_early(clock, cid);
+        }
+        for local in left {
+            // Packets of other sessions may leave there too.
+            let mut members = self.sessions.all();
+            if !members.any(|member| member.association.begins_at(local)) {
+                self.io.detach(local);
+            }
         }
         let is_scarce =
             std::mem::take(&mut self.is_scarce) && now >= self.shared_at + SHARE_INTERVAL;

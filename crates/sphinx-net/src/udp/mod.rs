@@ -259,19 +259,15 @@ impl UdpIo {
     /// As [`UdpIo::open`], and when the system is out of file descriptors.
     pub fn attach_with(&mut self, config: &UdpConfig) -> io::Result<()> {
         let other = Self::open(config)?;
+        let from = other.local_addr.ip();
+        // Its interface may have gone, and come again.
+        self.detach(from);
         let group = match self.group.take() {
             Some(group) => group,
             None => Group::new(self.as_fd())?,
         };
+        let group = self.group.insert(group);
         group.add(other.as_fd())?;
-        self.group = Some(group);
-        let from = other.local_addr.ip();
-        if let Some(at) = self.tx.others.iter().position(|(known, _)| *known == from) {
-            // Its interface may have gone, and come again.
-            self.tx.others.remove(at);
-            self.rx.others.remove(at);
-            self.rx.batch_of = 0;
-        }
         self.rx.others.push(other.rx);
         self.tx.others.push((from, other.tx));
         Ok(())
@@ -371,6 +367,20 @@ impl PacketIo for UdpIo {
             self.expect_busy_polling(self.busy_poll);
         }
         Ok(())
+    }
+
+    fn detach(&mut self, local: IpAddr) {
+        let mut others = self.tx.others.iter();
+        let Some(at) = others.position(|(known, _)| *known == local) else {
+            return;
+        };
+        // Closed, they are no longer waited for.
+        self.tx.others.remove(at);
+        self.rx.others.remove(at);
+        self.rx.batch_of = 0;
+        if self.tx.others.is_empty() {
+            self.group = None;
+        }
     }
 
     fn counters(&self) -> Counters {

@@ -1,5 +1,6 @@
 //! Several paths at once, on real sockets: each begins at another address of the loopback interface.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use sphinx_transport::{ErrorKind, LocalPath, Options, Session};
@@ -59,6 +60,52 @@ fn three_paths_carry_what_is_sent_and_what_comes_back() {
             .map(|path| path.local)
             .collect();
         assert_eq!(&locals[1..], [begins(2), begins(3)]);
+    });
+}
+
+/// UDP sockets of this process at 127.0.0.`last`. While others come and go the kernel may leave one out of its list.
+fn sockets_at(last: u8) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap();
+    let links = links.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let own: Vec<String> = links
+        .map(|link| link.to_string_lossy().into_owned())
+        .collect();
+    let place = format!("{:08X}:", u32::from_ne_bytes([127, 0, 0, last]));
+    let all = fs::read_to_string("/proc/self/net/udp").unwrap();
+    let is_own = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words[1].starts_with(&place) && own.contains(&format!("socket:[{}]", words[9]))
+    };
+    all.lines().skip(1).filter(is_own).count()
+}
+
+#[test]
+fn a_path_that_is_given_up_takes_its_socket_along() {
+    bounded(|| {
+        let listener = server();
+        let ticket = ticket(&listener, listener.local_addr());
+        let client = client(&ticket, &with(&[at(1)])).unwrap();
+        let server = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
+        // More than there may be at a time, and one that comes back.
+        for last in (80..92).chain([80]) {
+            client.add_path(&at(last).into()).unwrap();
+            let begin = Some(IpAddr::from([127, 0, 0, last]));
+            let its = || {
+                let stats = client.stats();
+                let mut paths = stats.paths.into_iter().flatten();
+                let its = paths.find(|path| path.local == begin && path.state == "working");
+                its.map(|path| path.id)
+            };
+            let mut id = None;
+            wait_until("it is open", || {
+                id = its();
+                id.is_some() && sockets_at(last) == 1
+            });
+            assert!(client.abandon_path(id.expect("it is open")));
+            wait_until("it is closed", || sockets_at(last) == 0);
+        }
+        transfer(&client, &server, &content(4, 1_000_000));
+        assert_eq!((working(&client), working(&server)), (1, 1));
     });
 }
 
