@@ -32,7 +32,7 @@ const RECV_BATCH_MAX: usize = 64;
 const LINEAR_BYTES: usize = 65_536;
 /// How long to wait where the kernel takes no more.
 const FULL_WAIT_NS: u64 = 1_000_000;
-/// Waits that find frames after which the kernel's socket is looked at all the same.
+/// The kernel's socket is looked at once in so many receives, whatever has arrived in frames.
 const KERNEL_EVERY: u32 = 16;
 /// How often, and how long in between, attaching is tried again: the kernel lets go of a program some time after the process that had it.
 const ATTACH_ATTEMPTS: u32 = 20;
@@ -62,7 +62,7 @@ pub struct XdpIo {
     is_kernel_batch: bool,
     /// The kernel's socket may have something.
     is_kernel_due: bool,
-    waits: u32,
+    turns: Turns,
 
     pending: Vec<Pending>,
     /// Those before this one have been handed over.
@@ -70,6 +70,28 @@ pub struct XdpIo {
     taken: usize,
     counters: Counters,
     last_error: Option<i32>,
+}
+
+/// Who is looked at first, so that nobody who always has something keeps others waiting.
+#[derive(Default)]
+struct Turns {
+    receives: u32,
+    first: usize,
+}
+
+impl Turns {
+    /// Whether the next receive looks at the kernel's socket before the queues.
+    fn is_kernels(&mut self) -> bool {
+        self.receives = self.receives.wrapping_add(1);
+        self.receives.is_multiple_of(KERNEL_EVERY)
+    }
+
+    /// The queues, of which there are so many, in the order in which a receive takes from them: each begins one further.
+    fn order(&mut self, queues: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = self.first;
+        self.first = (first + 1) % queues.max(1);
+        (first..queues).chain(0..first)
+    }
 }
 
 /// What leads packets to the queues of all back ends that are open at an interface.
@@ -216,7 +238,7 @@ impl XdpIo {
                 linear: Vec::new(),
                 is_kernel_batch: false,
                 is_kernel_due: true,
-                waits: 0,
+                turns: Turns::default(),
                 pending: Vec::new(),
                 sent: 0,
                 taken: 0,
@@ -313,6 +335,15 @@ impl XdpIo {
         });
     }
 
+    /// A batch of the kernel's socket.
+    fn recv_by_kernel(&mut self) -> io::Result<usize> {
+        let held = self.kernel.rx().recv()?;
+        self.is_kernel_batch = held > 0;
+        // There may be more.
+        self.is_kernel_due = held > 0;
+        Ok(held)
+    }
+
     /// Gives back the frames of the last batch.
     fn give_back(&mut self) {
         for held in self.held.drain(..) {
@@ -403,9 +434,8 @@ impl PacketIo for XdpIo {
         let waker = self.kernel.waker();
         let ready = waker.wait(Some(self.group.as_fd()), Interest::Read, timeout_ns)?;
         let has_frames = self.has_frames();
-        self.waits = self.waits.wrapping_add(1);
         // What is readable is the kernel's socket if it is not the frames.
-        if ready.readable && (!has_frames || self.waits.is_multiple_of(KERNEL_EVERY)) {
+        if ready.readable && !has_frames {
             let kernel = self.kernel.wait(Interest::Read, Some(0))?;
             self.is_kernel_due |= kernel.readable;
             if kernel.woken {
@@ -440,15 +470,17 @@ impl PacketRx for XdpIo {
         if self.has_frames() {
             self.wall_ahead_ns = wall_ahead_ns();
         }
-        for number in 0..self.queues.len() {
+        if self.turns.is_kernels() {
+            let held = self.recv_by_kernel()?;
+            if held > 0 {
+                return Ok(held);
+            }
+        }
+        for number in self.turns.order(self.queues.len()) {
             self.take_from(number);
         }
-        if self.held.is_empty() && std::mem::take(&mut self.is_kernel_due) {
-            let held = self.kernel.rx().recv()?;
-            self.is_kernel_batch = true;
-            // There may be more.
-            self.is_kernel_due = held > 0;
-            return Ok(held);
+        if self.held.is_empty() && self.is_kernel_due {
+            return self.recv_by_kernel();
         }
         Ok(self.held.len())
     }
@@ -650,6 +682,34 @@ fn attach_patiently(program: BorrowedFd<'_>, interface: u32, how: Attach) -> io:
                 thread::sleep(ATTACH_PAUSE);
             }
             result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_and_the_kernels_socket_take_turns() {
+        for queues in [1, 2, 3, 16] {
+            let mut turns = Turns::default();
+            let (mut firsts, mut kernels) = (vec![0; queues], 0);
+            let receives = KERNEL_EVERY * queues as u32;
+            for _ in 0..receives {
+                // Always has something.
+                if turns.is_kernels() {
+                    kernels += 1;
+                    continue;
+                }
+                let order: Vec<usize> = turns.order(queues).collect();
+                firsts[order[0]] += 1;
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..queues), "{order:?}");
+            }
+            assert_eq!(kernels, receives / KERNEL_EVERY);
+            assert_eq!(firsts, vec![KERNEL_EVERY - 1; queues], "{queues}");
         }
     }
 }
