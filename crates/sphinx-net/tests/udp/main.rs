@@ -3,5 +3,6 @@
 mod arrival;
 mod limits;
 mod refusal;
+mod several;
 mod steering;
 mod support;
