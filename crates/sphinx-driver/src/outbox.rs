@@ -9,6 +9,12 @@ pub trait Outbox {
     /// Bytes of the datagrams that it holds.
     fn len_bytes(&self) -> usize;
 
+    /// Whether what is for there would wait although others leave: its socket takes no more.
+    fn is_full(&self, to: &Tuple) -> bool {
+        let _ = to;
+        false
+    }
+
     /// The next datagram, of `len` bytes: the driver writes all of them before anything else happens.
     /// Where `to` names no address of this end, routing chooses. `ecn`: the codepoint to leave with, 0–2.
     fn push(&mut self, to: &Tuple, ecn: u8, len: usize) -> &mut [u8];

@@ -168,8 +168,16 @@ pub trait PacketTx: Send {
         copied
     }
 
-    /// Bytes of the frames that are taken. Those that have left count until all have.
+    /// Bytes of the frames that are taken. Those that have left count until all have. Of several sockets, those that [are full](Self::is_full)
+    /// do not count: what waits for them is not to keep others from sending.
     fn taken_bytes(&self) -> usize;
+
+    /// Whether the socket that sends this has not taken all that the last [`flush`](Self::flush) had for it, while another one has: more for there would only
+    /// wait. Never of a back end with one socket.
+    fn is_full(&self, to: &Destination) -> bool {
+        let _ = to;
+        false
+    }
 
     /// Sends what the frames hold and says whether all of it is gone, which means handed to the
     /// network or dropped. `false` means that the back end is full: flush again when it is

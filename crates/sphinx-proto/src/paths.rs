@@ -48,6 +48,8 @@ pub(crate) struct Lane {
     pub(crate) peer_ids: PeerIds,
     pub(crate) last_sent: Time,
     pub(crate) counts: Counts,
+    /// What it was given to send has not left this end: symbols are for others.
+    pub(crate) is_held_up: bool,
     /// What has arrived on it is to be told on the fastest path too, where that is heard sooner.
     is_untold: bool,
     /// What it is to be used for.
@@ -68,6 +70,7 @@ impl Lane {
             scheduler: Scheduler::new(now),
             last_sent: now,
             counts: Counts::default(),
+            is_held_up: false,
             is_untold: false,
             policy: PathPolicy::default(),
             barred: None,

@@ -114,7 +114,7 @@ pub(crate) struct Scheduler {
 /// What there is to choose from.
 pub(crate) struct Sources<'a> {
     pub(crate) duty: Duty,
-    /// All paths together have sent what they may.
+    /// All paths together have sent what they may, or what this one was given has not left.
     pub(crate) is_held: bool,
     /// Of all paths; `None`: there is only this one.
     pub(crate) capacity: Option<Capacity>,

@@ -72,7 +72,7 @@ const GATHER_MAX: Nanos = MS;
 /// | [`taken`](Self::taken) | the application has taken a part of a stream |
 /// | [`job_done`](Self::job_done) | work on payload has been done |
 /// | [`add_random`](Self::add_random), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`random_wanted`](Self::random_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
-/// | [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost), [`peer_refused`](Self::peer_refused) | the operating system has said so |
+/// | [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost), [`peer_refused`](Self::peer_refused), [`hold_up`](Self::hold_up) | the operating system has said so |
 /// | [`ask`](Self::ask) | the keys of a path wait for an acknowledgement |
 /// | [`confirm`](Self::confirm), [`begin_again`](Self::begin_again) | the handshake is over, before which the session began |
 /// | [`close`](Self::close), [`abandon`](Self::abandon) | the session is to end |

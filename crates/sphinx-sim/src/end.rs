@@ -1,7 +1,7 @@
 //! One end: a session's driver, the application that uses it, and what the surroundings of both supply.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use sphinx_driver::{
@@ -31,13 +31,17 @@ const WAITING_MAX: usize = 260 << 10;
 /// Idle memory that an end keeps for blocks: so that they find what others left there.
 const POOL_BYTES: usize = 4 << 20;
 
-/// The datagrams of one turn, with the addresses that the driver wants.
+/// The datagrams of one turn, with the addresses that the driver wants; and where the socket is that takes no more, if there is one.
 #[derive(Default)]
-struct Sent(Vec<(Tuple, u8, Vec<u8>)>);
+struct Sent(Vec<(Tuple, u8, Vec<u8>)>, Option<IpAddr>);
 
 impl Outbox for Sent {
     fn len_bytes(&self) -> usize {
         0
+    }
+
+    fn is_full(&self, to: &Tuple) -> bool {
+        self.1.is_some() && to.local_ip == self.1
     }
 
     fn push(&mut self, to: &Tuple, ecn: u8, len: usize) -> &mut [u8] {
@@ -395,6 +399,15 @@ impl<P: PacketProtection> End<P> {
         self.driver
             .datagram_too_large(Time::from_nanos(now), None, len);
         self.is_woken = true;
+    }
+
+    /// From which addresses datagrams would leave now, if the socket at this one took no more. They are lost.
+    pub fn would_leave(&mut self, now: Nanos, full: Option<IpAddr>) -> Vec<Option<IpAddr>> {
+        self.sent.1 = full;
+        let now = Time::from_nanos(now);
+        (self.driver).transmit(now, usize::MAX, &mut self.workshop, &mut self.sent);
+        let sent = std::mem::take(&mut self.sent).0;
+        sent.into_iter().map(|(to, ..)| to.local_ip).collect()
     }
 
     /// A path is to be opened at this time, between these addresses.

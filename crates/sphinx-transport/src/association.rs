@@ -45,6 +45,10 @@ impl<Tx: PacketTx> Outbox for Frames<'_, Tx> {
         self.tx.taken_bytes()
     }
 
+    fn is_full(&self, to: &Tuple) -> bool {
+        self.tx.is_full(&destination(to, 0))
+    }
+
     fn push(&mut self, to: &Tuple, ecn: u8, len: usize) -> &mut [u8] {
         match self.tx.frame(&destination(to, ecn), len) {
             Some(frame) => frame,

@@ -40,6 +40,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
         out: &mut impl Outbox,
     ) -> Result<(), EndReason> {
+        let source = self.source;
+        self.core
+            .hold_up(|path, to| out.is_full(&source.tuple(path, to)));
         if self.executor.takes(JobKind::Seal) {
             return self.send_by_runs(now, limit, workshop, out);
         }

@@ -134,6 +134,8 @@ pub struct UdpTx {
     frames: FrameQueue,
     errors_expected: Arc<AtomicBool>,
     counters: Counters,
+    /// The last flush has left something.
+    is_full: bool,
     /// The other sockets, and the address that each sends from.
     others: Vec<(IpAddr, UdpTx)>,
 }
@@ -244,6 +246,7 @@ impl UdpIo {
                 frames: FrameQueue::new(config.send_frames_bytes),
                 errors_expected,
                 counters: Counters::default(),
+                is_full: false,
                 others: Vec::new(),
             },
             waker: Waker::new()?,
@@ -471,8 +474,15 @@ impl PacketTx for UdpTx {
     }
 
     fn taken_bytes(&self) -> usize {
-        let others = self.others.iter().map(|(_, tx)| tx.frames.taken_bytes());
-        self.frames.taken_bytes() + others.sum::<usize>()
+        let all_full = self.are_all_full();
+        let counted = self.all().filter(|tx| all_full || !tx.is_full);
+        counted.map(|tx| tx.frames.taken_bytes()).sum()
+    }
+
+    fn is_full(&self, to: &Destination) -> bool {
+        let others = || self.others.iter().map(|(place, tx)| (Some(*place), tx));
+        let its = others().find(|(place, _)| *place == to.local_ip);
+        its.map_or(self, |(_, tx)| tx).is_full && !self.are_all_full()
     }
 
     fn flush(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
@@ -499,6 +509,15 @@ impl UdpTx {
         }
     }
 
+    /// This socket, and the others.
+    fn all(&self) -> impl Iterator<Item = &Self> {
+        self.others.iter().map(|(_, tx)| tx).chain([self])
+    }
+
+    fn are_all_full(&self) -> bool {
+        self.all().all(|tx| tx.is_full)
+    }
+
     fn flush_own(&mut self, dropped: &mut Vec<(Destination, Dropped)>) -> io::Result<bool> {
         let (socket, counters) = (self.socket.as_fd(), &mut self.counters);
         let sender = &mut self.sender;
@@ -508,7 +527,8 @@ impl UdpTx {
         if self.sender.take_interrupted() {
             self.errors_expected.store(true, Ordering::Relaxed);
         }
-        all
+        self.is_full = !all?;
+        Ok(!self.is_full)
     }
 }
 

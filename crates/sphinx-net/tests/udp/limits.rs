@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::UnshareFlags;
 use sphinx_net::udp::{UdpConfig, UdpIo};
-use sphinx_net::{DropReason, Dropped, Ecn, Interest, PacketIo, PacketRx, PacketTx};
+use sphinx_net::{Destination, DropReason, Dropped, Ecn, Interest, PacketIo, PacketRx, PacketTx};
 
 use crate::support::*;
 
@@ -145,6 +145,60 @@ fn a_full_socket_loses_nothing_and_sends_nothing_twice() {
             assert_eq!(receive_bytes(&mut b, arena.len()), arena);
             assert_eq!(b.counters().recv_datagrams, 200);
         }
+    });
+}
+
+#[test]
+fn a_full_socket_does_not_hold_up_another() {
+    let commands = &[
+        "ip link set lo mtu 1500 up",
+        "tc qdisc add dev lo root tbf rate 8mbit burst 16k latency 10s",
+    ];
+    in_namespace(commands, || {
+        let mut b = open("127.0.0.1:0");
+        let config = |bind: &str| UdpConfig {
+            send_buffer_bytes: 30_000,
+            ..UdpConfig::new(bind.parse().unwrap())
+        };
+        let mut a = UdpIo::open(&config("127.0.0.1:0")).unwrap();
+        a.attach_with(&config("127.0.0.2:0")).unwrap();
+        let arena = vec![7; 240_000];
+        let [first, second] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|from: [u8; 4]| Transmit {
+            local_ip: Some(from.into()),
+            ..transmit_at(&b, 1200, 0, arena.len())
+        });
+        let is_full = |a: &mut UdpIo, transmit: &Transmit| {
+            a.tx().is_full(&Destination {
+                remote: transmit.remote,
+                local_ip: transmit.local_ip,
+                ecn: transmit.ecn,
+            })
+        };
+        let mut dropped = Vec::new();
+        fill(&mut a, &arena, &[second]);
+        assert_eq!(a.tx().taken_bytes(), arena.len());
+        assert!(!a.tx().flush(&mut dropped).unwrap());
+        assert_eq!(a.tx().taken_bytes(), 0);
+        assert!(is_full(&mut a, &second) && !is_full(&mut a, &first));
+        // The other one sends what it is given.
+        let little = Transmit { len: 1200, ..first };
+        fill(&mut a, &arena, &[little]);
+        assert_eq!(a.tx().taken_bytes(), 1200);
+        assert!(!a.tx().flush(&mut dropped).unwrap());
+        assert_eq!(a.tx().taken_bytes(), 0);
+        // Where none takes more, all that waits counts, as with one socket.
+        fill(&mut a, &arena, &[first]);
+        assert!(!a.tx().flush(&mut dropped).unwrap());
+        assert_eq!(a.tx().taken_bytes(), 2 * arena.len());
+        assert!(!is_full(&mut a, &second) && !is_full(&mut a, &first));
+        let sent = std::thread::spawn(move || {
+            while !a.tx().flush(&mut dropped).unwrap() {
+                a.wait(Interest::ReadWrite, Some(1_000_000_000)).unwrap();
+            }
+            assert_eq!((dropped.len(), a.tx().taken_bytes()), (0, 0));
+        });
+        receive_bytes(&mut b, 2 * arena.len() + 1200);
+        sent.join().unwrap();
     });
 }
 

@@ -49,6 +49,15 @@ impl Session {
         matches!(self.life, Life::Open) && may_go && self.drop_path(now, path, PathNews::Abandoned)
     }
 
+    /// Those of several paths of which this is so have not let go of what they were given to send: until the next call they get no symbols, which others carry.
+    /// [`poll_timeout`](Self::poll_timeout) does not heed it, so that whoever has said so asks again soon.
+    pub fn hold_up(&mut self, is_so: impl Fn(PathId, &Tuple) -> bool) {
+        let are_several = self.paths.len() > 1;
+        for lane in self.paths.iter_mut() {
+            lane.is_held_up = are_several && is_so(lane.id(), &lane.path.tuple());
+        }
+    }
+
     /// Counters and estimates of the open paths.
     pub fn path_stats(&self) -> Vec<PathStats> {
         let stats = self.paths.iter().enumerate().map(|(at, lane)| PathStats {

@@ -134,7 +134,7 @@ impl Session {
         for at in order.into_iter().take(count) {
             let view = self.lane_view(at);
             let lane = self.paths.at_mut(at);
-            if !lane.path.is_open(now) {
+            if lane.is_held_up || !lane.path.is_open(now) {
                 continue;
             }
             let mut sources = Sources {

@@ -111,7 +111,7 @@ impl Session {
             let lane = self.paths.at_mut(at);
             let mut sources = Sources {
                 duty,
-                is_held,
+                is_held: is_held || lane.is_held_up,
                 capacity,
                 path: &mut lane.path,
                 sender: &mut self.sender,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sphinx_link::{Blackout, LinkConfig};
 use sphinx_proto::{Nanos, PathId, PathNews};
-use sphinx_sim::{MS, Pair, Rng, SEC, Scenario, link};
+use sphinx_sim::{MS, Pair, Rng, SEC, Scenario, further_address, link};
 
 use crate::random::number;
 use crate::table::bernoulli;
@@ -87,6 +87,22 @@ fn a_path_that_is_cut_is_survived_and_comes_back() {
         let gaps = pieces.windows(2).filter(|two| two[0].0 >= from / 2);
         let gap = gaps.map(|two| two[1].0 - two[0].0).max().expect("pieces");
         assert!(gap < 250 * MS, "nothing arrived for {} ms", gap / MS);
+    }
+}
+
+#[test]
+fn a_path_whose_socket_is_full_leaves_to_others_what_is_to_be_sent() {
+    let mut pair = two([40, 40], [50, 50], [0.0; 2], 9)
+        .bulk(40_000_000)
+        .build();
+    pair.run_until(2 * SEC, |_| false);
+    let (now, second) = (pair.now, Some(further_address(0).ip()));
+    for (at, full) in [(now + 5 * MS, second), (now + 10 * MS, None)] {
+        let left = pair.ends[0].would_leave(at, full);
+        let by_second = left.iter().filter(|from| **from == second).count();
+        assert!(left.len() - by_second > 5, "{left:?}");
+        // Feedback leaves all the same.
+        assert_eq!(by_second > 5, full.is_none(), "{left:?}");
     }
 }
 
