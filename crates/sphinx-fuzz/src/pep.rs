@@ -60,6 +60,9 @@ pub fn agent(data: &[u8]) {
             true => input.take(60).to_vec(),
             false => segment(input, from),
         };
+        if kind & 14 == 14 && driver.passes_joined(from, &packet) {
+            continue;
+        }
         driver.put(from, packet);
     }
     driver.rest();
@@ -273,6 +276,13 @@ impl Driver {
             }
         }
         self.take();
+    }
+
+    /// A packet comes that may be of several segments: whether it is to go on as it is.
+    fn passes_joined(&mut self, from: Side, packet: &[u8]) -> bool {
+        let passes = self.agent.pass_joined(self.now, from, packet);
+        assert_eq!(self.agent.poll_output(), None);
+        passes
     }
 
     fn put(&mut self, from: Side, packet: Vec<u8>) {

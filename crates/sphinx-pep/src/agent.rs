@@ -159,36 +159,42 @@ impl Agent {
     pub fn pass_joined(&mut self, now: Time, from: Side, packet: &[u8]) -> bool {
         self.now = self.now.max(now);
         self.see_calm();
-        // Nothing is done with data from the hop where only acknowledgements towards it are filtered.
-        let is_nothing = matches!(self.config.stage, Stage::Pass)
-            && self.config.rsfc.is_none()
-            && self.config.returning == Returning::Pass
-            && !self.config.pace
-            && !self.goes_over_hop(from);
+        let config = &self.config;
+        // What these do, they do segment by segment, whatever comes from either side.
+        let others = config.rsfc.is_some()
+            || config.returning != Returning::Pass
+            || config.pace
+            || config.reports;
+        let filters = config.ack_filter.is_some() || config.ack_cc.is_some();
+        let (is_nothing, is_thick) = match config.flow_stage() {
+            // Nothing is done with data from the hop where only acknowledgements towards it are filtered.
+            Stage::Pass => (!others && !self.goes_over_hop(from), false),
+            // Thin streams have no such packets.
+            Stage::Rdb(_) => (false, !others && !filters),
+            Stage::Snoop(_) => (false, false),
+        };
         // What is the agent's own queue's business is counted in segments.
-        if self.config.dry_run || self.queue.is_some() || (self.fair.is_some() && !is_nothing) {
+        if config.dry_run || self.queue.is_some() || (self.fair.is_some() && !is_nothing) {
             return false;
         }
         let why = match Segment::ends(packet) {
             Err(why) => why,
-            Ok(_) if self.overloaded.is_some() && self.config.rsfc.is_none() => Bypass::Overload,
-            // Thin streams have no such packets.
-            Ok(_) if matches!(self.config.stage, Stage::Rdb(_)) => Bypass::Joined,
+            Ok(_) if self.overloaded.is_some() && config.rsfc.is_none() => Bypass::Overload,
             Ok((source, destination)) => {
                 let key = FlowKey::between(from, source, destination);
-                if is_nothing && let Some(timestamps) = Segment::timestamps(packet) {
-                    self.see_timestamps(key, from, timestamps);
-                }
                 let Some(mut flow) = self.table.take(&key) else {
                     return false;
                 };
-                if let Some(acks) = &mut flow.acks
-                    && is_nothing
-                    && let Some((_, echo)) = Segment::timestamps(packet)
-                {
-                    acks.echoed(echo);
+                // With these it has begun, and goes on.
+                let begun = flow.snoop.is_some() || flow.watch.is_some();
+                let (is_nothing, is_thick) = (is_nothing && !begun, is_thick && !begun);
+                let why = flow.bypass().or(is_thick.then_some(Bypass::Joined));
+                if is_nothing && let Some(timestamps) = Segment::timestamps(packet) {
+                    self.see_timestamps(key, from, timestamps);
+                    if let Some(acks) = &mut flow.acks {
+                        acks.echoed(timestamps.1);
+                    }
                 }
-                let why = flow.bypass();
                 let passes = why.is_some() || is_nothing;
                 if passes {
                     flow.counts.count(from);

@@ -9,7 +9,10 @@ use common::Segment;
 use etherparse::{NetSlice, SlicedPacket};
 use sphinx_pep::{
     Agent, Bypass, Cause, Config, Laws, Output, Profile, Radio, Release, Side, Stage,
-    acks::{AckFilter, Mode, ReturnQueue},
+    acks::{AckCc, AckFilter, Marks, Mode, ReturnQueue},
+    rdb::Rdb,
+    returning::Returning,
+    rsfc::Rsfc,
 };
 
 const MS: u64 = 1_000_000;
@@ -794,6 +797,102 @@ fn only_what_is_left_alone_passes_joined() {
     path.agent.handle_lag(path.now, 20 * MS);
     assert!(passes(&mut path, &joined));
     assert_eq!(path.agent.counts().bypasses(Bypass::Overload), 1);
+}
+
+/// Thick streams pass `rdb` whole, and uploads what looks at acknowledgements towards the hop only; but not what else is there for each segment.
+#[test]
+fn what_another_stage_looks_at_does_not_pass_joined() {
+    let passes = |path: &mut Path| {
+        let joined = Segment {
+            sequence: 78,
+            ack: Some(path.number(0)),
+            payload: vec![1; 40_000],
+            ..Segment::default()
+        };
+        let joined = joined.packet(path.mobile, path.fixed);
+        path.agent.pass_joined(path.now, Side::Mobile, &joined)
+    };
+    let passes_with = |config: &Config| passes(&mut Path::with(config.clone(), 5000, true));
+    let filter = Some(AckFilter {
+        queue: None,
+        every_ns: Some(20 * MS),
+    });
+    let cc = Some(AckCc {
+        queue: None,
+        mark_ns: 50 * MS,
+        most: 25,
+        marks: Marks::Hear,
+    });
+    let rdb = Config {
+        stage: Stage::Rdb(Rdb::default()),
+        ..Config::default()
+    };
+    let pass = Config {
+        stage: Stage::Pass,
+        ack_filter: filter,
+        ack_cc: cc,
+        ..Config::default()
+    };
+    assert!(passes_with(&rdb) && passes_with(&pass));
+    for config in [&rdb, &pass] {
+        let rsfc = Some(Rsfc::default());
+        let with = [
+            (
+                "rsfc",
+                Config {
+                    rsfc,
+                    ..config.clone()
+                },
+            ),
+            (
+                "returning",
+                Config {
+                    returning: Returning::Reconstruct,
+                    ..config.clone()
+                },
+            ),
+            (
+                "pace",
+                Config {
+                    pace: true,
+                    ..config.clone()
+                },
+            ),
+            (
+                "reports",
+                Config {
+                    reports: true,
+                    ..config.clone()
+                },
+            ),
+        ];
+        for (name, config) in with {
+            assert!(!passes_with(&config), "{name}, {:?}", config.stage);
+        }
+    }
+    let filters = [
+        Config {
+            ack_filter: filter,
+            ..rdb.clone()
+        },
+        Config {
+            ack_cc: cc,
+            ..rdb.clone()
+        },
+    ];
+    assert!(!filters.iter().any(passes_with));
+    // Nor where the flow has begun with what is there no longer.
+    for reports in [true, false] {
+        let begun = Config {
+            reports,
+            ..Config::default()
+        };
+        let mut path = Path::with(begun, 5000, true);
+        for config in [&rdb, &pass] {
+            path.agent.reconfigure(path.now, config.clone());
+            assert!(!passes(&mut path), "{:?}", config.stage);
+        }
+    }
 }
 
 #[test]

@@ -146,6 +146,15 @@ mod tests {
         assert_eq!(one.ack_filter, None);
         let error = change(&both, "radio-rate=1mbit").expect_err("two queues");
         assert!(error.contains("ack-filter: rate:"), "{error}");
+        // Segments that come joined would not be looked at any more, and count as lost.
+        let reports = Config {
+            reports: true,
+            ..Config::default()
+        };
+        let error = change(&reports, "agent=ack-filter:every=20ms").expect_err("no snoop");
+        assert!(error.contains("agent=snoop as well"), "{error}");
+        let both = change(&reports, "agent=ack-filter:every=20ms agent=snoop");
+        assert!(both.is_ok_and(|it| it.reports && it.ack_filter.is_some()));
         for (words, reason) in [
             ("lag-max=7ms color=red", "color=red: the keys are"),
             ("lag-max", "KEY=VALUE"),

@@ -164,6 +164,10 @@ impl fmt::Display for Stages {
 ///
 /// Says which cannot.
 pub(super) fn check(config: &Config) -> Result<(), String> {
+    if config.reports && !matches!(config.stage, Stage::Snoop(_)) {
+        let why = "agent: this one reports losses of uploads (--eln base), for which there has to be snoop: agent=snoop as well";
+        return Err(why.to_owned());
+    }
     let has_queue = config
         .ack_filter
         .is_some_and(|filter| filter.queue.is_some());
