@@ -5,11 +5,12 @@ use crate::{
     sequence::{first, nearest},
 };
 
-/// Timestamps count milliseconds or, if they are this fast, microseconds: two units, a factor of 1000 apart, so that not even a queue that grows at once
-/// makes one of them look like the other.
+/// Timestamps count milliseconds or, if they are this fast, microseconds: two units, a factor of 1000 apart. A queue that grows or drains at once makes one of
+/// them look like the other only for as long as hardly any time has passed on one of the two clocks.
 const BETWEEN_NS: Time = 31_623;
-/// Before that, the unit is not known.
+/// Before that, the unit is not known; until then, each packet may show that it was the other one. Later only a clock that stood still would.
 const UNIT_AFTER_NS: Time = 20 * MS;
+const UNIT_UNTIL_NS: Time = 60_000 * MS;
 /// Clocks differ by no more than so many millionths: by as much, what is taken for the shortest delay grows with time. So it follows a clock that is too
 /// slow, and a queue that never ends is lost sight of by 12 ms in a minute.
 const SKEW_PPM: i64 = 200;
@@ -38,11 +39,14 @@ impl Delay {
         self.last = self.last.max(at);
         let ticks = at as i64 - start as i64;
         let elapsed = now.saturating_sub(begin);
-        if self.tick_ns.is_none() && elapsed >= UNIT_AFTER_NS && ticks > 0 {
+        let is_open = self.tick_ns.is_none() || elapsed < UNIT_UNTIL_NS;
+        if is_open && elapsed >= UNIT_AFTER_NS && ticks > 0 {
             let is_fast = elapsed / ticks.unsigned_abs() < BETWEEN_NS;
-            self.tick_ns = Some(if is_fast { 1000 } else { MS as i64 });
-            // The first packet's own.
-            self.shortest = Some((0, begin));
+            let tick_ns = if is_fast { 1000 } else { MS as i64 };
+            if self.tick_ns.replace(tick_ns) != Some(tick_ns) {
+                // The first packet's own: what seemed to be shorter by the other unit was not.
+                self.shortest = Some((0, begin));
+            }
         }
         let delay = (elapsed as i64).saturating_sub(ticks.saturating_mul(self.tick_ns?));
         let known = self.shortest.map(|(shortest, at)| {
@@ -113,6 +117,32 @@ mod tests {
         }
         errors.sort_unstable();
         errors
+    }
+
+    /// The first packets of a connection may look as if the unit were the other one. When they came, and their timestamps:
+    #[test]
+    fn a_unit_that_seemed_to_be_the_other_one_is_not_kept() {
+        // Milliseconds: the link stood still for a second after the handshake, and then let everything go at once.
+        let stalled = [(950, 0), (951, 0), (951, 900), (975, 963)];
+        // Microseconds: a burst stood in a queue.
+        let burst = [(0, 0), (6, 100), (12, 200), (24, 300)];
+        for (tick, first, way) in [(MS, stalled, 12 * MS), (1000, burst, 0)] {
+            let mut delay = Delay::default();
+            for (now, sent) in first {
+                delay.see(now * MS, sent);
+            }
+            // A packet each 10 ms, in front of a queue that comes and goes each second.
+            for n in 3..500_u64 {
+                let sent = u64::from(first[3].1) * tick + n * 10 * MS;
+                let waits = 2 * (n % 100).min(100 - n % 100) * MS;
+                let seen = delay.see(sent + way + waits, (sent / tick) as u32);
+                let error = seen.expect("a unit").abs_diff(waits);
+                assert!(
+                    n < 200 || error <= 5 * MS,
+                    "{tick}, {n}: {seen:?} for {waits}"
+                );
+            }
+        }
     }
 
     #[test]
