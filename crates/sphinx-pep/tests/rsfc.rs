@@ -22,7 +22,7 @@ const SEGMENT: u32 = 1000;
 const SCALE: u8 = 7;
 const ISN: u32 = u32::MAX - 100_000;
 
-/// A link up which hosts of one address send, and what else happens.
+/// A link up which one host sends, or the hosts of one address, and what else happens.
 #[derive(Clone, Copy)]
 struct Scene {
     rsfc: Option<Rsfc>,
@@ -37,6 +37,8 @@ struct Scene {
     change: Option<(u64, u64)>,
     /// The agent leaves the second upload alone, which begins then.
     rival: Option<u64>,
+    /// The second upload is another host's, begins then, and has a link of its own of this rate.
+    stranger: Option<(u64, u64)>,
     jitter: u64,
     skew_ppm: u64,
     /// Nanoseconds of the senders' clocks.
@@ -56,6 +58,7 @@ const SCENE: Scene = Scene {
     answers: None,
     change: None,
     rival: None,
+    stranger: None,
     jitter: 0,
     skew_ppm: 0,
     tick: MS,
@@ -210,7 +213,8 @@ fn only_first(scene: Scene) -> Vec<Match> {
 fn run(scene: Scene) -> Ended {
     let mut watched = Watched::new(scene.rsfc, only_first(scene));
     let mut events: BinaryHeap<Reverse<(u64, u64, Event)>> = BinaryHeap::new();
-    let (mut order, mut busy, mut last_arrival, mut now) = (0, 0, 0, 0);
+    let (mut order, mut now) = (0, 0);
+    let (mut busy, mut last_arrival) = ([0; 2], [0; 2]);
     let mut seed = 7_u64;
     let mut ended = Ended::default();
     let mut senders = Vec::new();
@@ -226,10 +230,10 @@ fn run(scene: Scene) -> Ended {
         });
     }
     let mut ready: Vec<usize> = (0..scene.uploads).collect();
-    if scene.rival.is_some() {
+    let mut second = scene.rival.or(scene.stranger.map(|it| it.0));
+    if second.is_some() {
         ready.truncate(1);
     }
-    let mut rival = scene.rival;
     // The handshakes took a round trip.
     now += 2 * scene.delay;
     loop {
@@ -249,18 +253,22 @@ fn run(scene: Scene) -> Ended {
                 };
                 let packet = segment.packet(client, server);
                 sender.next += SEGMENT;
-                let changed = scene.change.filter(|(at, _)| now >= *at);
+                let own = scene.stranger.filter(|_| of == 1);
+                let link = usize::from(own.is_some());
+                let changed = own.or(scene.change.filter(|(at, _)| now >= *at));
                 let rate = changed.map_or(scene.bits_per_second, |it| it.1);
                 let takes = packet.len() as u64 * 8 * SECOND / rate;
-                busy = busy.max(now) + takes;
+                let busy = &mut busy[link];
+                *busy = (*busy).max(now) + takes;
                 let more = scene.step.filter(|(at, _)| now >= *at).map_or(0, |it| it.1);
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let late = (seed >> 33) % (scene.jitter + 1);
-                last_arrival = (busy + scene.delay + more + late).max(last_arrival);
-                let waited = busy - takes - now;
+                let last = &mut last_arrival[link];
+                *last = (*busy + scene.delay + more + late).max(*last);
+                let waited = *busy - takes - now;
                 order += 1;
                 events.push(Reverse((
-                    last_arrival,
+                    *last,
                     order,
                     Event::Data { of, packet, waited },
                 )));
@@ -273,7 +281,7 @@ fn run(scene: Scene) -> Ended {
         if now > scene.end {
             break;
         }
-        if rival.take_if(|at| *at <= now).is_some() {
+        if second.take_if(|at| *at <= now).is_some() {
             ready.push(1);
         }
         match event {
@@ -485,6 +493,38 @@ fn uploads_of_one_host_share_its_link() {
     println!("{first:.0} and {second:.0} bit/s, Jain {jain:.3}, {waited:.0} ms");
     assert!(jain >= 0.95 && first + second >= 0.9 * 1.9e6, "{jain}");
     assert!(waited <= 140.0, "{waited}");
+}
+
+/// Hosts with a link each may have one address. The slower one must not be told what the mean of the links needs, nor the faster one.
+#[test]
+fn uploads_of_hosts_behind_one_address_have_their_own_links() {
+    let (slow, fast) = (2_000_000, 20_000_000);
+    for (at, first, second) in [
+        (0, slow, fast),
+        (10 * SECOND, slow, fast),
+        (10 * SECOND, fast, slow),
+    ] {
+        let ended = run(Scene {
+            uploads: 2,
+            bits_per_second: first,
+            stranger: Some((at, second)),
+            end: 50 * SECOND,
+            ..SCENE
+        });
+        for (of, rate) in [first, second].into_iter().enumerate() {
+            let arrived = ended.arrived.iter().filter(|it| it.1 == of).copied();
+            let of = Ended {
+                arrived: arrived.collect(),
+                ..Ended::default()
+            };
+            let from = 20 * SECOND;
+            let (kept, waited) = (of.rate(None, from, 50 * SECOND), of.waited(50, from));
+            println!("{at}: {kept:.0} of {rate} bit/s, waited {waited:.0} ms");
+            // Payload is 0.95 of what the link carries.
+            assert!(kept >= 0.9 * 0.95 * rate as f64, "{at}: {kept} of {rate}");
+            assert!(waited <= 140.0, "{at}, {rate}: {waited}");
+        }
+    }
 }
 
 /// A segment of an upload whose packets wait longer and longer, and its acknowledgement.

@@ -1,4 +1,4 @@
-//! What the uploads of one host share: its link.
+//! What the uploads of one host share: its link. One address may be that of many hosts with a link each: then nothing is shared.
 
 use std::net::IpAddr;
 
@@ -9,18 +9,37 @@ const CLIENTS_MAX: usize = 4096;
 const UPLOADS_MAX: usize = 64;
 /// An upload that has been silent for so long takes nothing.
 const SILENT_NS: Time = 1_000 * MS;
+/// Uploads that have stood in different queues are taken for those of different hosts for so long.
+const APART_NS: Time = 30_000 * MS;
+
+/// What is seen of an upload when a packet of it comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// The upload's, and that while its packets wait, in bytes per second.
+    pub(super) rates: (u64, u64),
+    /// What this packet has waited, and what the last few have at least.
+    pub(super) waited: (Time, Time),
+    /// The shortest round trip.
+    pub(super) rtt_min: Time,
+    /// It still learns from others what its packets wait.
+    pub(super) begins: bool,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Share {
     key: FlowKey,
-    rate: u64,
-    link: u64,
-    /// What its last packet seemed to wait, and when it came.
-    waited: Time,
+    seen: Seen,
     at: Time,
-    /// By how much it waited longer, as packets of others show that came behind it.
+    /// By how much its last packet waited longer than it seemed, as packets of others show that came behind it.
     short: Time,
-    rtt_min: Time,
+}
+
+/// Uploads of one address.
+#[derive(Debug, Default)]
+struct Host {
+    shares: Vec<Share>,
+    /// When two of them were last seen to stand in different queues.
+    apart: Option<Time>,
 }
 
 /// What an upload knows by the others of its host.
@@ -39,61 +58,62 @@ pub(super) struct Common {
 
 /// Of all flows of an agent.
 #[derive(Debug, Default)]
-pub(crate) struct Clients(Map<IpAddr, Vec<Share>>);
+pub(crate) struct Clients(Map<IpAddr, Host>);
 
 impl Clients {
-    /// A packet of an upload comes. Rates: the upload's, and that while its packets wait, in bytes per second. What this packet has waited, and what the
-    /// last few have at least. The shortest round trip.
-    pub(super) fn share(
-        &mut self,
-        now: Time,
-        key: FlowKey,
-        (rate, link): (u64, u64),
-        (waited, least): (Time, Time),
-        rtt_min: Time,
-    ) -> Common {
+    /// A packet of an upload comes.
+    pub(super) fn share(&mut self, now: Time, key: FlowKey, seen: Seen) -> Common {
         let is_live = |it: &Share| now.saturating_sub(it.at) < SILENT_NS;
-        let host = key.mobile.ip();
-        let mut common = Common {
-            rate,
-            link,
+        let address = key.mobile.ip();
+        let alone = Common {
+            rate: seen.rates.0,
+            link: seen.rates.1,
             short: 0,
-            rtt_min,
+            rtt_min: seen.rtt_min,
         };
-        if self.0.len() >= CLIENTS_MAX && !self.0.contains_key(&host) {
-            self.0.retain(|_, shares| shares.iter().any(is_live));
+        if self.0.len() >= CLIENTS_MAX && !self.0.contains_key(&address) {
+            self.0.retain(|_, host| host.shares.iter().any(is_live));
             if self.0.len() >= CLIENTS_MAX {
-                return common;
+                return alone;
             }
         }
-        let shares = self.0.entry(host).or_default();
-        shares.retain(|it| {
+        let host = self.0.entry(address).or_default();
+        let mut common = alone;
+        host.shares.retain(|it| {
             if it.key == key {
                 common.short = it.short;
             }
             is_live(it) && it.key != key
         });
-        for it in shares.iter_mut() {
-            let before = least.saturating_sub(now.saturating_sub(it.at));
-            it.short = it.short.max(before.saturating_sub(it.waited));
-            common.rtt_min = common.rtt_min.min(it.rtt_min);
+        for it in &mut host.shares {
+            let before = (seen.waited.1).saturating_sub(now.saturating_sub(it.at));
+            let short = before.saturating_sub(it.seen.waited.0);
+            it.short = it.short.max(short);
+            common.rtt_min = common.rtt_min.min(it.seen.rtt_min);
+            // Of two that know what their packets wait, those of the other one have not waited in front of these.
+            let knows = !seen.begins && !it.seen.begins;
+            if knows && short > seen.rtt_min.max(it.seen.rtt_min) / 2 {
+                host.apart = Some(now);
+            }
         }
-        if shares.len() < UPLOADS_MAX {
-            shares.push(Share {
+        if host.shares.len() < UPLOADS_MAX {
+            host.shares.push(Share {
                 key,
-                rate,
-                link,
-                waited,
+                seen,
                 at: now,
                 short: 0,
-                rtt_min,
             });
         }
-        let mean = |of: fn(&Share) -> u64| {
-            let all: u128 = shares.iter().map(|it| u128::from(of(it))).sum();
-            u64::try_from(all / shares.len() as u128).unwrap_or(u64::MAX)
+        if (host.apart).is_some_and(|at| now.saturating_sub(at) < APART_NS) {
+            return alone;
+        }
+        let mean = |of: fn(&Seen) -> u64| {
+            let all: u128 = (host.shares.iter())
+                .map(|it| u128::from(of(&it.seen)))
+                .sum();
+            u64::try_from(all / host.shares.len() as u128).unwrap_or(u64::MAX)
         };
-        (common.rate, common.link) = (mean(|it| it.rate), mean(|it| it.link));
+        (common.rate, common.link) = (mean(|it| it.rates.0), mean(|it| it.rates.1));
         common
     }
 }

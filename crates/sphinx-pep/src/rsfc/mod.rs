@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub(crate) use self::clients::Clients;
 pub use self::control::State;
-use self::{control::Control, ledbat::Ledbat, measure::Measure};
+use self::{clients::Seen, control::Control, ledbat::Ledbat, measure::Measure};
 use crate::{
     FlowKey, MS, Time,
     segment::{Segment, Slowing},
@@ -222,8 +222,15 @@ impl Upload {
                 let rates = (self.measure.rate(), self.measure.link_rate());
                 let waited = self.measure.waits();
                 let rtt_min = self.measure.rtt_min().unwrap_or(Time::MAX);
-                let common = (context.clients).share(now, context.key, rates, waited, rtt_min);
-                if now.saturating_sub(self.bulk_since) < BEGINNING_NS {
+                let begins = now.saturating_sub(self.bulk_since) < BEGINNING_NS;
+                let seen = Seen {
+                    rates,
+                    waited,
+                    rtt_min,
+                    begins,
+                };
+                let common = context.clients.share(now, context.key, seen);
+                if begins {
                     self.measure.expect(common.short, common.rtt_min);
                 }
                 let rates = (common.rate, common.link);
