@@ -39,6 +39,8 @@ struct Scene {
     rival: Option<u64>,
     /// The second upload is another host's, begins then, and has a link of its own of this rate.
     stranger: Option<(u64, u64)>,
+    /// Every twentieth segment is overtaken by the next one.
+    overtaken: bool,
     jitter: u64,
     skew_ppm: u64,
     /// Nanoseconds of the senders' clocks.
@@ -59,6 +61,7 @@ const SCENE: Scene = Scene {
     change: None,
     rival: None,
     stranger: None,
+    overtaken: false,
     jitter: 0,
     skew_ppm: 0,
     tick: MS,
@@ -266,9 +269,11 @@ fn run(scene: Scene) -> Ended {
                 let last = &mut last_arrival[link];
                 *last = (*busy + scene.delay + more + late).max(*last);
                 let waited = *busy - takes - now;
+                let overtaken = scene.overtaken && (sender.next / SEGMENT).is_multiple_of(20);
+                let arrives = *last + if overtaken { takes * 3 / 2 } else { 0 };
                 order += 1;
                 events.push(Reverse((
-                    *last,
+                    arrives,
                     order,
                     Event::Data { of, packet, waited },
                 )));
@@ -772,6 +777,15 @@ fn an_upload_that_yields() {
     println!("alone {rate:.2} Mbit/s, waited {median:.0} ms, 95 % {late:.0} ms");
     assert!(rate >= 1.4, "{rate}");
     assert!(median <= 70.0 && late <= 120.0, "{median} {late}");
+    // What was overtaken was not lost.
+    let overtaken = run(Scene {
+        rsfc: rledbat,
+        overtaken: true,
+        ..SCENE
+    });
+    let rate = overtaken.rate(None, from, SCENE.end) / 1e6;
+    println!("overtaken: {rate:.2} Mbit/s");
+    assert!(rate >= 1.4, "{rate}");
     // What it has in flight follows a link that becomes slower.
     let change = Some((20 * SECOND, 500_000));
     let slower = run(Scene {

@@ -121,8 +121,9 @@ pub(crate) struct Upload {
     /// In its place, with [`Mode::Rledbat`].
     ledbat: Option<Ledbat>,
     mss: u64,
-    /// Position behind what has come, and how much that is.
+    /// Position behind what has come, the timestamp of what came up to there, and how much has come.
     highest: u64,
+    highest_sent: u32,
     bytes: u64,
     /// What the receiver acknowledged, and the right edge that the sender was told.
     acknowledged: u64,
@@ -145,6 +146,7 @@ impl Upload {
             ledbat: None,
             mss: u64::from(setup.mss),
             highest: setup.first,
+            highest_sent: 0,
             bytes: 0,
             acknowledged: setup.first,
             // What the SYN, whose window has no scale, may have told.
@@ -191,7 +193,7 @@ impl Upload {
         }
         let start = nearest(self.highest, segment.sequence);
         let end = start + segment.payload as u64;
-        let is_again = segment.payload > 0 && end <= self.highest;
+        let is_beyond = end > self.highest;
         self.bytes += segment.payload as u64;
         self.highest = self.highest.max(end);
         if self.bytes >= BULK_BYTES && !self.counted {
@@ -209,6 +211,11 @@ impl Upload {
         else {
             return;
         };
+        // What was only overtaken has left before what overtook it, or at the same time as far as clocks tell.
+        let is_again = !is_beyond && timestamps.0.wrapping_sub(self.highest_sent) as i32 > 0;
+        if is_beyond {
+            self.highest_sent = timestamps.0;
+        }
         let now = context.now;
         self.measure.data(now, timestamps, segment.payload, end);
         if self.bytes < BULK_BYTES || segment.payload == 0 {
