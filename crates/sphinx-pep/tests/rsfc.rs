@@ -739,6 +739,42 @@ fn a_repair_tells_no_larger_window() {
     assert!(window <= told[0].window, "{window}");
 }
 
+/// Where the upload takes another way, or all that goes is a download, nothing is known that a window could be made of.
+#[test]
+fn what_does_not_come_by_here_keeps_its_windows() {
+    let mut watched = Watched::new(Some(Rsfc::default()), Vec::new());
+    // Whether a window of a megabyte stays, where so many segments are acknowledged.
+    let stays = |watched: &mut Watched, of: usize, n: u32| {
+        let now = (100 + 10 * u64::from(n)) * MS;
+        let [server, client] = ends(of);
+        let answer = Segment {
+            sequence: ISN.wrapping_add(1),
+            ack: Some(ISN.wrapping_add(1 + n * SEGMENT)),
+            window: 8000,
+            timestamps: Some(((now / MS) as u32, 7)),
+            ..Segment::default()
+        };
+        let packet = answer.packet(server, client);
+        watched.put(now, Side::Fixed, &packet) == packet
+    };
+    watched.open(0, 0, |_| {});
+    assert!((0..2000).all(|n| stays(&mut watched, 0, n)));
+    // The first segment comes by, and the others do not.
+    watched.open(0, 1, |_| {});
+    let [server, client] = ends(1);
+    let data = Segment {
+        sequence: ISN.wrapping_add(1),
+        ack: Some(ISN.wrapping_add(1)),
+        window: 1000,
+        timestamps: Some((100, 30)),
+        payload: vec![1; SEGMENT as usize],
+        ..Segment::default()
+    };
+    watched.put(100 * MS, Side::Mobile, &data.packet(client, server));
+    assert!(!stays(&mut watched, 1, 1));
+    assert!((2..2000).all(|n| stays(&mut watched, 1, n)));
+}
+
 /// On a long fast path, nothing is taken from an upload that does not fill it.
 #[test]
 fn a_path_that_is_never_full_is_left_alone() {

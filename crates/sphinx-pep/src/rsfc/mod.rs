@@ -23,8 +23,8 @@ use crate::{
 
 /// §1: fewer bytes are no bulk.
 const BULK_BYTES: u64 = 64 << 10;
-/// §4: the room that a sender has whose packets do not wait, and how many times the most that it has sent in a round trip: more than it can use, in slow start
-/// too.
+/// §4: the room that a sender has whose packets do not wait, from its first byte on, and how many times the most that it has sent in a round trip: more than it
+/// can use, in slow start too.
 const ROOM_BYTES: u64 = 128 << 10;
 const ROOM_FLIGHTS: u64 = 4;
 
@@ -297,7 +297,9 @@ impl Upload {
 
     /// The window in an acknowledgement of a position: no more than the receiver's, and its right edge not further left than it was.
     fn units(&self, position: u64, received: u16) -> u16 {
-        if self.unclamped.is_some() {
+        // What is acknowledged and has not come by here, but for a FIN, goes another way, of which nothing is known.
+        let is_elsewhere = self.bytes == 0 || position > self.highest + 1;
+        if self.unclamped.is_some() || is_elsewhere {
             return received;
         }
         // A right edge that was told is never taken back, so it must not be further away than is of use.
