@@ -110,6 +110,8 @@ pub struct UdpIo {
     waker: Waker,
     /// What is waited for, if there are several sockets.
     group: Option<Group>,
+    /// What was counted at sockets that are detached.
+    detached: Counters,
     busy_poll: Duration,
 }
 
@@ -251,6 +253,7 @@ impl UdpIo {
             },
             waker: Waker::new()?,
             group: None,
+            detached: Counters::default(),
             busy_poll: Duration::ZERO,
         })
     }
@@ -378,8 +381,9 @@ impl PacketIo for UdpIo {
             return;
         };
         // Closed, they are no longer waited for.
-        self.tx.others.remove(at);
-        self.rx.others.remove(at);
+        let (_, tx) = self.tx.others.remove(at);
+        let rx = self.rx.others.remove(at);
+        self.detached = self.detached.plus(&rx.counters.with_sent(&tx.counters));
         self.rx.batch_of = 0;
         if self.tx.others.is_empty() {
             self.group = None;
@@ -387,7 +391,10 @@ impl PacketIo for UdpIo {
     }
 
     fn counters(&self) -> Counters {
-        self.rx.counters.with_sent(&self.tx.counters)
+        let first = self.rx.counters.with_sent(&self.tx.counters);
+        let others = self.rx.others.iter().zip(&self.tx.others);
+        let others = others.map(|(rx, (_, tx))| rx.counters.with_sent(&tx.counters));
+        others.fold(self.detached.plus(&first), |all, one| all.plus(&one))
     }
 }
 

@@ -31,4 +31,8 @@ fn a_socket_that_is_detached_is_closed_and_the_first_one_goes_on() {
             assert_eq!(joined(&receive(&mut b, 1)), [8; 20]);
         }
     }
+    // What was counted at a socket outlives it.
+    let counters = a.counters();
+    assert_eq!((counters.send_datagrams, counters.send_bytes), (6, 90));
+    assert_eq!((counters.recv_datagrams, counters.recv_bytes), (3, 60));
 }
