@@ -9,8 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::sync::mpsc;
 use std::time::Duration;
+use std::{slice, thread};
 
 use crate::common::{Ended, PATIENCE, Running, Scratch, command, may_make_namespaces, worker_of};
 use etherparse::{PacketBuilder, TcpOptionElement};
@@ -407,9 +408,14 @@ pub(super) fn transfer(
 fn exchange(mut stream: TcpStream, contents: &[u8], half: impl FnOnce()) {
     stream.set_read_timeout(Some(PATIENCE)).expect("a time");
     let mut sending = stream.try_clone().expect("a descriptor");
+    // Nobody may close before `half` has come to its end: a repair that comes then is answered by a reset.
+    let (is_over, waits) = mpsc::channel::<()>();
+    let (last, most) = contents.split_last().expect("something to send");
     thread::scope(|scope| {
         scope.spawn(move || {
-            sending.write_all(contents).expect("a reader");
+            sending.write_all(most).expect("a reader");
+            let _ = waits.recv();
+            sending.write_all(slice::from_ref(last)).expect("a reader");
             sending
                 .shutdown(std::net::Shutdown::Write)
                 .expect("an open connection");
@@ -417,6 +423,7 @@ fn exchange(mut stream: TcpStream, contents: &[u8], half: impl FnOnce()) {
         let mut received = vec![0; contents.len() / 2];
         stream.read_exact(&mut received).expect("the first half");
         half();
+        drop(is_over);
         stream.read_to_end(&mut received).expect("the rest");
         assert!(received == contents);
     });
