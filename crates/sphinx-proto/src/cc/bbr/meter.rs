@@ -127,10 +127,7 @@ impl Meter {
 
     /// A whole sample of a probe of a full link, where nothing could have arrived faster: it was sent `gain` times as fast as the cruise that filled it.
     pub(super) fn on_full(&mut self, s: &Sample, gain: f64) {
-        let arrives = match self.cruise.sent {
-            0.0 => 1.0,
-            sent => self.cruise.arrived / sent,
-        };
+        let arrives = self.arrives();
         let sent = (s.delivered_bytes + s.lost_bytes) as f64 / s.send_interval as f64;
         let carried = s.delivered_bytes as f64 / arrives / s.recv_interval as f64;
         let over = sent / carried - 1.0;
@@ -140,8 +137,16 @@ impl Meter {
         }
     }
 
+    /// Share of what the cruise before has sent that has arrived: all, where it had no whole sample.
+    fn arrives(&self) -> f64 {
+        match self.cruise.sent {
+            0.0 => 1.0,
+            sent => self.cruise.arrived / sent,
+        }
+    }
+
     fn note_chance(&mut self, s: &Sample) {
-        let arrives = (self.cruise.arrived / self.cruise.sent).clamp(0.1, 1.0);
+        let arrives = self.arrives().clamp(0.1, 1.0);
         let variance = CHANCE_OF_BOTH * (1.0 - arrives) / arrives / s.packets.max(1) as f64;
         self.chance += (variance - self.chance) * CHANCE_GAIN;
     }
@@ -233,6 +238,19 @@ mod tests {
             meter.on_full(&sample(Phase::Up, 1.25 * ours, 100.0 - ours, loss), 1.25);
             assert!((meter.part().mean - ours / 100.0).abs() < 0.01);
         }
+    }
+
+    /// The error by chance was 0/0 then, and so for ever.
+    #[test]
+    fn a_probe_without_a_cruise_before_it_leaves_what_chance_does() {
+        let mut meter = Meter::default();
+        meter.on_full(&sample(Phase::Up, 125.0, 0.0, 0.2), 1.25);
+        for _ in 0..4 {
+            meter.begin();
+            meter.on_cruise(&sample(Phase::Cruise, 50.0, 50.0, 0.2));
+            assert!(meter.on_probe(&sample(Phase::Up, 62.5, 50.0, 0.2)));
+        }
+        assert!(meter.chance > 0.0, "{}", meter.chance);
     }
 
     #[test]
