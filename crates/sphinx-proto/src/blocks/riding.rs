@@ -9,7 +9,7 @@ use crate::{Nanos, Time};
 use super::store::TxBlock;
 
 /// Flights closer than this count as one.
-const GAP_MIN: Nanos = 1_000_000;
+pub(super) const GAP_MIN: Nanos = 1_000_000;
 
 /// A flight that is late by no more than so many times the time that was waited for it belongs to a pace all the same, if others were in time.
 const LATE: Nanos = 2;

@@ -3,6 +3,9 @@
 use sphinx_fec::params;
 
 use crate::Time;
+use crate::cc::rate_of;
+
+use super::riding::GAP_MIN;
 
 /// Block failure probability that is accepted in the first flight of what is protected ahead, unless
 /// a [`Config`](crate::Config) says otherwise.
@@ -87,6 +90,8 @@ impl BurstRepair {
 #[derive(Debug, Default)]
 pub(crate) struct Offered {
     latest: Option<Time>,
+    /// Bytes of flights that have ended since, too shortly for a rate of their own.
+    held: u64,
     /// Smoothed, bytes per second.
     rate: Option<f64>,
 }
@@ -95,15 +100,19 @@ impl Offered {
     /// Share of the capacity that blocks and their repairs may take; more makes blocks wait for the
     /// repairs of others.
     const LOAD: f64 = 0.8;
-
     /// Repairs for every symbol for which `capacity`, bytes per second, leaves room, now that
     /// another flight of `bytes` ends.
     pub(crate) fn spare(&mut self, now: Time, bytes: u64, capacity: u64) -> f64 {
-        if let Some(latest) = self.latest.replace(now) {
-            let span = now.saturating_sub(latest).max(1);
-            let sample = bytes as f64 * 1e9 / span as f64;
-            let rate = self.rate.get_or_insert(sample);
-            *rate += (sample - *rate) / 8.0;
+        let span = self.latest.map(|latest| now.saturating_sub(latest));
+        match span {
+            Some(span) if span < GAP_MIN => self.held += bytes,
+            Some(span) => {
+                let sample = rate_of((self.held + bytes) as f64, span);
+                let rate = self.rate.get_or_insert(sample);
+                *rate += (sample - *rate) / 8.0;
+                (self.latest, self.held) = (Some(now), 0);
+            }
+            None => self.latest = Some(now),
         }
         let rate = self.rate.unwrap_or(0.0).max(1.0);
         (Self::LOAD * capacity as f64 / rate - 1.0).max(0.0)
@@ -190,6 +199,21 @@ mod tests {
             offered.spare(time(160_000_000 + i * 4_000_000), 100_000, 25_000_000);
         }
         assert_eq!(offered.spare(time(564_000_000), 100_000, 25_000_000), 0.0);
+    }
+
+    /// Their rate is that of both: a ten thousandth of a millisecond between them made it a thousand times as high, and bursts met no repairs.
+    #[test]
+    fn flights_that_end_together_count_as_one() {
+        for apart in [0, 100_000] {
+            let mut offered = Offered::default();
+            for i in 0..20 {
+                let now = i * 20_000_000;
+                offered.spare(time(now), 1200, 1_200_000);
+                let spare = offered.spare(time(now + apart), 1200, 1_200_000);
+                // 120 kB/s of 960.
+                assert!(i == 0 || (spare - 7.0).abs() < 1e-6, "{spare}");
+            }
+        }
     }
 
     #[test]
