@@ -1,6 +1,7 @@
 //! Datagrams and live messages over one session, in virtual time.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use sphinx_driver::{DatagramCounts, SendAs};
 use sphinx_link::Loss;
@@ -164,6 +165,25 @@ fn live_messages_come_on_time() {
 }
 
 /// More than the link carries: what is out of date makes room, and what arrives is in time.
+/// A longer way is no queue, once it has been there for some time: all were taken for late, and none left any more.
+#[test]
+fn live_messages_go_on_over_a_path_that_has_become_longer() {
+    let mut scenario = scenario(20, 0.0, 1);
+    scenario.client.says = says(2000, 20 * MS, 400, live(120 * MS));
+    let mut pair: Pair<Plain> = scenario.build();
+    pair.run_until(BEGIN + 3 * SEC, |_| false);
+    for link in &mut pair.links {
+        let mut config = link.config().clone();
+        config.delay += Duration::from_millis(60);
+        link.reconfigure(pair.now, config).expect("a valid link");
+    }
+    pair.run_until(BEGIN + 20 * SEC, |_| false);
+    let before = pair.server().heard().len();
+    pair.run_until(BEGIN + 40 * SEC, |_| false);
+    let heard = pair.server().heard().len() - before;
+    assert!(heard > 980, "{heard} of 1000");
+}
+
 #[test]
 fn overload_costs_the_oldest() {
     let mut scenario = scenario(20, 0.01, 7);

@@ -306,12 +306,13 @@ impl Session {
 
     /// How long what leaves now is on its way, as far as the other end can tell: half of the smallest round trip, and the queue.
     pub fn one_way(&self) -> Nanos {
-        self.paths.main().path.rtt().smoothed() - self.paths.main().path.rtt().min() / 2
+        let rtt = self.paths.main().path.rtt();
+        rtt.smoothed().saturating_sub(rtt.base() / 2)
     }
 
-    /// The smallest round-trip time.
-    pub fn min_rtt(&self) -> Nanos {
-        self.paths.main().path.rtt().min()
+    /// The smallest round-trip time of the latest seconds.
+    pub fn base_rtt(&self) -> Nanos {
+        self.paths.main().path.rtt().base()
     }
 
     /// Hands over a block of datagrams, as [`submit`](Self::submit) does one of streams, after asking

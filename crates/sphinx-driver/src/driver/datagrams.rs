@@ -124,7 +124,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             Ok(_) => return self.violation(now, "too many datagrams in a block"),
             Err(_) => return self.violation(now, "malformed block"),
         };
-        let way = self.core.min_rtt() / 2;
+        let way = self.core.base_rtt() / 2;
         let is_one = datagrams.len() == 1;
         let mut whole = Some(memory);
         for (datagram, data) in datagrams {

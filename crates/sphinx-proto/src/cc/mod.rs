@@ -59,6 +59,7 @@ pub use cubic::Cubic;
 pub use fixed::Fixed;
 pub use kind::{CcKind, OwnController};
 pub(crate) use limited::Limited;
+pub(crate) use path::RotatingMin;
 pub use scavenger::Scavenger;
 
 use crate::config::PathMemory;

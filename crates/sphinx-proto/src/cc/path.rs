@@ -25,7 +25,7 @@ const RECENT: usize = 3;
 
 /// Minimum over the last one to two windows, of time or of rounds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RotatingMin {
+pub(crate) struct RotatingMin {
     current: Option<i64>,
     previous: Option<i64>,
     /// Nanoseconds since the clock's origin, or rounds.
@@ -47,7 +47,7 @@ impl RotatingMin {
         u64::try_from(self.current?.saturating_sub(self.previous?)).ok()
     }
 
-    pub(super) fn update(&mut self, now: u64, window: u64, value: i64) -> i64 {
+    pub(crate) fn update(&mut self, now: u64, window: u64, value: i64) -> i64 {
         if self.is_due(now, window) {
             self.previous = self.current.take();
             self.rotated_at = now;

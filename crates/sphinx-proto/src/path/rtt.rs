@@ -1,6 +1,7 @@
 //! Round-trip time estimation (RFC 9002 §5).
 
-use crate::Nanos;
+use crate::cc::RotatingMin;
+use crate::{Nanos, Time};
 
 use super::acks::SACK_DELAY_MAX;
 
@@ -9,12 +10,17 @@ const GRANULARITY: Nanos = 1_000_000;
 /// A new packet is acknowledged within that, busy processors allowed for: longer delays are those of SACKs that are
 /// repeated.
 const DELAY_USUAL: Nanos = 2 * SACK_DELAY_MAX;
+/// A round trip that was the smallest so long ago, or up to twice that, may be one of another route.
+const BASE_WINDOW: Nanos = 5_000_000_000;
 
 /// Smoothed round-trip time of one path.
 #[derive(Debug, Clone)]
 pub(crate) struct Rtt {
     latest: Nanos,
     min: Nanos,
+    /// Smallest sample of the latest seconds.
+    base: Nanos,
+    recent: RotatingMin,
     smoothed: Nanos,
     variance: Nanos,
     sampled: bool,
@@ -27,6 +33,8 @@ impl Rtt {
         Self {
             latest: initial,
             min: initial,
+            base: initial,
+            recent: RotatingMin::default(),
             smoothed: initial,
             variance: initial / 4,
             sampled: false,
@@ -34,8 +42,12 @@ impl Rtt {
     }
 
     /// `sample` includes the peer's reported `delay`.
-    pub(crate) fn update(&mut self, sample: Nanos, delay: Nanos) {
+    pub(crate) fn update(&mut self, now: Time, sample: Nanos, delay: Nanos) {
         let sample = sample.max(1_000);
+        let recent = self
+            .recent
+            .update(now.as_nanos(), BASE_WINDOW, sample as i64);
+        self.base = recent as Nanos;
         if !self.sampled {
             self.sampled = true;
             self.min = sample;
@@ -59,6 +71,13 @@ impl Rtt {
         self.smoothed = (7 * self.smoothed + adjusted) / 8;
     }
 
+    /// A sample without the peer's `delay`, which [`update`](Self::update) has seen; none where that cannot be true: its clock was set, or it says
+    /// anything.
+    pub(crate) fn without_delay(&self, sample: Nanos, delay: Nanos) -> Option<Nanos> {
+        let rest = sample.checked_sub(delay).filter(|rest| *rest > 0)?;
+        (delay <= DELAY_USUAL || rest >= self.min / 2).then_some(rest)
+    }
+
     pub(crate) fn smoothed(&self) -> Nanos {
         self.smoothed
     }
@@ -68,8 +87,14 @@ impl Rtt {
         self.variance
     }
 
+    /// The smallest one.
     pub(crate) fn min(&self) -> Nanos {
         self.min
+    }
+
+    /// The smallest one of the latest seconds.
+    pub(crate) fn base(&self) -> Nanos {
+        self.base
     }
 
     /// How long after a packet a later one must have been acknowledged for it to count as lost.
@@ -86,22 +111,59 @@ impl Rtt {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::time;
 
     #[test]
     fn smooths_as_rfc_9002() {
         let mut rtt = Rtt::new(100_000_000);
-        rtt.update(10_000_000, 0);
+        let now = Time::ZERO;
+        rtt.update(now, 10_000_000, 0);
         assert_eq!((rtt.smoothed(), rtt.variance), (10_000_000, 2_500_000));
-        rtt.update(18_000_000, 4_000_000);
+        rtt.update(now, 18_000_000, 4_000_000);
         assert_eq!(rtt.smoothed(), (70_000_000 + 14_000_000) / 8);
         assert_eq!(rtt.variance, (7_500_000 + 4_000_000) / 4);
         assert_eq!(rtt.min(), 10_000_000);
-        rtt.update(12_000_000, 5_000_000);
+        rtt.update(now, 12_000_000, 5_000_000);
         assert_eq!(rtt.latest, 12_000_000, "it would undercut the minimum");
-        rtt.update(5_000_000_000, 4_990_000_001);
+        rtt.update(now, 5_000_000_000, 4_990_000_001);
         assert_eq!(
             rtt.latest, 10_000_000,
             "seconds are not taken for a round trip"
         );
+    }
+
+    #[test]
+    fn a_longer_path_has_another_base() {
+        let (ms, mut rtt) = (1_000_000, Rtt::new(20_000_000));
+        let mut pass = |seconds: std::ops::Range<u64>, sample: Nanos| {
+            for at in seconds {
+                rtt.update(time(at * 1000 * ms), sample * ms, 0);
+            }
+            (rtt.base() / ms, rtt.min() / ms)
+        };
+        assert_eq!(pass(0..10, 20), (20, 20));
+        assert_eq!(pass(10..15, 140), (20, 20));
+        assert_eq!(pass(15..25, 140), (140, 20));
+        assert_eq!(pass(25..26, 30), (30, 20));
+    }
+
+    /// A clock that is set by 100 ms in the meantime said so of a packet that had come just then. Rate control went on with a round trip of a
+    /// nanosecond.
+    #[test]
+    fn delays_that_cannot_be_true_leave_no_sample() {
+        let ms = 1_000_000;
+        let mut rtt = Rtt::new(20 * ms);
+        rtt.update(Time::ZERO, 20 * ms, 0);
+        for (sample, delay, rest) in [
+            (25, 5, Some(20)),
+            (20, 5, Some(15)),
+            (80, 60, Some(20)),
+            (20, 20, None),
+            (20, 100, None),
+            (105, 100, None),
+        ] {
+            let found = rtt.without_delay(sample * ms, delay * ms);
+            assert_eq!(found, rest.map(|rest: Nanos| rest * ms));
+        }
     }
 }

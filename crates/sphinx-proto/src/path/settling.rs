@@ -70,12 +70,14 @@ impl Path {
 
         // Only the largest packet's arrival time is known.
         let newest = infos.iter().rev().find(|p| p.pn == largest).copied();
-        let rtt_sample = newest.map(|newest| {
+        let rtt_sample = newest.and_then(|newest| {
             let delay = sack.delay_us.saturating_mul(1000);
             let sample = now.saturating_sub(newest.sent_at);
-            address.rtt.update(sample, delay);
-            sample.saturating_sub(delay).max(1)
+            address.rtt.update(now, sample, delay);
+            address.rtt.without_delay(sample, delay)
         });
+        // Who is wrong about the delay is so about the time of arrival.
+        let newest = newest.filter(|_| rtt_sample.is_some());
         self.detect_losses(now, contents);
         let address = &mut self.address;
         let told = Told {

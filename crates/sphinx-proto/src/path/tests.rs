@@ -41,6 +41,10 @@ fn tuple(host: u8, port: u16) -> Tuple {
 }
 
 fn path() -> Path {
+    path_with(CcKind::Fixed(1_000_000))
+}
+
+fn path_with(cc: CcKind) -> Path {
     let cid = ConnectionId::new([1; 8]).expect("not zero");
     let ids = ConnectionIds {
         local: cid,
@@ -48,7 +52,7 @@ fn path() -> Path {
     };
     let mut config = Config::new(Role::Client, tuple(1, 1), ids);
     config.initial_rtt = 10 * MS;
-    config.cc = CcKind::Fixed(1_000_000);
+    config.cc = cc;
     let mut path = Path::new(&config, Time::ZERO);
     for n in 0..4 {
         // So that no packet number is left out for long.
@@ -78,6 +82,25 @@ fn move_to(path: &mut Path, now: Nanos, to: Tuple) {
     assert_eq!(challenge.to, to);
     assert!(path.on_response(now + 7 * MS, to, challenge.data));
     assert_eq!(path.tuple(), to);
+}
+
+/// The receiver's clock is set by 100 ms between a packet's arrival and its SACK.
+#[test]
+fn a_delay_longer_than_the_round_trip_is_none() {
+    for cc in [CcKind::Bbr, CcKind::Scavenger] {
+        let mut path = path_with(cc);
+        for (n, delay_us) in [(0, 0), (1, 100_000), (2, 0)] {
+            let at = n * 30 * MS;
+            send(&mut path, at);
+            let sack = Sack {
+                ranges: vec![(pn(n), pn(n))],
+                delay_us,
+                ..Sack::default()
+            };
+            assert!(path.on_sack(time(at + 20 * MS), &sack, &mut Nobody));
+            assert_eq!(path.address.cc.min_rtt(), Some(20 * MS), "{cc:?}");
+        }
+    }
 }
 
 #[test]
