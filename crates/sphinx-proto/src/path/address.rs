@@ -199,6 +199,29 @@ impl Address {
         (first_packet, packet_bytes): (PacketNumber, u32),
         now: Time,
     ) {
+        let is_starting = self.cc.unlimited().is_starting();
+        self.begin_rate_control(settings, (first_packet, packet_bytes), is_starting, now);
+        self.ecn.restart(first_packet);
+    }
+
+    /// Marks have turned out to be worth nothing, and with them what they have made of the rate: rate control starts up again with packet
+    /// `first_packet`.
+    pub(super) fn start_up_again(
+        &mut self,
+        settings: &Settings,
+        from: (PacketNumber, u32),
+        now: Time,
+    ) {
+        self.begin_rate_control(settings, from, true, now);
+    }
+
+    fn begin_rate_control(
+        &mut self,
+        settings: &Settings,
+        (first_packet, packet_bytes): (PacketNumber, u32),
+        is_starting: bool,
+        now: Time,
+    ) {
         let old = self.cc.unlimited();
         let before = Before {
             now,
@@ -206,7 +229,7 @@ impl Address {
             cwnd: old.cwnd(),
             min_rtt: old.min_rtt().unwrap_or(self.rtt.min()),
             srtt: self.rtt.smoothed(),
-            is_starting: old.is_starting(),
+            is_starting,
         };
         let params = CcParams {
             packet_bytes,
@@ -216,7 +239,6 @@ impl Address {
             before: Some(before),
         };
         self.cc.replace(settings.kind.build(params), first_packet);
-        self.ecn.restart(first_packet);
     }
 
     /// Whether the packet left for these addresses.

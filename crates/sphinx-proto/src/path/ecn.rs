@@ -222,6 +222,8 @@ impl Ecn {
             });
             proof.acked += capable;
             self.fault = proof.fault(counts);
+        }
+        if capable > 0 && self.codepoint(can_scale) != NOT_ECT {
             self.look_for_mangling(told, (marked, grown), capable);
         }
         marked
@@ -415,6 +417,11 @@ mod tests {
             assert_eq!(peer.state(), (EcnUse::Bleached, NOT_ECT));
             let mut peer = Peer::of(EcnMode::L4s);
             peer.pass(seen, Some).pass(3200, |_| Some(3));
+            assert_eq!(peer.state(), (EcnUse::Mangled, NOT_ECT));
+            let mut peer = Peer::of(EcnMode::Classic);
+            peer.pass(seen, Some).pass(400, |_| Some(3));
+            assert_eq!(peer.state(), (EcnUse::Classic, ECT_0));
+            peer.pass(3200, |_| Some(3));
             assert_eq!(peer.state(), (EcnUse::Mangled, NOT_ECT));
         }
     }

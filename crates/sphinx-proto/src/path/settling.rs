@@ -5,7 +5,7 @@ use crate::session::BASE_DATAGRAM;
 use crate::wire::Sack;
 use crate::{BlockId, Nanos, Time};
 
-use super::ecn::Told;
+use super::ecn::{EcnUse, Told};
 use super::sent::{Carried, Settled};
 use super::space::{Arrived, Contents};
 use super::{Path, Reading};
@@ -88,6 +88,7 @@ impl Path {
             ce: sack.ce,
         };
         let can_scale = address.cc.can_scale();
+        let used_before = address.ecn.in_use(can_scale);
         let acked = self.scratch.acked_infos.iter().map(|packet| packet.pn);
         let counts = &mut self.space.ecn;
         let ce_marked = address.ecn.on_sack(counts, told, acked, can_scale);
@@ -105,6 +106,12 @@ impl Path {
             ce_marked,
         };
         self.tell_rate_control(now, observed);
+        let used = self.address.ecn.in_use(can_scale);
+        // (Who answers to ECT(1) sees by itself that packets leave without.)
+        if used == EcnUse::Mangled && !matches!(used_before, EcnUse::Mangled | EcnUse::L4s) {
+            let from = (self.next_pn(), self.packet_bytes());
+            self.address.start_up_again(&self.settings, from, now);
+        }
         self.forget_settled(now, contents);
         true
     }

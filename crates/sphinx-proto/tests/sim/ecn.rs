@@ -68,6 +68,7 @@ fn paths_that_spoil_codepoints_are_found_out() {
         (EcnMode::Classic, EcnRule::Clear, EcnUse::Bleached),
         (EcnMode::L4s, EcnRule::Classic, EcnUse::Unproven),
         (EcnMode::L4s, EcnRule::Mark, EcnUse::Mangled),
+        (EcnMode::Classic, EcnRule::Mark, EcnUse::Mangled),
         (EcnMode::L4s, EcnRule::Drop, EcnUse::Dropped),
         (EcnMode::Classic, EcnRule::Drop, EcnUse::Dropped),
         (EcnMode::Off, EcnRule::Drop, EcnUse::Off),
