@@ -12,7 +12,7 @@ use sphinx_codes::{
 
 use super::{
     Check, Figure, Sheet, Studio,
-    campaign::{self, Case},
+    campaign::{self, Case, NoRun},
     claim::Sample,
     curves::{place, shown},
     profec,
@@ -80,7 +80,7 @@ impl Case for Computation {
         true
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Computed, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Computed, NoRun> {
         let rates: &[f64] = if studio.quick {
             &QUICK_LOSS_RATES
         } else {
@@ -250,7 +250,7 @@ impl Case for Round {
         run.round == self.number
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Rounded, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Rounded, NoRun> {
         let time = if studio.quick { TIME_QUICK } else { TIME };
         let older = coding_times_of_older(time).into_iter();
         Ok(Rounded {

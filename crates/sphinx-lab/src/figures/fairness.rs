@@ -9,7 +9,7 @@ use sphinx_sim::{MS, SEC, Scenario, Shared, far, link};
 
 use super::{
     Check, Sheet, Studio,
-    campaign::{self, Case},
+    campaign::{self, Case, NoRun},
     claim::Sample,
     curves::{in_interval, shown},
 };
@@ -146,8 +146,8 @@ impl Case for Shares {
             == (self.place.name, self.who.0, self.seed)
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Share, String> {
-        self.simulate(|| studio.stop.load(Ordering::SeqCst))
+    fn run(&self, studio: &Studio<'_>) -> Result<Share, NoRun> {
+        Ok(self.simulate(|| studio.stop.load(Ordering::SeqCst))?)
     }
 
     fn result(run: &Share) -> String {

@@ -11,7 +11,7 @@ use sphinx_sim::{SEC, Scenario, link};
 
 use super::{
     Check, Sheet, Studio,
-    campaign::{self, Case},
+    campaign::{self, Case, NoRun},
     claim::Sample,
     curves::{in_interval, place},
     paths::seeds,
@@ -93,7 +93,7 @@ impl Case for Sent {
         of_run == (self.threshold, self.measured, self.loss, self.seed)
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Came, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Came, NoRun> {
         let blocks = if studio.quick { BLOCKS_QUICK } else { BLOCKS };
         let loss = Loss::Bernoulli(part(self.loss));
         let len = blocks * u64::from(SYMBOLS) * 1000;
@@ -112,7 +112,7 @@ impl Case for Sent {
         scenario.cc = CcKind::Fixed(RATE * 1_000_000 / 8);
         let mut pair = scenario.build();
         if !pair.run_transfer(600 * SEC) {
-            return Err("not all has arrived".to_owned());
+            return Err("not all has arrived".into());
         }
         let stats = pair.client().session().stats();
         Ok(Came {

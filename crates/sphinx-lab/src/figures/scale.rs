@@ -10,7 +10,7 @@ use sphinx_sim::Processor;
 
 use super::{
     Check, Sheet, Studio,
-    campaign::{self, Case},
+    campaign::{self, Case, NoRun},
     claim::Sample,
     curves::{in_interval, place, shown},
     paths::seeds,
@@ -190,7 +190,7 @@ impl Case for Sent {
         (run.contestant.as_str(), run.loss, run.seed) == (self.name, self.loss, self.seed)
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Came, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Came, NoRun> {
         let cell = cell(self.loss, self.bytes, Clock::Real);
         let experiment = Experiment {
             limit: LIMIT,
@@ -216,10 +216,10 @@ impl Case for Sent {
                 let ended = thread.join().map_err(|_| "a thread panicked".to_owned())?;
                 ended.map_err(|error| error.to_string())
             });
-            joined.collect::<Result<_, _>>()
+            joined.collect::<Result<_, String>>()
         })?;
         if runs.iter().any(|run| run.validity == Validity::Starved) {
-            return Err("an emulator was starved".to_owned());
+            return Err(NoRun::Starved);
         }
         let sum = |of: fn(&crate::Run) -> u64| runs.iter().map(of).sum::<u64>() as f64;
         Ok(Came {
@@ -283,7 +283,7 @@ impl Case for Priced {
         of_run == (self.compared.name, self.loss, self.seed)
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Price, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Price, NoRun> {
         let mut command = Command::new(&studio.programs.sphx);
         command.args([
             "perf", "cost", "--json", "--bytes", COST_BYTES, "--mtu", "1500",
@@ -388,8 +388,8 @@ impl Case for Modelled {
         of_run == (self.compared.name, self.loss, self.seed) && is_charged
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Model, String> {
-        self.simulate(studio.stop)
+    fn run(&self, studio: &Studio<'_>) -> Result<Model, NoRun> {
+        Ok(self.simulate(studio.stop)?)
     }
 
     fn result(run: &Model) -> String {

@@ -269,6 +269,16 @@ impl Sheet {
         self.account.run(row, run, made);
     }
 
+    /// Notes a run of a row that does not count, as the emulator was starved.
+    pub(super) fn left_out(&mut self, row: &str) {
+        self.account.left_out(row);
+    }
+
+    /// Notes why a run of a row has no result.
+    pub(super) fn failed(&mut self, row: &str, reason: &str) {
+        self.account.failed(row, reason);
+    }
+
     /// Notes what could not be measured, and why.
     pub(super) fn missing(&mut self, name: String, reason: String) {
         self.outcome.missing.push((name, reason));

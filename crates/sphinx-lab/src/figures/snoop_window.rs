@@ -7,7 +7,7 @@ use sphinx_codes::svg::{Chart, Series, Style};
 
 use super::{
     Check, Sheet, Studio,
-    campaign::{self, Case},
+    campaign::{self, Case, NoRun},
     claim::Sample,
     over_path::{Files, agent, carry, late_ms_max},
     paths::{seeds, show},
@@ -191,7 +191,7 @@ impl Case for Trace {
         run.help == self.help && run.sender == self.sender && run.seed == self.seed
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Run, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Run, NoRun> {
         let files = Files::new()?;
         let command = |options| {
             let more = format!("--wireless wireless --agent {options}");
@@ -220,7 +220,7 @@ impl Case for Trace {
         let ended = carry(studio, &files, args)?;
         let late_ms_max = late_ms_max(&ended.report);
         let Carried::Transfer(transfer) = ended.report.carried else {
-            return Err("no transfer".to_owned());
+            return Err("no transfer".into());
         };
         Ok(Run {
             help: self.help.to_owned(),

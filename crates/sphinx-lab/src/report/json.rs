@@ -30,6 +30,14 @@ impl JsonLines {
     /// Those of opening, reading and truncating a file; `InvalidData` for a file of something else, `ResourceBusy` for one that another
     /// run writes to.
     pub fn open(path: &Path) -> io::Result<(JsonLines, Recorded)> {
+        JsonLines::open_with(path, recorded_in)
+    }
+
+    /// The same with other lines, which `read` understands, or refuses.
+    pub(crate) fn open_with<R>(
+        path: &Path,
+        read: impl FnOnce(&[u8]) -> io::Result<R>,
+    ) -> io::Result<(JsonLines, R)> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
@@ -53,17 +61,13 @@ impl JsonLines {
         }
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
-        let whole = text
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |last| last + 1);
-        let (lines, rest) = text.split_at(whole);
-        let recorded = recorded_in(lines)?;
+        let (lines, rest) = halves(&text);
+        let recorded = read(lines)?;
         if !rest.is_empty() {
             if !rest.starts_with(START) && !START.starts_with(rest) {
                 return Err(something_else());
             }
-            file.set_len(whole as u64)?;
+            file.set_len(lines.len() as u64)?;
         }
         Ok((JsonLines { file }, recorded))
     }
@@ -151,7 +155,13 @@ impl JsonLines {
         self.write("medians", &numbers, fields)
     }
 
-    fn write(&mut self, event: &str, object: &impl Serialize, extra: Value) -> io::Result<()> {
+    /// A line of a kind.
+    pub(crate) fn write(
+        &mut self,
+        event: &str,
+        object: &impl Serialize,
+        extra: Value,
+    ) -> io::Result<()> {
         let mut line = json!({"v": 1, "event": event});
         for part in [extra, serde_json::to_value(object)?] {
             if let (Value::Object(line), Value::Object(part)) = (&mut line, part) {
@@ -202,12 +212,24 @@ pub struct Failure {
 ///
 /// Those of reading; `InvalidData` for a file of something else.
 pub fn recorded(path: &Path) -> io::Result<Recorded> {
-    let text = fs::read(path)?;
-    let whole = text.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-    recorded_in(&text[..whole])
+    recorded_with(path, recorded_in)
 }
 
-fn something_else() -> io::Error {
+/// Reads a file of other lines, as [`JsonLines::open_with`] does.
+pub(crate) fn recorded_with<R>(
+    path: &Path,
+    read: impl FnOnce(&[u8]) -> io::Result<R>,
+) -> io::Result<R> {
+    read(halves(&fs::read(path)?).0)
+}
+
+/// Whole lines, and what comes behind them.
+fn halves(text: &[u8]) -> (&[u8], &[u8]) {
+    let end = text.iter().rposition(|byte| *byte == b'\n');
+    text.split_at(end.map_or(0, |last| last + 1))
+}
+
+pub(crate) fn something_else() -> io::Error {
     let what = "there is a file of something else under this name";
     io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -8,6 +8,7 @@ mod table;
 
 pub use examine::{Examined, examine};
 pub use json::{Failure, JsonLines, Recorded, recorded};
+pub(crate) use json::{recorded_with, something_else};
 pub use png::png;
 pub use site::site;
 pub use table::table;

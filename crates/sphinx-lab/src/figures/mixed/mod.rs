@@ -18,7 +18,7 @@ pub(super) use self::{
 };
 use super::{
     Check, Sheet, Studio,
-    campaign::{self, Case},
+    campaign::{self, Case, NoRun},
     claim::Sample,
     over_path::{Files, agent, carry, late_ms_max, told},
     paths::seeds,
@@ -242,7 +242,7 @@ impl Case for Mixed {
         is_cell && run.seed == self.seed
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Run, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Run, NoRun> {
         let (cell, variant) = (self.cell, self.variant);
         let files = Files::new()?;
         let wireless = with_traces(&files, format!("{} {}", cell.wireless, variant.wireless))?;
@@ -273,7 +273,7 @@ impl Case for Mixed {
         let ended = carry(studio, &files, args)?;
         let late_ms_max = late_ms_max(&ended.report);
         let Carried::Flows(flowed) = ended.report.carried else {
-            return Err("no flows".to_owned());
+            return Err("no flows".into());
         };
         Ok(Run {
             cell: cell.name.to_owned(),

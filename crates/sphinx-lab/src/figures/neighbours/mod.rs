@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use self::run::{Bottleneck, Window, carry};
 use super::{
     Check, Sheet, Studio,
-    campaign::{self, Case},
+    campaign::{self, Case, NoRun},
     claim::Sample,
     curves::{in_interval, shown},
 };
@@ -162,7 +162,7 @@ impl Case for Met {
         }
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Share, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Share, NoRun> {
         let one = contestant(studio, self.name);
         one.check()?;
         let other = match self.meeting {

@@ -16,7 +16,7 @@ use sphinx_link::Depth;
 use crate::{
     Cell, Clock, Contestant, Lateness, LinkSpec, Side, Task, Testbed, Validity, Workload,
     children::{Process, Said},
-    figures::Studio,
+    figures::{Studio, campaign::NoRun},
     stats::median,
 };
 
@@ -89,14 +89,14 @@ struct Flow<'a> {
 ///
 /// # Errors
 ///
-/// Why that could not be, in words.
+/// Why that could not be.
 pub(super) fn carry(
     studio: &Studio<'_>,
     bottleneck: &Bottleneck,
     flows: &[(&dyn Contestant, Duration)],
     window: Window,
     seed: u64,
-) -> Result<Carried, String> {
+) -> Result<Carried, NoRun> {
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let directory = tempfile::tempdir().map_err(|error| told(&error))?;
     let seconds = window.until.as_secs_f64();
@@ -150,7 +150,7 @@ pub(super) fn carry(
     loop {
         let now = start.elapsed();
         if studio.stop.load(Ordering::SeqCst) {
-            return Err("interrupted".to_owned());
+            return Err("interrupted".into());
         }
         while let Some(flow) = under_way.get_mut(begun).filter(|flow| flow.begins <= now) {
             flow.start(&testbed, Side::Sender)?;
@@ -172,7 +172,7 @@ pub(super) fn carry(
     let counters = testbed.counters().swap_remove(0);
     let late = Lateness::from(&counters.lateness);
     if late.p99_ms > Validity::LATENESS_P99_MS_MAX {
-        return Err("the emulator was starved".to_owned());
+        return Err(NoRun::Starved);
     }
     let offered = counters.left_to_right.offered_packets - at_from.offered_packets;
     let dropped = counters.left_to_right.dropped() - at_from.dropped();

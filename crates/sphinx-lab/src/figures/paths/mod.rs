@@ -12,7 +12,11 @@ pub(super) use self::{
     page::{csv, goodput_table, late_paragraph, seeds_text, show, sweep, worst},
     truth::Truth,
 };
-use super::{Figure, Sheet, Studio, campaign, claim::Sample};
+use super::{
+    Figure, Sheet, Studio,
+    campaign::{self, NoRun},
+    claim::Sample,
+};
 use crate::runner::ScenarioFailure;
 
 const SEEDS: u64 = 10;
@@ -226,8 +230,8 @@ impl campaign::Case for Case {
         is_path && run.help == self.help.name && run.sender == self.sender.name
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Run, String> {
-        run::run(studio, self)
+    fn run(&self, studio: &Studio<'_>) -> Result<Run, NoRun> {
+        Ok(run::run(studio, self)?)
     }
 
     fn result(run: &Run) -> String {

@@ -18,7 +18,7 @@ pub(super) use self::{
 };
 use super::{
     Studio,
-    campaign::Case,
+    campaign::{Case, NoRun},
     claim::Sample,
     over_path::{Files, agent, carry, last, late_ms_max},
 };
@@ -168,7 +168,7 @@ impl Case for Thin {
         run.cell == self.cell && run.variant == self.variant && run.seed == self.seed
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Run, String> {
+    fn run(&self, studio: &Studio<'_>) -> Result<Run, NoRun> {
         let mut run = self.run_once(studio)?;
         for _ in 1..ATTEMPTS {
             if run.late_ms_max <= LATE_MS {
