@@ -27,7 +27,10 @@ pub(super) trait Case: Sync + Send {
     /// The seed of its path.
     fn seed(&self) -> u64;
 
-    /// Whether a run is one of this case.
+    /// How much of it is run, which is less in a hurry: its time, its bytes, in a few words.
+    fn extent(&self) -> String;
+
+    /// Whether a run is one of this case, whatever its extent.
     fn is_of(&self, run: &Self::Run) -> bool;
 
     /// How many seeds there have to be, where that is not as everywhere.
@@ -78,7 +81,7 @@ impl fmt::Display for NoRun {
 }
 
 /// Runs the cases that are not on file yet, `at_once` at a time, in their order; returns these and those on file. Of several runs of a
-/// case the last counts, and only one of the commit that is measured. None after an interruption. The file is called `NAME.ndjson`.
+/// case the last counts, and only one of the commit and of the extent that is measured. None after an interruption. The file is called `NAME.ndjson`.
 pub(super) fn measure<C: Case>(
     (name, cases): (&str, Vec<C>),
     at_once: usize,
@@ -97,11 +100,15 @@ pub(super) fn measure<C: Case>(
             (Some(opened.0), opened.1)
         }
     };
-    let is_wanted = |made: &Made| studio.recall || made.commit == studio.environment.made.commit;
+    let is_wanted = |line: &Line<C::Run>| {
+        // Older runs do not say how long they were: they are believed to be what their page says.
+        let says_all = line.made.commit == studio.environment.made.commit && line.extent.is_some();
+        studio.recall || says_all
+    };
     let mut known: Vec<Known<C::Run>> = cases.iter().map(|_| Known::default()).collect();
     for line in on_file.lines {
         let case = cases.iter().position(|case| line.is_of(case));
-        if let Some(case) = case.filter(|_| is_wanted(&line.made)) {
+        if let Some(case) = case.filter(|_| is_wanted(&line)) {
             known[case].hear(line.told.came(), line.made);
         }
     }
@@ -225,22 +232,23 @@ fn write_line<C: Case>(
     came: &Result<C::Run, NoRun>,
     made: &Made,
 ) -> io::Result<()> {
-    let made = json!({ "made": made });
+    let how = json!({"extent": case.extent(), "made": made});
     let without = |reason| Without {
         row: case.row(),
         seed: case.seed(),
         reason,
     };
     match came {
-        Ok(run) => file.write(RUN, run, made),
-        Err(NoRun::Starved) => file.write(STARVED, &without(None), made),
-        Err(NoRun::Failed(reason)) => file.write(FAILED, &without(Some(reason.clone())), made),
+        Ok(run) => file.write(RUN, run, how),
+        Err(NoRun::Starved) => file.write(STARVED, &without(None), how),
+        Err(NoRun::Failed(reason)) => file.write(FAILED, &without(Some(reason.clone())), how),
     }
 }
 
 /// A line of the file.
 struct Line<R> {
     told: Told<R>,
+    extent: Option<String>,
     made: Made,
 }
 
@@ -274,10 +282,12 @@ struct Without {
 
 impl<R> Line<R> {
     fn is_of(&self, case: &impl Case<Run = R>) -> bool {
-        match &self.told {
+        let is_case = match &self.told {
             Told::Run(run) => case.is_of(run),
             Told::Without(without) => without.seed == case.seed() && without.row == case.row(),
-        }
+        };
+        let is_extent = |extent: &String| *extent == case.extent();
+        is_case && self.extent.as_ref().is_none_or(is_extent)
     }
 }
 
@@ -326,6 +336,7 @@ impl<R: DeserializeOwned> Recorded<R> {
             // One of another version is measured again.
             recorded.lines.extend(told.map(|told| Line {
                 told,
+                extent: line["extent"].as_str().map(str::to_owned),
                 // Older runs do not tell it themselves.
                 made: Made::deserialize(made).unwrap_or_else(|_| recorded.environment.made.clone()),
             }));
@@ -364,6 +375,8 @@ mod tests {
     struct Throw<'a> {
         seed: u64,
         places: usize,
+        /// How deep they may fall.
+        depth: u64,
         fate: Fate,
         /// How many have been made.
         thrown: &'a AtomicUsize,
@@ -383,6 +396,10 @@ mod tests {
 
         fn seed(&self) -> u64 {
             self.seed
+        }
+
+        fn extent(&self) -> String {
+            format!("{} m", self.depth)
         }
 
         fn is_of(&self, run: &Fell) -> bool {
@@ -416,6 +433,7 @@ mod tests {
         directory: TempDir,
         environment: Environment,
         thrown: AtomicUsize,
+        depth: u64,
         places: usize,
         at_once: usize,
     }
@@ -434,6 +452,7 @@ mod tests {
                     },
                 },
                 thrown: AtomicUsize::new(0),
+                depth: 10,
                 places: 1,
                 at_once: 1,
             }
@@ -460,6 +479,7 @@ mod tests {
             let cases = (1..).zip(fates).map(|(seed, fate)| Throw {
                 seed,
                 places: self.places,
+                depth: self.depth,
                 fate: *fate,
                 thrown: &self.thrown,
             });
@@ -511,6 +531,21 @@ mod tests {
         field.environment.made.commit = Some("ba9876543210".to_owned());
         let page = field.draw(&[Fate::Falls, Fate::Falls]);
         assert!(page.contains("| ba9876543210 | 1–2   | 0 "), "{page}");
+    }
+
+    #[test]
+    fn runs_of_another_extent_are_not_those_of_a_case() {
+        let mut field = Field::new();
+        field.depth = 1;
+        field.draw(&[Fate::Falls, Fate::Starves, Fate::Breaks]);
+        field.depth = 10;
+        let page = field.draw(&[Fate::Falls; 3]);
+        assert!(page.contains("| 1–3   | 0 "), "{page}");
+        assert_eq!(field.thrown.load(Ordering::SeqCst), 6);
+        // Nor are they lost.
+        field.depth = 1;
+        field.draw(&[Fate::Falls]);
+        assert_eq!(field.thrown.load(Ordering::SeqCst), 6);
     }
 
     #[test]
@@ -589,8 +624,8 @@ mod tests {
     }
 
     #[test]
-    fn older_runs_are_those_of_the_environment_before_them() {
-        let field = Field::new();
+    fn older_runs_are_of_the_environment_before_them_and_count_where_nothing_is_run() {
+        let mut field = Field::new();
         let text = "{\"event\":\"environment\",\"kernel\":\"6\",\"cpu\":\"old\",\"cores\":1,\"commit\":\"c0\"}\n{\"stone\":1}\n";
         fs::write(field.file(), text).unwrap();
         let (_, files) = field.make(&[Fate::Falls], true).unwrap();
@@ -598,6 +633,9 @@ mod tests {
         let page = fs::read_to_string(field.directory.path().join("neighbours.md")).unwrap();
         assert!(page.contains("| c0     | 1     |"), "{page}");
         assert!(page.contains("Measured on old"), "{page}");
+        field.environment.made.commit = Some("c0".to_owned());
+        field.draw(&[Fate::Falls]);
+        assert_eq!(field.thrown.load(Ordering::SeqCst), 1);
     }
 
     #[test]

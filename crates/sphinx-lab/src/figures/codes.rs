@@ -53,7 +53,9 @@ pub(super) fn draw(
 }
 
 /// What figure 7 computes: the same on every machine.
-struct Computation;
+struct Computation {
+    loss_rates: &'static [f64],
+}
 
 /// A line of its file.
 #[derive(Debug, Deserialize, Serialize)]
@@ -76,17 +78,16 @@ impl Case for Computation {
         Some(1)
     }
 
+    fn extent(&self) -> String {
+        format!("{} loss rates", self.loss_rates.len())
+    }
+
     fn is_of(&self, _: &Computed) -> bool {
         true
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Computed, NoRun> {
-        let rates: &[f64] = if studio.quick {
-            &QUICK_LOSS_RATES
-        } else {
-            &LOSS_RATES
-        };
-        let chart = redundancy(SYMBOLS, rates, self.seed());
+    fn run(&self, _: &Studio<'_>) -> Result<Computed, NoRun> {
+        let chart = redundancy(SYMBOLS, self.loss_rates, self.seed());
         let curves = chart.series.into_iter();
         Ok(Computed {
             curves: curves.map(|series| (series.name, series.points)).collect(),
@@ -106,7 +107,13 @@ fn at(chart: &Chart, name: &str, x: f64) -> Option<f64> {
 }
 
 fn draw_redundancy(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
-    let computed = campaign::measure(("fig7", vec![Computation]), 1, studio, sheet)?;
+    let computation = Computation {
+        loss_rates: match studio.quick {
+            true => &QUICK_LOSS_RATES,
+            false => &LOSS_RATES,
+        },
+    };
+    let computed = campaign::measure(("fig7", vec![computation]), 1, studio, sheet)?;
     let Some(runs) = computed else {
         return Ok(false);
     };
@@ -197,6 +204,8 @@ fn draw_redundancy(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
 /// A round of figure 8.
 struct Round {
     number: u64,
+    /// For each code.
+    time: Duration,
 }
 
 /// A line of its file: codes by symbol length.
@@ -246,16 +255,21 @@ impl Case for Round {
         self.number
     }
 
+    fn extent(&self) -> String {
+        format!("{:?}", self.time)
+    }
+
     fn is_of(&self, run: &Rounded) -> bool {
         run.round == self.number
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Rounded, NoRun> {
-        let time = if studio.quick { TIME_QUICK } else { TIME };
-        let older = coding_times_of_older(time).into_iter();
+    fn run(&self, _: &Studio<'_>) -> Result<Rounded, NoRun> {
+        let older = coding_times_of_older(self.time).into_iter();
         Ok(Rounded {
             round: self.number,
-            times: coding_times(time).into_iter().map(Timed::from).collect(),
+            times: (coding_times(self.time).into_iter())
+                .map(Timed::from)
+                .collect(),
             older: older
                 .map(|(engine, time)| OfEngine {
                     engine: engine.name().to_owned(),
@@ -280,7 +294,8 @@ fn times(runs: &[Rounded], code: &str, symbol_bytes: usize, pick: fn(&Timed) -> 
 }
 
 fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, ScenarioFailure> {
-    let rounds = (1..=ROUNDS).map(|number| Round { number }).collect();
+    let time = if studio.quick { TIME_QUICK } else { TIME };
+    let rounds = (1..=ROUNDS).map(|number| Round { number, time }).collect();
     let Some(runs) = campaign::measure(("fig8", rounds), 1, studio, sheet)? else {
         return Ok(false);
     };

@@ -141,6 +141,10 @@ impl Case for Shares {
         self.seed
     }
 
+    fn extent(&self) -> String {
+        format!("{FROM} s to {} s", self.until)
+    }
+
     fn is_of(&self, run: &Share) -> bool {
         (run.place.as_str(), run.contestant.as_str(), run.seed)
             == (self.place.name, self.who.0, self.seed)

@@ -43,6 +43,7 @@ struct Sent {
     measured: bool,
     loss: u32,
     seed: u64,
+    blocks: u64,
 }
 
 /// What became of it.
@@ -88,15 +89,18 @@ impl Case for Sent {
         self.seed
     }
 
+    fn extent(&self) -> String {
+        format!("{} blocks", self.blocks)
+    }
+
     fn is_of(&self, run: &Came) -> bool {
         let of_run = (run.threshold, run.measured, run.loss, run.seed);
         of_run == (self.threshold, self.measured, self.loss, self.seed)
     }
 
-    fn run(&self, studio: &Studio<'_>) -> Result<Came, NoRun> {
-        let blocks = if studio.quick { BLOCKS_QUICK } else { BLOCKS };
+    fn run(&self, _: &Studio<'_>) -> Result<Came, NoRun> {
         let loss = Loss::Bernoulli(part(self.loss));
-        let len = blocks * u64::from(SYMBOLS) * 1000;
+        let len = self.blocks * u64::from(SYMBOLS) * 1000;
         let mut scenario = Scenario::new(link(LINK, 10, loss, self.seed)).bulk(len);
         scenario.paper = Some(Paper {
             threshold: self.threshold,
@@ -148,6 +152,7 @@ pub(super) fn draw(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
         true => &LOSSES_QUICK,
         false => &LOSSES,
     };
+    let blocks = if studio.quick { BLOCKS_QUICK } else { BLOCKS };
     let mut cases = Vec::new();
     for loss in losses.iter().copied() {
         for threshold in THRESHOLDS {
@@ -157,6 +162,7 @@ pub(super) fn draw(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
                     measured,
                     loss,
                     seed,
+                    blocks,
                 }));
             }
         }

@@ -186,6 +186,10 @@ impl Case for Sent {
         self.seed
     }
 
+    fn extent(&self) -> String {
+        format!("{} bytes", self.bytes)
+    }
+
     fn is_of(&self, run: &Came) -> bool {
         (run.contestant.as_str(), run.loss, run.seed) == (self.name, self.loss, self.seed)
     }
@@ -276,6 +280,10 @@ impl Case for Priced {
 
     fn seed(&self) -> u64 {
         self.seed
+    }
+
+    fn extent(&self) -> String {
+        COST_BYTES.to_owned()
     }
 
     fn is_of(&self, run: &Price) -> bool {
@@ -379,6 +387,10 @@ impl Case for Modelled {
 
     fn seed(&self) -> u64 {
         self.seed
+    }
+
+    fn extent(&self) -> String {
+        format!("{} bytes", self.bytes)
     }
 
     /// Others have been charged something else.

@@ -187,6 +187,10 @@ impl Case for Trace {
         self.seed
     }
 
+    fn extent(&self) -> String {
+        format!("{:?}", self.time)
+    }
+
     fn is_of(&self, run: &Run) -> bool {
         run.help == self.help && run.sender == self.sender && run.seed == self.seed
     }

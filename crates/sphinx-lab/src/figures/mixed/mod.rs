@@ -237,6 +237,10 @@ impl Case for Mixed {
         self.cell.places
     }
 
+    fn extent(&self) -> String {
+        format!("{:?}", self.time)
+    }
+
     fn is_of(&self, run: &Run) -> bool {
         let is_cell = run.cell == self.cell.name && run.variant == self.variant.name;
         is_cell && run.seed == self.seed
@@ -360,6 +364,7 @@ mod tests {
                 }
                 assert!((1..=design.at_once).contains(&cell.places));
             }
+            assert_ne!(design.time, QUICK);
             let has = |cell: &Cell, column: &Column| {
                 let name = format!("name={} ", column.group);
                 cell.groups.iter().any(|group| group.contains(&name))

@@ -43,6 +43,14 @@ const fn window(from: u64, until: u64) -> Window {
     }
 }
 
+/// What is counted of a pair, and of ten of a kind.
+fn windows(quick: bool) -> (Window, Window) {
+    match quick {
+        true => (PAIR_QUICK, TEN_QUICK),
+        false => (PAIR, TEN),
+    }
+}
+
 /// A queue: its name, its length in bandwidth-delay products, and who manages it.
 type Queue = (&'static str, f64, Option<&'static str>);
 const QUEUES: [Queue; 4] = [
@@ -133,6 +141,17 @@ fn contestant(studio: &Studio<'_>, name: &str) -> Box<dyn Contestant> {
     }
 }
 
+impl Met {
+    /// What is counted of it.
+    fn window(&self) -> Window {
+        let (pair, ten) = windows(self.quick);
+        match self.meeting {
+            Meeting::Ten => ten,
+            _ => pair,
+        }
+    }
+}
+
 impl Case for Met {
     type Run = Share;
 
@@ -142,6 +161,10 @@ impl Case for Met {
 
     fn seed(&self) -> u64 {
         self.seed
+    }
+
+    fn extent(&self) -> String {
+        format!("{:?} to {:?}", self.window().from, self.window().until)
     }
 
     fn is_of(&self, run: &Share) -> bool {
@@ -191,13 +214,7 @@ impl Case for Met {
             queue: self.queue.1,
             aqm: self.queue.2,
         };
-        let window = match (self.meeting, self.quick) {
-            (Meeting::Ten, false) => TEN,
-            (Meeting::Ten, true) => TEN_QUICK,
-            (_, false) => PAIR,
-            (_, true) => PAIR_QUICK,
-        };
-        let carried = carry(studio, &bottleneck, &flows, window, self.seed)?;
+        let carried = carry(studio, &bottleneck, &flows, self.window(), self.seed)?;
         let mut goodput_mbit_s = carried.goodput_mbit_s;
         if matches!(self.meeting, Meeting::Pair(_, true) | Meeting::ToTen(_)) {
             goodput_mbit_s.rotate_right(1);
@@ -260,15 +277,7 @@ fn cases(quick: bool, seeds: u64) -> Vec<Met> {
 /// How long all of it takes.
 pub(super) fn duration(studio: &Studio<'_>) -> Duration {
     let seeds = studio.seeds.unwrap_or(SEEDS);
-    let of = |case: &Met| {
-        let window = match (case.meeting, case.quick) {
-            (Meeting::Ten, false) => TEN,
-            (Meeting::Ten, true) => TEN_QUICK,
-            (_, false) => PAIR,
-            (_, true) => PAIR_QUICK,
-        };
-        window.until * case.places() as u32
-    };
+    let of = |case: &Met| case.window().until * case.places() as u32;
     let all: Duration = cases(studio.quick, seeds).iter().map(of).sum();
     all / at_once(studio) as u32
 }
@@ -284,6 +293,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     let Some(runs) = campaign::measure(("neighbours", cases), at_once, studio, sheet)? else {
         return Ok(false);
     };
+    let (pair, ten) = windows(studio.quick);
     sheet.title(
         "Neighbours",
         &format!(
@@ -293,10 +303,10 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             RATE / 1_000_000,
             RTT.as_millis(),
             LATER.as_secs(),
-            PAIR.from.as_secs(),
-            PAIR.until.as_secs(),
-            TEN.from.as_secs(),
-            TEN.until.as_secs(),
+            pair.from.as_secs(),
+            pair.until.as_secs(),
+            ten.from.as_secs(),
+            ten.until.as_secs(),
         ),
     );
     let of = |queue: &str, meeting: Meeting, name: &str, pick: Pick| {
@@ -404,6 +414,15 @@ mod tests {
         rows.dedup();
         assert_eq!(rows.len(), cases.len());
         assert_eq!(cases.len(), 4 * (16 + 2 + 1) * SEEDS as usize);
+    }
+
+    #[test]
+    fn what_is_made_in_a_hurry_is_less_of_a_case() {
+        let full = cases(false, 1);
+        for case in cases(true, 1) {
+            let same = full.iter().find(|it| it.row() == case.row());
+            assert_ne!(same.unwrap().extent(), case.extent(), "{}", case.row());
+        }
     }
 
     #[test]

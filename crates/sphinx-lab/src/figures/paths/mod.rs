@@ -225,6 +225,10 @@ impl campaign::Case for Case {
         self.seed
     }
 
+    fn extent(&self) -> String {
+        format!("{} bytes in {:?}", self.hops.bytes, self.hops.limit)
+    }
+
     fn is_of(&self, run: &Run) -> bool {
         let is_path = run.path == self.hops.name && run.seed == self.seed;
         is_path && run.help == self.help.name && run.sender == self.sender.name

@@ -164,6 +164,10 @@ impl Case for Thin {
         self.seed
     }
 
+    fn extent(&self) -> String {
+        format!("{:?}", self.time)
+    }
+
     fn is_of(&self, run: &Run) -> bool {
         run.cell == self.cell && run.variant == self.variant && run.seed == self.seed
     }
@@ -376,6 +380,17 @@ mod tests {
             // What has an agent has something for it to do.
             let helped = groups.contains(&format!("port={PORT}"));
             assert!(helped || case.agent.is_none(), "{}", case.row());
+        }
+    }
+
+    #[test]
+    fn what_is_made_in_a_hurry_is_less_of_a_case() {
+        for cases in [dpifl::cases, fairness::cases, loss::cases, today::cases] {
+            let full = cases(false, 1);
+            for case in cases(true, 1) {
+                let same = full.iter().find(|it| it.row() == case.row());
+                assert_ne!(same.unwrap().extent(), case.extent(), "{}", case.row());
+            }
         }
     }
 
