@@ -285,6 +285,7 @@ impl Experiment {
             settings: contestant.settings(),
             description: cell.description(),
             clock: cell.clock,
+            limit_seconds: Some(self.limit.as_secs_f64()),
             goodput_mbit_s: done.goodput_mbit_s(),
             done,
             wire,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sphinx_link::{Counters, Time};
 
-use crate::{Clock, Done, machine::Made, watch::Carried};
+use crate::{Cell, Clock, Done, machine::Made, watch::Carried};
 
 /// One contestant, once, on one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +29,9 @@ pub struct Run {
     /// The time in which it was made.
     #[serde(default)]
     pub clock: Clock,
+    /// When it would have been cut off, in seconds: [`Experiment::limit`](crate::Experiment::limit). Older runs do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_seconds: Option<f64>,
     /// What arrived and when.
     #[serde(flatten)]
     pub done: Done,
@@ -61,6 +64,13 @@ pub struct Run {
 }
 
 impl Run {
+    /// Whether another limit would have made no other run of it: it is this one, or all had arrived by then.
+    pub(crate) fn is_within(&self, cell: &Cell, limit: Duration) -> bool {
+        let by = (cell.workload.schedule() + limit).as_secs_f64();
+        let has_arrived = self.done.complete && self.done.seconds <= by;
+        has_arrived || self.limit_seconds == Some(limit.as_secs_f64())
+    }
+
     /// IP bytes offered to the link per payload byte delivered.
     pub fn wire_ratio(&self) -> f64 {
         self.wire.forward_bytes as f64 / self.done.bytes as f64
@@ -246,6 +256,7 @@ pub(crate) mod tests {
             settings: "x 1".into(),
             description: "a link".into(),
             clock: Clock::Real,
+            limit_seconds: None,
             done: Done {
                 bytes: 50_000_000,
                 seconds: 8.0 / 3.0,

@@ -160,7 +160,7 @@ pub fn run(
         }
     }
     let on_file = jobs(scenario, &running)
-        .filter(|job| record.known.contains_key(&job.key()))
+        .filter(|job| record.has(job))
         .count();
     observer.begin(&Plan {
         scenario,
@@ -263,7 +263,7 @@ pub fn recall(scenario: &Scenario, file: &Path) -> Result<Results, ScenarioFailu
         .filter(|contestant| !missing.iter().any(|(one, _)| one == contestant.name()))
         .collect();
     let cells = scenario.cells.iter().map(|cell| {
-        let description = cell.description();
+        let (description, limit) = (cell.description(), scenario.limit(cell));
         let groups = running.iter().map(|contestant| {
             let name = contestant.name();
             let mut group = Group::new(name);
@@ -273,7 +273,9 @@ pub fn recall(scenario: &Scenario, file: &Path) -> Result<Results, ScenarioFailu
                     let is_round = run.seed == seed && run.repetition == repetition;
                     // What had other options once has only the name in common.
                     let is_contestant = run.contestant == name && contestant.is_of(&run.settings);
-                    is_cell && is_round && is_contestant
+                    // Older runs do not tell when they would have been cut off.
+                    let is_whole = run.limit_seconds.is_none() || run.is_within(cell, limit);
+                    is_cell && is_round && is_contestant && is_whole
                 };
                 let found = || runs.iter().filter(is_one);
                 // What was measured at another commit, or by another build of it, is of the past.
@@ -330,12 +332,12 @@ impl Runner<'_> {
     ) -> Result<Vec<Job<'j>>, ScenarioFailure> {
         let mut wanted = Vec::new();
         for job in jobs {
-            let (key, runs) = (job.key(), &mut self.cells[job.cell_at]);
+            let runs = &mut self.cells[job.cell_at];
             let group = &mut runs.groups[job.contestant_at];
+            let (starved, last) = self.record.take(&job);
             // Earlier calls have left these out: they are told of, as when pages are drawn from the file.
-            let starved = self.record.starved.remove(&key);
-            group.runs.extend(starved.into_iter().flatten());
-            if let Some(run) = self.record.known.remove(&key) {
+            group.runs.extend(starved);
+            if let Some(run) = last {
                 group.runs.push(run);
             } else if let Err(reason) = Experiment::check(job.cell, job.contestant) {
                 let reason = format!("{MISSING}{reason}");
@@ -442,7 +444,7 @@ impl Workers<'_> {
     fn job<'j>(&self, job: Job<'j>, said: &Sender<Said<'j>>) -> Result<(), SendError<Said<'j>>> {
         let takes = takes(self.scenario, job.cell).min(self.places);
         let experiment = Experiment {
-            limit: self.scenario.limit(job.cell),
+            limit: job.limit,
             made: Made {
                 at_once: self.places / takes,
                 ..self.made.clone()
@@ -482,6 +484,8 @@ struct Job<'a> {
     contestant: &'a dyn Contestant,
     seed: u64,
     repetition: u32,
+    /// When it is cut off.
+    limit: Duration,
     /// Which of the cells, and of the contestants that run.
     cell_at: usize,
     contestant_at: usize,
@@ -490,6 +494,7 @@ struct Job<'a> {
 type Key = (String, String, String, u64, u32);
 
 impl Job<'_> {
+    /// What runs of it on file have in common, whatever their limit.
     fn key(&self) -> Key {
         let name = format!("{} {}", self.cell.name, self.contestant.name());
         (
@@ -520,6 +525,7 @@ fn jobs<'a>(
                 contestant: *contestant,
                 seed,
                 repetition,
+                limit: scenario.limit(cell),
                 cell_at,
                 contestant_at,
             })
@@ -533,8 +539,7 @@ struct Record {
     /// Where what it had was made.
     environment: Environment,
     lines: Option<JsonLines>,
-    known: HashMap<Key, Run>,
-    starved: HashMap<Key, Vec<Run>>,
+    runs: HashMap<Key, Vec<Run>>,
 }
 
 impl Record {
@@ -545,8 +550,7 @@ impl Record {
                 path: PathBuf::new(),
                 environment: Environment::default(),
                 lines: None,
-                known: HashMap::new(),
-                starved: HashMap::new(),
+                runs: HashMap::new(),
             });
         };
         let opened = JsonLines::open(path).map_err(|error| ScenarioFailure::File {
@@ -554,7 +558,7 @@ impl Record {
             error,
         })?;
         let (lines, recorded) = opened;
-        let (mut known, mut starved) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
+        let mut runs = HashMap::<_, Vec<_>>::new();
         for run in recorded.runs {
             if run.made.commit != made.commit {
                 continue;
@@ -562,18 +566,30 @@ impl Record {
             let name = format!("{} {}", run.cell, run.contestant);
             let (description, settings) = (run.description.clone(), run.settings.clone());
             let key = (name, description, settings, run.seed, run.repetition);
-            match run.validity {
-                Validity::Starved => starved.entry(key).or_default().push(run),
-                _ => drop(known.insert(key, run)),
-            }
+            runs.entry(key).or_default().push(run);
         }
         Ok(Record {
             path: path.to_owned(),
             environment: recorded.environment,
-            known,
-            starved,
+            runs,
             lines: Some(lines),
         })
+    }
+
+    /// Whether a usable result of a job is there.
+    fn has(&self, job: &Job<'_>) -> bool {
+        let mut runs = self.runs.get(&job.key()).into_iter().flatten();
+        runs.any(|run| run.is_within(job.cell, job.limit) && run.validity != Validity::Starved)
+    }
+
+    /// The runs of a job that are starved, and the last one that is not.
+    fn take(&mut self, job: &Job<'_>) -> (Vec<Run>, Option<Run>) {
+        let mut runs = self.runs.remove(&job.key()).unwrap_or_default();
+        // Others were cut off and would not be, or the other way round.
+        runs.retain(|run| run.is_within(job.cell, job.limit));
+        let (starved, mut others): (Vec<_>, Vec<_>) =
+            (runs.into_iter()).partition(|run| run.validity == Validity::Starved);
+        (starved, others.pop())
     }
 
     fn write(

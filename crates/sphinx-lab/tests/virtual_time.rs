@@ -119,6 +119,36 @@ fn runs_are_labelled_and_made_once() {
 }
 
 #[test]
+fn what_was_cut_off_is_run_again_where_it_has_more_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.ndjson");
+    let with_limit = |limit: &str| scenario(&format!("limit = \"{limit}\"\n{TEXT}"));
+    let run = |limit: &str| {
+        let results = run_of(&with_limit(limit), &file);
+        let recalled = runner::recall(&with_limit(limit), &file).unwrap();
+        assert_eq!(recalled.cells, results.cells, "{limit}");
+        let [run] = &results.cells[0].1[0].runs[..] else {
+            panic!("{:?}", results.cells);
+        };
+        run.clone()
+    };
+    // A megabyte takes 80 ms.
+    let short = run("50ms");
+    assert!(!short.done.complete && short.done.bytes < 1_000_000);
+    assert_eq!(run("50ms"), short);
+    let long = run("60s");
+    assert!(long.done.complete);
+    // Where there is time for all of it, the limit changes nothing.
+    assert_eq!(run("30s"), long);
+    assert_eq!(run("50ms"), short);
+    let text = fs::read_to_string(&file).unwrap();
+    let made = text
+        .lines()
+        .filter(|line| line.contains("\"event\":\"run\""));
+    assert_eq!(made.count(), 2, "{text}");
+}
+
+#[test]
 fn runs_that_end_in_any_order_are_recalled_in_that_of_the_rounds() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("results.ndjson");
