@@ -26,6 +26,8 @@ const PORT: u16 = 5201;
 const READY: Duration = Duration::from_secs(10);
 /// How often the queue is looked at, and what the processes have said.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long receivers are listened to after the end. Those that receive something tell of it every half second.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What a flow could carry at most, in times of the link.
 const ENDLESS: u64 = 4;
 
@@ -170,6 +172,17 @@ pub(super) fn carry(
         thread::sleep(LOOK);
     }
     let counters = testbed.counters().swap_remove(0);
+    // What a flow has carried until the end is told by its next word only.
+    let has_told = |flow: &Flow<'_>| {
+        let last = flow.arrived.last();
+        last.is_some_and(|(when, _)| *when >= window.until)
+    };
+    while start.elapsed() < window.until + LAST_WORDS && !under_way.iter().all(has_told) {
+        thread::sleep(LOOK);
+        for flow in &mut under_way {
+            flow.listen(start.elapsed())?;
+        }
+    }
     let late = Lateness::from(&counters.lateness);
     if late.p99_ms > Validity::LATENESS_P99_MS_MAX {
         return Err(NoRun::Starved);
@@ -178,7 +191,9 @@ pub(super) fn carry(
     let dropped = counters.left_to_right.dropped() - at_from.dropped();
     let trip = cell.link.bandwidth_delay_product() as f64;
     Ok(Carried {
-        goodput_mbit_s: under_way.iter().map(|flow| flow.goodput(window)).collect(),
+        goodput_mbit_s: (under_way.iter())
+            .map(|flow| goodput(&flow.arrived, window))
+            .collect(),
         queue: median(queues).unwrap_or(0.0) / trip,
         dropped: dropped as f64 / offered.max(1) as f64,
         late_p99_ms: late.p99_ms,
@@ -230,15 +245,15 @@ impl Flow<'_> {
             }
         }
     }
-
-    fn goodput(&self, window: Window) -> f64 {
-        let [before, after] = [window.from, window.until].map(|at| arrived_by(&self.arrived, at));
-        let seconds = (window.until - window.from).as_secs_f64();
-        (after - before).max(0.0) * 8e-6 / seconds
-    }
 }
 
-/// Bytes that had arrived at a time, in between what was told; after the last word, as fast as before it.
+/// Payload in Mbit/s, by what a receiver has told.
+fn goodput(told: &[(Duration, u64)], window: Window) -> f64 {
+    let [before, after] = [window.from, window.until].map(|at| arrived_by(told, at));
+    (after - before) * 8e-6 / (window.until - window.from).as_secs_f64()
+}
+
+/// Bytes that had arrived at a time, in between what was told. After the last word nothing is known to have come.
 fn arrived_by(told: &[(Duration, u64)], at: Duration) -> f64 {
     let after = told.partition_point(|(when, _)| *when <= at);
     let point = |index: usize| {
@@ -248,8 +263,7 @@ fn arrived_by(told: &[(Duration, u64)], at: Duration) -> f64 {
     let (one, two) = match (after, told.len()) {
         (_, 0) => return 0.0,
         (0, _) => ((0.0, 0.0), point(0)),
-        (_, 1) => ((0.0, 0.0), point(0)),
-        (after, count) if after == count => (point(count - 2), point(count - 1)),
+        (after, count) if after == count => return point(count - 1).1,
         (after, _) => (point(after - 1), point(after)),
     };
     let slope = (two.1 - one.1) / (two.0 - one.0).max(1e-9);
@@ -264,10 +278,24 @@ mod tests {
     fn between_two_words_bytes_arrive_evenly() {
         let at = Duration::from_millis;
         let told = [(at(1000), 100), (at(2000), 300)];
-        for (when, bytes) in [(500, 50.0), (1000, 100.0), (1500, 200.0), (2500, 400.0)] {
+        for (when, bytes) in [(500, 50.0), (1000, 100.0), (1500, 200.0), (2500, 300.0)] {
             assert!((arrived_by(&told, at(when)) - bytes).abs() < 1e-6, "{when}");
         }
         assert_eq!(arrived_by(&[], at(5)), 0.0);
+    }
+
+    #[test]
+    fn a_flow_that_stands_still_carries_nothing() {
+        let window = Window {
+            from: Duration::from_secs(10),
+            until: Duration::from_secs(30),
+        };
+        let at = Duration::from_millis;
+        let mut told = vec![(at(8600), 1_000_000), (at(9100), 1_100_000)];
+        assert_eq!(goodput(&told, window), 0.0);
+        // A word behind the end tells of the time before it.
+        told.push((at(30_100), 26_350_000));
+        assert!((goodput(&told, window) - 9.619).abs() < 1e-3);
     }
 
     #[test]
