@@ -1,6 +1,12 @@
 //! What the machine did meanwhile, and what it is.
 
-use std::{fs, process::Command, str::FromStr, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    str::FromStr,
+    time::{Duration, SystemTime},
+};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -88,7 +94,7 @@ pub struct Environment {
 /// Under which conditions a run was made that another run of the same file may not share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Made {
-    /// The commit of the working directory, with `+` if there are changes.
+    /// The commit that the program was built of, with `+` if that has been changed; none if it is not known.
     #[serde(default)]
     pub commit: Option<String>,
     /// Whether this process, and with it everything that it starts, goes before all ordinary programs (`SCHED_FIFO` or `SCHED_RR`).
@@ -128,7 +134,7 @@ impl Environment {
             cpu: cpu_model(&cpu).map_or_else(unknown, ToOwned::to_owned),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             made: Made {
-                commit: commit(),
+                commit: env::current_exe().ok().and_then(|own| commit(&own)),
                 real_time: real_time(),
                 at_once: 1,
             },
@@ -167,15 +173,35 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(line.split_once(':')?.1.trim())
 }
 
-fn commit() -> Option<String> {
-    let hash = output(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))?;
-    let changed = output(Command::new("git").args(["status", "--porcelain", "-uno"]));
-    let mark = if changed.is_none_or(|text| text.is_empty()) {
-        ""
-    } else {
-        "+"
+/// The commit that is checked out where a program was built, with `+` if there are changes, or the program is older than what it is made
+/// of. None where that cannot be known, as of one that was installed.
+fn commit(program: &Path) -> Option<String> {
+    let built = modified(program)?;
+    let sources = sources(program)?;
+    let place = sources.first()?.parent()?;
+    let git = |args: &[&str]| output(Command::new("git").arg("-C").arg(place).args(args));
+    let hash = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let has_no_changes = git(&["status", "--porcelain", "-uno"]).is_some_and(|it| it.is_empty());
+    let is_older = |source: &PathBuf| modified(source).is_some_and(|at| at <= built);
+    let mark = match has_no_changes && sources.iter().all(is_older) {
+        true => "",
+        false => "+",
     };
     Some(hash + mark)
+}
+
+/// The files that a program is made of, as cargo notes them beside it, and compares their times to know whether to build it again.
+fn sources(program: &Path) -> Option<Vec<PathBuf>> {
+    let text = fs::read_to_string(program.with_extension("d")).ok()?;
+    let (_, names) = text.lines().next()?.split_once(": ")?;
+    // Spaces within names have a backslash before them.
+    let names = names.replace("\\ ", "\0");
+    let names = names.split(' ').filter(|name| !name.is_empty());
+    Some(names.map(|name| name.replace('\0', " ").into()).collect())
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
 }
 
 /// The first line that a successful command prints.
@@ -221,6 +247,60 @@ mod tests {
         });
         assert!((since.busy - 0.65).abs() < 1e-9 && since.stolen == 0.0);
         assert!(MachineTime::now().is_some_and(|now| now.busy > 0.0));
+    }
+
+    #[test]
+    fn the_commit_is_that_of_what_a_program_was_built_of() {
+        if output(Command::new("git").arg("--version")).is_none() {
+            eprintln!("skipped: git is not installed");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [source, other, program] =
+            ["a source.rs", "other", "program"].map(|name| directory.path().join(name));
+        let git = |args: &[&str]| {
+            let own = ["user.name=n", "user.email=e", "commit.gpgsign=false"];
+            let mut command = Command::new("git");
+            command.arg("-C").arg(directory.path());
+            for setting in own {
+                command.args(["-c", setting]);
+            }
+            let ended = command.args(args).output().unwrap();
+            assert!(ended.status.success(), "{ended:?}");
+        };
+        let minute = |path: &Path, count: u64| {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(60 * count);
+            let file = fs::File::options().append(true).open(path).unwrap();
+            file.set_modified(time).unwrap();
+        };
+        for path in [&source, &other, &program] {
+            fs::write(path, "one").unwrap();
+        }
+        git(&["init", "-q"]);
+        git(&["add", "a source.rs", "other"]);
+        git(&["commit", "-q", "--no-verify", "-m", "one"]);
+        minute(&source, 1);
+        minute(&program, 2);
+        // A program without a word of its sources, as from a package.
+        assert_eq!(commit(&program), None);
+        let name = source.display().to_string().replace(' ', "\\ ");
+        let noted = format!("{}: {name}\n", program.display());
+        fs::write(directory.path().join("program.d"), noted).unwrap();
+        let first = commit(&program).unwrap();
+        assert_eq!(first.len(), 12, "{first}");
+        assert!(first.bytes().all(|it| it.is_ascii_hexdigit()), "{first}");
+
+        fs::write(&other, "two").unwrap();
+        assert_eq!(commit(&program), Some(format!("{first}+")));
+        git(&["commit", "-q", "--no-verify", "-a", "-m", "two"]);
+        let second = commit(&program).unwrap();
+        assert!(second != first && !second.ends_with('+'), "{second}");
+
+        // Another commit is checked out, and nothing is built.
+        minute(&source, 3);
+        assert_eq!(commit(&program), Some(format!("{second}+")));
+        minute(&program, 4);
+        assert_eq!(commit(&program), Some(second));
     }
 
     #[test]

@@ -254,15 +254,18 @@ fn recorded_in(text: &[u8]) -> io::Result<Recorded> {
                 recorded.missing.push((word("contestant"), word("reason")));
             }
             // A run of another version is one that cannot be used again.
-            Some("run") => recorded
-                .runs
-                .extend(Run::deserialize(event).ok().map(|mut run| {
-                    // Older runs do not tell it themselves.
-                    if run.made.commit.is_none() {
-                        run.made = recorded.environment.made.clone();
-                    }
-                    run
-                })),
+            Some("run") => {
+                // Older runs do not tell it themselves.
+                let is_told = event.get("made").is_some();
+                recorded
+                    .runs
+                    .extend(Run::deserialize(event).ok().map(|mut run| {
+                        if !is_told {
+                            run.made = recorded.environment.made.clone();
+                        }
+                        run
+                    }));
+            }
             Some("failed") => recorded.failures.extend(Failure::deserialize(event).ok()),
             _ => {}
         }
