@@ -47,14 +47,19 @@ fn wishes_of(results: &Results, cell: &Cell) -> Vec<Wish> {
         return Vec::new();
     }
     let share = of("sphinx", curves::share);
-    let worst = share.values().into_iter().reduce(f64::min);
-    let worst = Sample::Exactly(worst.unwrap_or(f64::NAN));
+    let worst = worst(&share);
     let one = Sample::Exactly(1.0);
     vec![
         wish("0.88 of what the link delivers", &share, 0.88, &one),
         wish("0.8 of it in the worst run", &worst, 0.8, &one),
         wish("1.05 times the goodput of BBR", &ours, 1.05, &bbr),
     ]
+}
+
+/// The worst run; of none, there is none.
+fn worst(runs: &Sample) -> Sample {
+    let worst = runs.values().into_iter().reduce(f64::min);
+    worst.map_or(Sample::fold([], f64::min), Sample::Exactly)
 }
 
 /// The plot of the papers about cellular links: right and low is good.
@@ -123,4 +128,22 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         ));
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Verdict;
+
+    #[test]
+    fn the_worst_of_no_run_is_not_measured() {
+        let check = |runs: Sample| Check::at_least("", &worst(&runs), 0.8, &Sample::Exactly(1.0));
+        let none = check(Sample::fold([], f64::min));
+        assert_eq!(
+            (none.measured.as_str(), none.verdict),
+            ("– against 1", Verdict::NotMeasured)
+        );
+        let some = check(Sample::of_seeds([(1, 0.9), (2, 0.7)]));
+        assert_eq!(some.verdict, Verdict::Fails);
+    }
 }

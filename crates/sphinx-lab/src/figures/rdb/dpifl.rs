@@ -66,8 +66,9 @@ pub(in crate::figures) fn draw(
         &format!(
             "A stream is thin while fewer packets are in flight than a round trip has shortest intervals (DPIFL: the limit grows with the round trip), or \
              fewer than a fixed number (SPIFL, as `tcp_thin_linear_timeouts` of Linux has it: 3). The drawing has the limits for several shortest intervals, \
-             and what streams with a message every 5 to 30 ms have in flight; the table what share of all segments was thin to the agent with \
-             `dpifl_itt=10ms`, the default, over a path without losses: those with messages more than 10 ms apart should be. {}",
+             and what streams with a message every 5 to 30 ms have in flight; the table how many segments were thin to the agent with \
+             `dpifl_itt=10ms`, the default, for 100 messages, each of which is a segment of its own but where the kernel joins some; over a path without losses. \
+             Those with messages more than 10 ms apart should be. {}",
             conditions(&runs, NAME, AT_ONCE)
         ),
     );
@@ -91,7 +92,7 @@ pub(in crate::figures) fn draw(
             .collect(),
     };
     sheet.chart("", &chart);
-    let mut header = vec!["thin, %, by round trip".to_owned()];
+    let mut header = vec!["thin, for 100 messages, by round trip".to_owned()];
     header.extend(RTTS_MS.map(|rtt| format!("{rtt} ms")));
     let rows = INTERVALS_MS.map(|interval| {
         let cells = RTTS_MS.map(|rtt| {
@@ -109,7 +110,7 @@ pub(in crate::figures) fn draw(
         Sample::fold(shares.map(|rtt| thin(&runs, *rtt, interval)), best)
     };
     sheet.check(Check::at_least(
-        "every 30 ms, from 50 ms of round trip on: 0.95 of the segments are thin",
+        "every 30 ms, from 50 ms of round trip on: 0.95 thin segments for a message",
         &share(30, f64::min),
         0.95,
         &Sample::Exactly(1.0),
@@ -124,7 +125,7 @@ pub(in crate::figures) fn draw(
     Ok(true)
 }
 
-/// The share of segments that were thin to the agent.
+/// Segments that were thin to the agent, for a message that was due.
 fn thin(runs: &[Run], rtt_ms: u64, interval_ms: u64) -> Sample {
     each(runs, (&cell(rtt_ms, interval_ms), VARIANT), |run| {
         let messages: u64 = run.groups.iter().map(|group| group.messages).sum();

@@ -137,7 +137,7 @@ impl GroupRun {
             delivered: group.delivered,
             in_time: group.delivery_ms.within(in_time_ms) as f64 / group.messages.max(1) as f64,
             goodput_mbit_s: group.goodput_mbit_s,
-            jain: Some(group.jain),
+            jain: group.jain,
             delivery_ms: Spread::of(&group.delivery_ms),
             one_way_ms: Spread::of(&group.one_way_ms),
             ack_ms: Spread::of(&group.ack_ms),

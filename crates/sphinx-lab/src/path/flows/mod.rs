@@ -104,8 +104,8 @@ pub struct GroupReport {
     pub delivered: u64,
     /// What has arrived in order, of all its flows, while they sent.
     pub goodput_mbit_s: f64,
-    /// Jain's index of what its flows have carried meanwhile: 1 if all have carried as much, 1/n if one of n has carried all.
-    pub jain: f64,
+    /// Jain's index of what its flows have carried meanwhile: 1 if all have carried as much, 1/n if one of n has carried all. None if none has carried anything.
+    pub jain: Option<f64>,
     /// From the time at which a message was due, or was asked for, to the time at which the receiver had read it.
     pub delivery_ms: Delays,
     /// From the first packet that carried a message to its first arrival at the receiving host, in order or not.

@@ -145,17 +145,14 @@ fn offset(work: Work, number: usize) -> Duration {
     }
 }
 
-/// Jain's index of fairness.
-fn jain(bytes: impl Iterator<Item = u64>) -> f64 {
+/// Jain's index of fairness; flows that all carry nothing share nothing.
+fn jain(bytes: impl Iterator<Item = u64>) -> Option<f64> {
     let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for bytes in bytes {
         let bytes = bytes as f64;
         (count, sum, squares) = (count + 1.0, sum + bytes, squares + bytes * bytes);
     }
-    match squares > 0.0 {
-        true => sum * sum / (count * squares),
-        false => 1.0,
-    }
+    (squares > 0.0).then(|| sum * sum / (count * squares))
 }
 
 /// Messages that are due in so long.
@@ -303,9 +300,9 @@ mod tests {
             [0, 1, 1, 2, 3]
         );
         assert_eq!(due(Work::Greedy, ms(90)), 0);
-        assert_eq!(jain([5, 5, 5].into_iter()), 1.0);
-        assert_eq!(jain([5, 0, 0, 0].into_iter()), 0.25);
-        assert_eq!(jain([0, 0].into_iter()), 1.0);
+        assert_eq!(jain([5, 5, 5].into_iter()), Some(1.0));
+        assert_eq!(jain([5, 0, 0, 0].into_iter()), Some(0.25));
+        assert_eq!(jain([0, 0].into_iter()), None);
         let offsets: Vec<_> = (0..20).map(|number| offset(work, number)).collect();
         assert!(offsets.iter().all(|it| *it < ms(30)));
         let mut sorted = offsets.clone();
