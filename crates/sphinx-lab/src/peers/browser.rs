@@ -19,13 +19,13 @@ use crate::{
     web::{SIDE_BY_SIDE, Web},
 };
 
-/// Fetches all pages, until it is `over`; the bytes fetched and how long that took.
+/// Fetches all pages, until it is `over`; the bytes fetched and how long that took, if a page was whole.
 pub(super) fn browse(
     web: &Web,
     client: &dyn Client,
     pattern: &Pattern,
     over: &AtomicBool,
-) -> Result<(u64, WebNumbers), PeerError> {
+) -> Result<(u64, Option<WebNumbers>), PeerError> {
     let mut lines: Vec<Box<dyn Line + '_>> = Vec::new();
     let mut pages_ms = Vec::new();
     let objects_ms = Mutex::new(Vec::new());
@@ -78,18 +78,17 @@ pub(super) fn browse(
         Err(_) if over.load(Ordering::SeqCst) => {}
         Err(error) => return Err(error),
     }
-    let pages = Distribution::of(&pages_ms).unwrap_or_default();
     let objects_ms = objects_ms
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    let objects = Distribution::of(&objects_ms).unwrap_or_default();
-    let numbers = WebNumbers {
+    let both = Distribution::of(&pages_ms).zip(Distribution::of(&objects_ms));
+    let numbers = both.map(|(pages, objects)| WebNumbers {
         pages: pages.count,
         page_ms_mean: pages.mean,
         page_ms_p50: pages.p50,
         page_ms_max: pages.max,
         object_ms_p50: objects.p50,
         object_ms_p99: objects.p99,
-    };
+    });
     Ok((bytes.into_inner(), numbers))
 }

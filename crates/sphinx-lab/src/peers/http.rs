@@ -393,6 +393,26 @@ mod tests {
         assert!(done["web"]["page_ms_mean"].as_f64().unwrap() > 0.0);
     }
 
+    /// The limit passes before the first page: there is no time of a page, not one of 0 ms.
+    #[test]
+    fn no_page_is_no_number() {
+        let web = Web {
+            pages: 2,
+            objects: 20,
+            seed: 3,
+        };
+        // The system takes the connection, and nobody answers.
+        let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = task(Workload::Web(web));
+        client.address = listener.local_addr().unwrap();
+        client.limit = Duration::from_millis(50);
+        let done = use_client(&client, &TcpClient::new(&client)).unwrap();
+        assert_eq!(
+            (&done["complete"], &done["web"]),
+            (&json!(false), &Value::Null)
+        );
+    }
+
     #[test]
     fn a_video_plays() {
         let video = Video {
