@@ -4,7 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use sphinx_link::{GilbertElliott, Loss};
 
-use crate::{Clock, LinkSpec, PathSpec, Workload, several};
+use crate::{Clock, LinkSpec, PathSpec, Workload, experiment::WARMUP_ROUND_TRIPS, several};
 
 /// A link and what to carry over it.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,11 @@ impl Cell {
 }
 
 impl Cell {
+    /// Blocks that are scheduled within this time after the first one are not measured.
+    pub(crate) fn warmup(&self) -> Duration {
+        self.link.rtt * WARMUP_ROUND_TRIPS
+    }
+
     /// What a perfect transport without headers would carry, in bits per second: all that the link delivers, or what is offered.
     pub fn reference_bits(&self) -> f64 {
         match self.workload.offered_bits() {

@@ -175,7 +175,7 @@ impl Experiment {
             receive_buffer: cell.receive_buffer,
             workload: cell.workload.clone(),
             limit: cell.workload.schedule() + self.limit,
-            warmup: cell.link.rtt * WARMUP_ROUND_TRIPS,
+            warmup: cell.warmup(),
             seed,
             directory: directory.path().to_owned(),
         };

@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use crate::{
-    BlockNumbers, Cell, Run, Validity, VideoNumbers, WebNumbers, Workload,
-    stats::{interval, median},
+    Cell, Latencies, PageTimes, Run, Validity, VideoNumbers,
+    latency::{dropped_share, late_share},
+    stats::{Measured, interval, median},
 };
 
 /// The runs of one contestant in one cell.
@@ -46,21 +47,21 @@ pub struct GroupNumbers {
     /// The most memory that either process was seen to need, in bytes.
     pub peak_rss: Option<u64>,
     /// Medians of each run's latency statistics.
-    pub blocks: Option<BlockNumbers>,
-    /// The interval of the runs' mean latencies.
+    pub blocks: Option<Latencies>,
+    /// The interval of the runs' mean latencies, if all are known.
     pub mean_ms_interval: Option<(f64, f64)>,
-    /// The interval of the runs' 99th percentiles.
+    /// The interval of the runs' 99th percentiles, if all are known.
     pub p99_ms_interval: Option<(f64, f64)>,
-    /// Share of messages that were late or missing.
-    pub late_share: Option<f64>,
-    /// Share of messages that did not come at all.
-    pub dropped_share: Option<f64>,
+    /// Share of messages that were late or missing, without the warm-up.
+    pub late_share: Option<Measured>,
+    /// Share of messages that did not come at all, without the warm-up.
+    pub dropped_share: Option<Measured>,
     /// Packets sent forward per block or message delivered.
     pub packets_per_block: Option<f64>,
     /// Medians over the runs' videos; the buffer over time is that of the first.
     pub video: Option<VideoNumbers>,
     /// Medians over the runs' pages.
-    pub web: Option<WebNumbers>,
+    pub web: Option<PageTimes>,
     /// Runs with everything delivered before the cut-off.
     pub runs_complete: usize,
     /// Runs that the medians are from.
@@ -111,6 +112,14 @@ impl Group {
         let spread = rates().fold(f64::MIN, f64::max) - rates().fold(f64::MAX, f64::min);
         let delivered = 1.0 - cell.link.forward_loss();
         let wire_ratio = over(&Run::wire_ratio)?;
+        let latencies: Vec<Latencies> = used
+            .iter()
+            .filter_map(|run| Latencies::of(cell, run))
+            .collect();
+        let pages: Vec<PageTimes> = used
+            .iter()
+            .filter_map(|run| PageTimes::of(cell, run))
+            .collect();
         Some(GroupNumbers {
             goodput_mbit_s: goodput,
             goodput_interval: interval(&rates().collect::<Vec<_>>()),
@@ -128,16 +137,16 @@ impl Group {
                 .flat_map(|run| [run.memory.sender, run.memory.receiver])
                 .max()
                 .flatten(),
-            blocks: blocks(&used),
-            mean_ms_interval: interval(&block_values(&used, |one| one.mean_ms)),
-            p99_ms_interval: interval(&block_values(&used, |one| one.p99_ms)),
-            late_share: message_share(&used, cell, |run| run.done.late),
-            dropped_share: message_share(&used, cell, |run| run.done.dropped),
+            blocks: Latencies::medians(&latencies),
+            mean_ms_interval: known_interval(&latencies, |one| one.mean_ms),
+            p99_ms_interval: known_interval(&latencies, |one| one.p99_ms),
+            late_share: Measured::median(used.iter().filter_map(|run| late_share(cell, run))),
+            dropped_share: Measured::median(used.iter().filter_map(|run| dropped_share(cell, run))),
             packets_per_block: cell.workload.block_bytes().and_then(|bytes| {
                 over(&|run| run.wire.forward_packets as f64 * bytes as f64 / run.done.bytes as f64)
             }),
             video: video(&used),
-            web: web(&used),
+            web: PageTimes::medians(&pages),
             runs_complete: used.iter().filter(|run| run.done.complete).count(),
             runs_used: used.len(),
             runs: self.runs.len(),
@@ -146,17 +155,9 @@ impl Group {
     }
 }
 
-fn block_values(runs: &[&Run], pick: fn(&BlockNumbers) -> f64) -> Vec<f64> {
-    let blocks = runs.iter().filter_map(|run| run.done.blocks.as_ref());
-    blocks.map(pick).collect()
-}
-
-fn message_share(runs: &[&Run], cell: &Cell, pick: fn(&Run) -> Option<u64>) -> Option<f64> {
-    let Workload::Live { count, .. } = cell.workload else {
-        return None;
-    };
-    let messages = runs.iter().filter_map(|run| Some(pick(run)? as f64));
-    Some(median(messages)? / count.max(1) as f64)
+fn known_interval(runs: &[Latencies], pick: fn(&Latencies) -> Measured) -> Option<(f64, f64)> {
+    let values: Option<Vec<f64>> = runs.iter().map(|one| pick(one).known()).collect();
+    interval(&values?)
 }
 
 fn video(runs: &[&Run]) -> Option<VideoNumbers> {
@@ -176,39 +177,12 @@ fn video(runs: &[&Run]) -> Option<VideoNumbers> {
     })
 }
 
-fn web(runs: &[&Run]) -> Option<WebNumbers> {
-    let all: Vec<&WebNumbers> = runs
-        .iter()
-        .filter_map(|run| run.done.web.as_ref())
-        .collect();
-    let over = |pick: fn(&WebNumbers) -> f64| median(all.iter().map(|one| pick(one)));
-    Some(WebNumbers {
-        pages: over(|one| one.pages as f64)? as u64,
-        page_ms_mean: over(|one| one.page_ms_mean)?,
-        page_ms_p50: over(|one| one.page_ms_p50)?,
-        page_ms_max: over(|one| one.page_ms_max)?,
-        object_ms_p50: over(|one| one.object_ms_p50)?,
-        object_ms_p99: over(|one| one.object_ms_p99)?,
-    })
-}
-
-fn blocks(runs: &[&Run]) -> Option<BlockNumbers> {
-    let over = |pick| median(block_values(runs, pick));
-    Some(BlockNumbers {
-        count: over(|one| one.count as f64)? as u64,
-        mean_ms: over(|one| one.mean_ms)?,
-        p50_ms: over(|one| one.p50_ms)?,
-        p99_ms: over(|one| one.p99_ms)?,
-        max_ms: over(|one| one.max_ms)?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{CellSet, run::tests::example};
+    use crate::{BlockNumbers, CellSet, run::tests::example};
 
     fn cell(name: &str) -> Cell {
         let cells = CellSet::Slice.cells(50_000_000, Duration::from_secs(24));
@@ -269,13 +243,15 @@ mod tests {
         let mut group = group(&[(20.0, Validity::Valid)]);
         group.runs[0].done.blocks = Some(BlockNumbers {
             count: 600,
+            due: Some(600),
             mean_ms: 9.5,
-            p50_ms: 9.4,
-            p99_ms: 10.0,
+            p50_ms: Some(9.4),
+            p99_ms: Some(10.0),
             max_ms: 11.0,
         });
-        let numbers = group.numbers(&cell("blocks20-l6")).unwrap();
+        let cell = cell("blocks20-l6");
+        let numbers = group.numbers(&cell).unwrap();
         assert!((numbers.goodput_ratio - 1.0).abs() < 1e-9);
-        assert_eq!(numbers.blocks, group.runs[0].done.blocks);
+        assert_eq!(numbers.blocks, Latencies::of(&cell, &group.runs[0]));
     }
 }

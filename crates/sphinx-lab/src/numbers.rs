@@ -4,19 +4,41 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::stats::quantile;
+
 /// Latency of blocks from their scheduled time to complete reception, in milliseconds, one way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockNumbers {
     /// Blocks received, those of the warm-up not counted.
     pub count: u64,
-    /// The mean.
+    /// So many were due, and of so many the quantiles are: one that did not come takes longer than all that did. Of messages, those that came.
+    /// Not in the older files, where quantiles are of what came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<u64>,
+    /// The mean of what came.
     pub mean_ms: f64,
-    /// The median.
-    pub p50_ms: f64,
-    /// 99 of 100 blocks take no longer.
-    pub p99_ms: f64,
-    /// The slowest.
+    /// The median; none if it is of a block that did not come.
+    pub p50_ms: Option<f64>,
+    /// 99 of 100 blocks take no longer; none as above.
+    pub p99_ms: Option<f64>,
+    /// The slowest that came.
     pub max_ms: f64,
+}
+
+impl BlockNumbers {
+    /// Of the latencies of what came, in any order, and how many were due; nothing if none came.
+    pub(crate) fn of(latencies_ms: &[f64], due: u64) -> Option<BlockNumbers> {
+        let mut sorted = latencies_ms.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        Some(BlockNumbers {
+            count: sorted.len() as u64,
+            due: Some(due),
+            mean_ms: sorted.iter().sum::<f64>() / sorted.len() as f64,
+            p50_ms: quantile(&sorted, due, 0.5),
+            p99_ms: quantile(&sorted, due, 0.99),
+            max_ms: *sorted.last()?,
+        })
+    }
 }
 
 /// What a bounded buffer of the receiver was like, of one stream that is read in order, in virtual time.
@@ -79,10 +101,10 @@ pub struct Done {
     pub complete: bool,
     /// Latency, if the task was one of blocks or messages.
     pub blocks: Option<BlockNumbers>,
-    /// Messages that came behind their deadline or not at all, if they had one.
+    /// Messages that came behind their deadline or not at all, if they had one; those of the warm-up are not counted. But see `dropped`.
     #[serde(default)]
     pub late: Option<u64>,
-    /// Those of them that did not come at all.
+    /// Those of them that did not come at all. `sphx perf` counts those of the warm-up as well, and so did all in the older files.
     #[serde(default)]
     pub dropped: Option<u64>,
     /// How a bounded buffer was, if that is known.
@@ -148,9 +170,12 @@ impl Done {
 
 fn blocks(event: &Value) -> Result<Option<BlockNumbers>, NotDone> {
     // Messages are small blocks under another name.
-    let (fields, counts) = match event["message_ms_mean"].is_null() {
-        false => (MESSAGE_FIELDS, ["messages_measured", "messages_delivered"]),
-        true => (BLOCK_FIELDS, ["blocks_measured", "blocks"]),
+    let (fields, count) = match event["message_ms_mean"].is_null() {
+        false => (MESSAGE_FIELDS, messages_measured(event)),
+        true => {
+            let measured = event["blocks_measured"].as_u64();
+            (BLOCK_FIELDS, measured.or(event["blocks"].as_u64()))
+        }
     };
     let [mean, p50, p99, max] = fields;
     if event[mean].is_null() {
@@ -159,17 +184,25 @@ fn blocks(event: &Value) -> Result<Option<BlockNumbers>, NotDone> {
     if event["clock"] != "shared" {
         return Err(NotDone::Clock);
     }
-    let count = counts
-        .iter()
-        .find_map(|field| event[field].as_u64())
-        .ok_or(NotDone::Field("blocks"))?;
+    // None of one that is among those that did not come.
+    let quantile = |field| match event[field].is_null() {
+        true => Ok(None),
+        false => number(event, field).map(Some),
+    };
     Ok(Some(BlockNumbers {
-        count,
+        count: count.ok_or(NotDone::Field("blocks"))?,
+        due: event["blocks_due"].as_u64(),
         mean_ms: number(event, mean)?,
-        p50_ms: number(event, p50)?,
-        p99_ms: number(event, p99)?,
+        p50_ms: quantile(p50)?,
+        p99_ms: quantile(p99)?,
         max_ms: number(event, max)?,
     }))
+}
+
+/// Messages behind the warm-up that came, in the words of `sphx perf`.
+pub(crate) fn messages_measured(event: &Value) -> Option<u64> {
+    let warmup = event["warmup_messages"].as_u64().unwrap_or(0);
+    Some(event["messages_delivered"].as_u64()?.saturating_sub(warmup))
 }
 
 const BLOCK_FIELDS: [&str; 4] = [
@@ -213,9 +246,17 @@ mod tests {
             "block_ms_mean": 9.5, "block_ms_p50": 9.4, "block_ms_p99": 12, "block_ms_max": 13.5,
             "clock": "shared"});
         let blocks = Done::parse(&event).unwrap().blocks.unwrap();
-        assert_eq!((blocks.count, blocks.p99_ms), (600, 12.0));
+        assert_eq!((blocks.count, blocks.p99_ms), (600, Some(12.0)));
         event["clock"] = json!("estimated");
         assert_eq!(Done::parse(&event), Err(NotDone::Clock));
+    }
+
+    #[test]
+    fn messages_of_the_warm_up_are_not_measured() {
+        let event = json!({"bytes": 1, "seconds": 1, "messages_delivered": 1990, "warmup_messages": 100,
+            "message_ms_mean": 9.5, "message_ms_p50": 9.4, "message_ms_p99": 12, "message_ms_max": 13.5,
+            "clock": "shared"});
+        assert_eq!(Done::parse(&event).unwrap().blocks.unwrap().count, 1890);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sphinx_link::{Counters, Time};
 
-use crate::{Cell, Clock, Done, machine::Made, watch::Carried};
+use crate::{Cell, Clock, Done, Workload, machine::Made, watch::Carried};
 
 /// One contestant, once, on one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,6 +69,21 @@ impl Run {
         let by = (cell.workload.schedule() + limit).as_secs_f64();
         let has_arrived = self.done.complete && self.done.seconds <= by;
         has_arrived || self.limit_seconds == Some(limit.as_secs_f64())
+    }
+
+    /// Whether it was ended at the limit and has told nothing of its blocks or messages: then there is no number of them.
+    pub fn is_silent(&self, cell: &Cell) -> bool {
+        let Done {
+            complete,
+            blocks,
+            late,
+            ..
+        } = &self.done;
+        let has_blocks = matches!(
+            cell.workload,
+            Workload::Blocks { .. } | Workload::Live { .. }
+        );
+        has_blocks && !complete && blocks.is_none() && late.is_none()
     }
 
     /// IP bytes offered to the link per payload byte delivered.

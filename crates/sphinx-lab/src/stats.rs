@@ -1,5 +1,9 @@
 //! Small statistics.
 
+use std::fmt;
+
+use serde::Serialize;
+
 /// The median: the middle value, or the mean of the two in the middle. Not-a-numbers are left out.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
@@ -175,8 +179,96 @@ pub fn peaks(values: &[f64]) -> Option<Peaks> {
     })
 }
 
+/// A number of a run, or the least that it can be, of a run that was cut off before it was known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(into = "Option<f64>")]
+pub enum Measured {
+    /// It is known.
+    Exactly(f64),
+    /// It is not less. In JSON it is null.
+    AtLeast(f64),
+}
+
+impl Measured {
+    /// The number, or what it is at least.
+    pub fn least(self) -> f64 {
+        match self {
+            Measured::Exactly(value) | Measured::AtLeast(value) => value,
+        }
+    }
+
+    /// The number, if it is known.
+    pub fn known(self) -> Option<f64> {
+        match self {
+            Measured::Exactly(value) => Some(value),
+            Measured::AtLeast(_) => None,
+        }
+    }
+
+    /// Something else of it, which grows with it.
+    #[must_use]
+    pub fn map(self, with: impl FnOnce(f64) -> f64) -> Measured {
+        match self {
+            Measured::Exactly(value) => Measured::Exactly(with(value)),
+            Measured::AtLeast(value) => Measured::AtLeast(with(value)),
+        }
+    }
+
+    /// What is known of one among such numbers, by its place: as those that are only known to be at least so much may be larger, it is
+    /// not known either if one of them is before it.
+    #[must_use]
+    pub fn among(value: f64, all: impl IntoIterator<Item = Measured>) -> Measured {
+        let may_be_larger =
+            |one: Measured| matches!(one, Measured::AtLeast(least) if least <= value);
+        match all.into_iter().any(may_be_larger) {
+            true => Measured::AtLeast(value),
+            false => Measured::Exactly(value),
+        }
+    }
+
+    /// The median.
+    pub fn median(values: impl IntoIterator<Item = Measured>) -> Option<Measured> {
+        let values: Vec<Measured> = values.into_iter().collect();
+        let middle = median(values.iter().map(|value| value.least()))?;
+        Some(Measured::among(middle, values))
+    }
+}
+
+impl From<f64> for Measured {
+    fn from(value: f64) -> Measured {
+        Measured::Exactly(value)
+    }
+}
+
+impl From<Measured> for Option<f64> {
+    fn from(value: Measured) -> Option<f64> {
+        value.known()
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Measured::AtLeast(_) = self {
+            f.write_str("> ")?;
+        }
+        self.least().fmt(f)
+    }
+}
+
+/// What `share` of `due` values do not exceed, by nearest rank; `sorted` are the smallest of them. None if it is among the others.
+pub(crate) fn quantile(sorted: &[f64], due: u64, share: f64) -> Option<f64> {
+    let rank = rank(due, share);
+    let index = usize::try_from(rank).ok()?.checked_sub(1)?;
+    sorted.get(index).copied()
+}
+
+/// The place of such a quantile, from 1 on.
+pub(crate) fn rank(due: u64, share: f64) -> u64 {
+    ((due as f64 * share).ceil() as u64).clamp(1, due.max(1))
+}
+
 /// What a set of values looks like.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distribution {
     /// How many.
     pub count: u64,
@@ -195,17 +287,13 @@ impl Distribution {
     pub fn of(values: &[f64]) -> Option<Distribution> {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
-        let rank = |share: f64| {
-            let rank = (sorted.len() as f64 * share).ceil() as usize;
-            sorted[rank.clamp(1, sorted.len()) - 1]
-        };
-        let max = *sorted.last()?;
+        let count = sorted.len() as u64;
         Some(Distribution {
-            count: sorted.len() as u64,
+            count,
             mean: sorted.iter().sum::<f64>() / sorted.len() as f64,
-            p50: rank(0.5),
-            p99: rank(0.99),
-            max,
+            p50: quantile(&sorted, count, 0.5)?,
+            p99: quantile(&sorted, count, 0.99)?,
+            max: *sorted.last()?,
         })
     }
 }
@@ -301,6 +389,34 @@ mod tests {
         // Of two nobody knows.
         assert!(peaks(&[83.0, 166.0]).is_some() && peaks(&[160.0, 166.0]).is_none());
         assert_eq!(peaks(&[0.0, 0.0, 0.0]), None);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_known_only_to_be_at_least_so_much() {
+        let exactly = Measured::Exactly;
+        let median = |values: &[Measured]| Measured::median(values.iter().copied());
+        assert_eq!(median(&[]), None);
+        let known = [1.0, 2.0, 3.0].map(exactly);
+        assert_eq!(median(&known), Some(exactly(2.0)));
+        // Wherever above the middle it is.
+        let late = [exactly(1.0), exactly(2.0), Measured::AtLeast(3.0)];
+        assert_eq!(median(&late), Some(exactly(2.0)));
+        let early = [Measured::AtLeast(1.0), exactly(2.0), exactly(3.0)];
+        let middle = median(&early).unwrap();
+        assert_eq!(middle, Measured::AtLeast(2.0));
+        assert_eq!(format!("{middle:.1}"), "> 2.0");
+        assert_eq!(format!("{:.1}", exactly(2.0)), "2.0");
+        let json = serde_json::to_value([middle, exactly(2.0)]).unwrap();
+        assert_eq!(json, serde_json::json!([null, 2.0]));
+    }
+
+    #[test]
+    fn quantiles_of_what_was_due() {
+        let came = [1.0, 2.0, 3.0];
+        assert_eq!(quantile(&came, 3, 0.99), Some(3.0));
+        assert_eq!(quantile(&came, 6, 0.5), Some(3.0));
+        assert_eq!(quantile(&came, 7, 0.5), None);
+        assert_eq!(quantile(&[], 0, 0.5), None);
     }
 
     #[test]

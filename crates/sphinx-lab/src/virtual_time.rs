@@ -15,10 +15,7 @@ use sphinx_proto::{
 use sphinx_sim::{Held, Pair, Processor, Reader, Scenario};
 use sphinx_units as units;
 
-use crate::{
-    BlockNumbers, BufferNumbers, Cell, Done, LinkSpec, Wire, Workload,
-    experiment::WARMUP_ROUND_TRIPS, several, stats::Distribution,
-};
+use crate::{BlockNumbers, BufferNumbers, Cell, Done, LinkSpec, Wire, Workload, several};
 
 /// What a session of `sphinx-transport` receives ahead of its reader, and has under way.
 const WINDOW: u64 = 24 << 20;
@@ -290,7 +287,7 @@ fn done(pair: &Pair, cell: &Cell) -> Done {
     };
     let scheduled = |index: usize| index as Nanos * nanos(interval);
     let arrivals = pair.server().message_arrivals(bytes, count);
-    let warmup = nanos(cell.link.rtt * WARMUP_ROUND_TRIPS);
+    let warmup = nanos(cell.warmup());
     let measured: Vec<Option<Nanos>> = arrivals
         .iter()
         .enumerate()
@@ -303,13 +300,12 @@ fn done(pair: &Pair, cell: &Cell) -> Done {
         .flatten()
         .map(|latency| *latency as f64 / 1e6)
         .collect();
-    done.blocks = Distribution::of(&latencies).map(|ms| BlockNumbers {
-        count: ms.count,
-        mean_ms: ms.mean,
-        p50_ms: ms.p50,
-        p99_ms: ms.p99,
-        max_ms: ms.max,
-    });
+    // Of messages it is told how many did not come, and the rest is about what came.
+    let due = match cell.workload {
+        Workload::Live { .. } => latencies.len(),
+        _ => measured.len(),
+    };
+    done.blocks = BlockNumbers::of(&latencies, due as u64);
     if let Workload::Live { deadline, .. } = cell.workload {
         let is_late = |latency: &&Option<Nanos>| latency.is_none_or(|time| time > nanos(deadline));
         done.late = Some(measured.iter().filter(is_late).count() as u64);

@@ -72,6 +72,21 @@ impl Workload {
         }
     }
 
+    /// Blocks or messages that are scheduled behind a warm-up, if there are any.
+    pub fn due_after(&self, warmup: Duration) -> Option<u64> {
+        let (Workload::Blocks {
+            count, interval, ..
+        }
+        | Workload::Live {
+            count, interval, ..
+        }) = self
+        else {
+            return None;
+        };
+        let before = warmup.as_nanos().div_ceil(interval.as_nanos().max(1));
+        Some(count.saturating_sub(u64::try_from(before).unwrap_or(u64::MAX)))
+    }
+
     /// Offered bits per second; none for what goes as fast as possible.
     pub fn offered_bits(&self) -> Option<u64> {
         match self {

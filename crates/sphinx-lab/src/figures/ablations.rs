@@ -9,7 +9,7 @@ use sphinx_proto::EPSILON;
 
 use super::{
     Sheet, Studio,
-    curves::{extra_percent, goodput, loss_percent, mean_ms, p99_ms},
+    curves::{delivered_percent, extra_percent, goodput, loss_percent, mean_ms, p99_ms, page_ms},
     sweep::{Sweep, View},
 };
 use crate::{Cell, Workload, runner::ScenarioFailure};
@@ -27,6 +27,9 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
 
 const GOODPUT: &str = "goodput (Mbit/s)";
 const P99: View = View::logarithmic("99th percentile (ms)", p99_ms);
+/// Latencies say less, the less of it there was.
+const DELIVERED: View =
+    View::linear("delivered before the cut-off (%)", delivered_percent).part("-delivered");
 /// Headers, repairs and what is sent again.
 const EXTRA: View = View::linear("bytes sent beyond the payload (%)", extra_percent).part("-extra");
 
@@ -57,7 +60,7 @@ const SWEEPS: [Sweep; 8] = [
         x_label: "mean packets lost in a row",
         x: mean_burst,
         is_x_logarithmic: true,
-        views: &[P99, EXTRA],
+        views: &[P99, DELIVERED, EXTRA],
     },
     Sweep {
         part: "feedback",
@@ -78,7 +81,7 @@ const SWEEPS: [Sweep; 8] = [
             _ => f64::NAN,
         },
         is_x_logarithmic: true,
-        views: &[View::logarithmic("mean (ms)", mean_ms)],
+        views: &[View::logarithmic("mean (ms)", mean_ms), DELIVERED],
     },
     Sweep {
         part: "profile",
@@ -88,7 +91,7 @@ const SWEEPS: [Sweep; 8] = [
         x_label: "packet loss rate (%)",
         x: loss_percent,
         is_x_logarithmic: false,
-        views: &[View::linear("mean (ms)", mean_ms)],
+        views: &[View::linear("mean (ms)", mean_ms), DELIVERED],
     },
     Sweep {
         part: "epsilon",
@@ -106,10 +109,10 @@ const SWEEPS: [Sweep; 8] = [
         x_label: "packet loss rate (%)",
         x: loss_percent,
         is_x_logarithmic: false,
-        views: &[View::logarithmic(
-            "mean time of a page (ms)",
-            super::curves::page_ms,
-        )],
+        views: &[
+            View::logarithmic("mean time of a page (ms)", page_ms),
+            DELIVERED,
+        ],
     },
 ];
 

@@ -45,6 +45,8 @@ struct Row {
     seeds: BTreeSet<Pairing>,
     made: BTreeSet<Made>,
     left_out: usize,
+    /// Of those that count, cut off without a word about what is measured.
+    silent: usize,
     failures: BTreeSet<String>,
     seeds_min: usize,
 }
@@ -66,6 +68,11 @@ impl Account {
     /// A run of it that does not.
     pub(super) fn left_out(&mut self, row: &str) {
         self.rows.entry(row.to_owned()).or_default().left_out += 1;
+    }
+
+    /// A run of it that counts, and was cut off without a word about what is measured.
+    pub(super) fn silent(&mut self, row: &str) {
+        self.rows.entry(row.to_owned()).or_default().silent += 1;
     }
 
     /// A run of it that has no result.
@@ -104,11 +111,15 @@ impl Account {
                     Vec::from_iter(row.failures.iter().cloned()).join(", ")
                 ),
             };
+            let silent = match row.silent {
+                0 => String::new(),
+                runs => format!("; {runs} cut off without a number"),
+            };
             table.push(vec![
                 who,
                 made.join("; "),
                 seeds(&row.seeds),
-                format!("{}{failures}", row.left_out),
+                format!("{}{silent}{failures}", row.left_out),
             ]);
         }
         table.sort();
@@ -134,6 +145,12 @@ impl Account {
             |commit: &Option<String>| commit.as_ref().is_none_or(|it| it.ends_with('+'));
         if standard != Standard::Quick && commits.iter().copied().any(is_changed) {
             faults.push("what was measured is no commit of this repository".to_owned());
+        }
+        for (name, row) in self.rows.iter().filter(|(_, row)| row.silent > 0) {
+            let (silent, runs) = (row.silent, row.seeds.len());
+            faults.push(format!(
+                "{silent} of {runs} runs cut off without a number: {name}"
+            ));
         }
         // By the number of seeds that there are, and are wanted, and whether the emulator is to blame.
         let mut few: BTreeMap<(usize, usize, bool), Vec<&str>> = BTreeMap::new();

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     BufferNumbers, Cell, Run,
     runner::{Results, ScenarioFailure},
+    stats::Measured,
 };
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[scenario!("multipath-virtual")];
@@ -31,28 +32,28 @@ const PATHS: &str = "Two paths of 10 Mbit/s, round trips of 20 and 200 ms, in vi
 const WHO: &str = "`sphinx` is the default (`aggregate`), `best-path` Sphinx over the fast path alone, `sc` SC-MPTCP's scheme, `sc:rlnc` the \
                    same without originals, `min-rtt` and `ecf` schedulers without coding.";
 
-fn of(run: &Run, value: fn(&BufferNumbers) -> f64) -> Option<f64> {
-    run.done.buffer.as_ref().map(value)
+fn of(run: &Run, value: fn(&BufferNumbers) -> f64) -> Option<Measured> {
+    Some(value(run.done.buffer.as_ref()?).into())
 }
 
-fn mean_ms(_: &Cell, run: &Run) -> Option<f64> {
+fn mean_ms(_: &Cell, run: &Run) -> Option<Measured> {
     of(run, |buffer| buffer.mean_ms)
 }
 
-fn p99_ms(_: &Cell, run: &Run) -> Option<f64> {
+fn p99_ms(_: &Cell, run: &Run) -> Option<Measured> {
     of(run, |buffer| buffer.p99_ms)
 }
 
 /// Not of blocks, whose codes do not count them.
-fn operations(_: &Cell, run: &Run) -> Option<f64> {
+fn operations(_: &Cell, run: &Run) -> Option<Measured> {
     let counts = !BLOCKS.contains(&run.contestant.as_str());
     counts.then(|| of(run, |buffer| buffer.field_operations))?
 }
 
 /// Warnings in a second.
-fn warnings(_: &Cell, run: &Run) -> Option<f64> {
+fn warnings(_: &Cell, run: &Run) -> Option<Measured> {
     let warnings = of(run, |buffer| buffer.warnings as f64)?;
-    Some(warnings / run.done.seconds)
+    Some(warnings.map(|it| it / run.done.seconds))
 }
 
 fn name(losses: &str, kib: u64) -> String {

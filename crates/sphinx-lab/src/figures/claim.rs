@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     Run,
-    stats::{Peaks, centre, median, paired_ratio, peaks},
+    stats::{Measured, Peaks, centre, interval, median, paired_ratio, peaks},
 };
 
 /// What runs that belong together have in common: the link's seed, and which of several runs with it.
@@ -19,37 +19,63 @@ pub(super) type Pairing = (u64, u32);
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Sample {
     /// By what pairs the runs.
-    Runs(BTreeMap<Pairing, f64>),
+    Runs(BTreeMap<Pairing, Measured>),
     /// A limit, or something that was computed.
     Exactly(f64),
 }
 
 impl Sample {
     /// Without the runs that have no such number.
-    pub(super) fn of_runs(values: impl IntoIterator<Item = (Pairing, f64)>) -> Sample {
-        let values = values.into_iter().filter(|(_, value)| !value.is_nan());
-        Sample::Runs(values.collect())
+    pub(super) fn of_runs<V: Into<Measured>>(
+        values: impl IntoIterator<Item = (Pairing, V)>,
+    ) -> Sample {
+        let values = values.into_iter().map(|(at, value)| (at, value.into()));
+        Sample::Runs(
+            values
+                .filter(|(_, value)| !value.least().is_nan())
+                .collect(),
+        )
     }
 
     /// Of runs that differ in their seed only.
-    pub(super) fn of_seeds(values: impl IntoIterator<Item = (u64, f64)>) -> Sample {
+    pub(super) fn of_seeds<V: Into<Measured>>(
+        values: impl IntoIterator<Item = (u64, V)>,
+    ) -> Sample {
         Sample::of_runs(values.into_iter().map(|(seed, value)| ((seed, 0), value)))
     }
 
-    /// Its middle.
+    /// Its middle, or what that is at least.
     pub(super) fn median(&self) -> Option<f64> {
+        median(self.values())
+    }
+
+    /// Its numbers, or what they are at least.
+    pub(super) fn values(&self) -> Vec<f64> {
+        self.measured().into_iter().map(Measured::least).collect()
+    }
+
+    /// Its numbers as they are known.
+    pub(super) fn measured(&self) -> Vec<Measured> {
         match self {
-            Sample::Runs(values) => median(values.values().copied()),
-            Sample::Exactly(value) => Some(*value),
+            Sample::Runs(values) => values.values().copied().collect(),
+            Sample::Exactly(value) => vec![Measured::Exactly(*value)],
         }
     }
 
-    /// Its numbers.
-    pub(super) fn values(&self) -> Vec<f64> {
-        match self {
-            Sample::Runs(values) => values.values().copied().collect(),
-            Sample::Exactly(value) => vec![*value],
-        }
+    /// What is known of a number that is among its own by its place, as the middle.
+    pub(super) fn known(&self, value: f64) -> Measured {
+        Measured::among(value, self.measured())
+    }
+
+    /// Whether runs were cut off before their number was known.
+    fn is_cut_off(&self) -> bool {
+        self.measured().iter().any(|one| one.known().is_none())
+    }
+
+    /// The 95 % interval of its middle; none if some numbers are not known.
+    pub(super) fn interval(&self) -> Option<(f64, f64)> {
+        let is_known = !self.is_cut_off();
+        is_known.then(|| interval(&self.values()))?
     }
 
     /// Whether they fall into two heaps.
@@ -57,33 +83,43 @@ impl Sample {
         peaks(&self.values())
     }
 
-    /// Of each run something else.
+    /// Of each run something else, which grows with it where it is not known.
     pub(super) fn map(&self, with: impl Fn(f64) -> f64) -> Sample {
         match self {
-            Sample::Runs(values) => Sample::of_runs(values.iter().map(|(at, it)| (*at, with(*it)))),
+            Sample::Runs(values) => {
+                Sample::of_runs(values.iter().map(|(at, it)| (*at, it.map(&with))))
+            }
             Sample::Exactly(value) => Sample::Exactly(with(*value)),
         }
     }
 
-    /// Of each pair something else.
+    /// Of each pair something else, which is not known if one of them is not.
     pub(super) fn zip(&self, other: &Sample, with: impl Fn(f64, f64) -> f64) -> Sample {
-        let of_runs = |values: &BTreeMap<Pairing, f64>,
-                       pair: &dyn Fn(&Pairing, f64) -> Option<f64>| {
-            let paired = values
-                .iter()
-                .filter_map(|(at, it)| Some((*at, pair(at, *it)?)));
-            Sample::of_runs(paired)
+        let of_runs =
+            |values: &BTreeMap<Pairing, Measured>,
+             pair: &dyn Fn(&Pairing, Measured) -> Option<Measured>| {
+                let paired = values
+                    .iter()
+                    .filter_map(|(at, it)| Some((*at, pair(at, *it)?)));
+                Sample::of_runs(paired)
+            };
+        let both = |one: Measured, two: Measured| {
+            let value = with(one.least(), two.least());
+            match (one.known(), two.known()) {
+                (Some(_), Some(_)) => Measured::Exactly(value),
+                _ => Measured::AtLeast(value),
+            }
         };
         match (self, other) {
             (Sample::Exactly(one), Sample::Exactly(two)) => Sample::Exactly(with(*one, *two)),
             (Sample::Exactly(one), Sample::Runs(runs)) => {
-                of_runs(runs, &|_, two| Some(with(*one, two)))
+                of_runs(runs, &|_, two| Some(both((*one).into(), two)))
             }
             (Sample::Runs(runs), Sample::Exactly(two)) => {
-                of_runs(runs, &|_, one| Some(with(one, *two)))
+                of_runs(runs, &|_, one| Some(both(one, (*two).into())))
             }
             (Sample::Runs(runs), Sample::Runs(others)) => {
-                of_runs(runs, &|at, one| Some(with(one, *others.get(at)?)))
+                of_runs(runs, &|at, one| Some(both(one, *others.get(at)?)))
             }
         }
     }
@@ -104,7 +140,9 @@ impl Sample {
         let rights = self.zip(other, |_, right| right);
         match (lefts, rights) {
             (Sample::Runs(lefts), Sample::Runs(rights)) => {
-                pairs.extend(lefts.into_values().zip(rights.into_values()));
+                let least =
+                    |values: BTreeMap<Pairing, Measured>| values.into_values().map(Measured::least);
+                pairs.extend(least(lefts).zip(least(rights)));
                 Pairs::Runs(pairs)
             }
             (left, right) => Pairs::Exactly(left.median(), right.median()),
@@ -120,7 +158,7 @@ enum Pairs {
 /// A number of every run of some.
 pub(super) fn of_runs<'a>(
     runs: impl Iterator<Item = &'a Run>,
-    pick: impl Fn(&Run) -> Option<f64>,
+    pick: impl Fn(&Run) -> Option<Measured>,
 ) -> Sample {
     Sample::of_runs(runs.filter_map(|run| Some(((run.seed, run.repetition), pick(run)?))))
 }
@@ -238,9 +276,28 @@ impl Check {
     }
 }
 
+/// Of numbers that are only known to be at least so much, some may be larger: then what is claimed to be smaller than something is not known to
+/// be so, nor what is claimed to be larger not to be.
 fn compare(left: &Sample, factor: f64, right: &Sample) -> Compared {
-    let show = |value: Option<f64>| value.map_or("–".to_owned(), number);
-    let sides = format!("{} against {}", show(left.median()), show(right.median()));
+    let compared = compare_least(left, factor, right);
+    let verdict = match compared.verdict {
+        Verdict::Holds if right.is_cut_off() => Verdict::Undecided,
+        Verdict::Fails if left.is_cut_off() => Verdict::Undecided,
+        verdict => verdict,
+    };
+    Compared {
+        verdict,
+        ..compared
+    }
+}
+
+fn compare_least(left: &Sample, factor: f64, right: &Sample) -> Compared {
+    let show = |sample: &Sample| match sample.median().map(|middle| sample.known(middle)) {
+        Some(Measured::Exactly(value)) => number(value),
+        Some(Measured::AtLeast(value)) => format!("> {}", number(value)),
+        None => "–".to_owned(),
+    };
+    let sides = format!("{} against {}", show(left), show(right));
     let pairs = match left.pairs(right) {
         Pairs::Exactly(left, right) => {
             let verdict = match left.zip(right) {
@@ -388,6 +445,27 @@ mod tests {
         assert_eq!(verdict(&stalls, 2.0, &none), Verdict::Holds);
         assert_eq!(verdict(&none, 1.0, &stalls), Verdict::Fails);
         assert_eq!(verdict(&none, 1.0, &none), Verdict::Holds);
+    }
+
+    /// Who is cut off took longer than is known: that is for a claim that it takes long, and never for one that it does not.
+    #[test]
+    fn what_was_cut_off_shows_nothing_to_be_short() {
+        let mut cut = TEN.map(Measured::Exactly);
+        cut[3] = Measured::AtLeast(10.2);
+        let cut = Sample::of_seeds((1..).zip(cut));
+        let limit = Sample::Exactly;
+        assert_eq!(verdict(&limit(20.0), 1.0, &seeds(&TEN)), Verdict::Holds);
+        assert_eq!(verdict(&limit(20.0), 1.0, &cut), Verdict::Undecided);
+        assert_eq!(verdict(&limit(5.0), 1.0, &cut), Verdict::Fails);
+        assert_eq!(verdict(&cut, 1.0, &limit(5.0)), Verdict::Holds);
+        assert_eq!(verdict(&cut, 1.0, &limit(20.0)), Verdict::Undecided);
+        let all = Sample::of_seeds((1..).zip(TEN.map(Measured::AtLeast)));
+        let check = Check::at_least("", &all, 1.0, &limit(5.0));
+        assert!(
+            check.measured.starts_with("> 10 against 5:"),
+            "{}",
+            check.measured
+        );
     }
 
     #[test]

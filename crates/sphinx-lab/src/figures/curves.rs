@@ -6,85 +6,80 @@ use sphinx_codes::svg::{Series, Style};
 
 use super::claim::{Sample, of_runs};
 use crate::{
-    Cell, Group, GroupNumbers, Run, Validity, Workload,
+    Cell, Group, GroupNumbers, Latencies, PageTimes, Run, Validity,
+    latency::{dropped_share, late_share},
     runner::Results,
-    stats::{Peaks, interval},
+    stats::{Measured, Peaks},
 };
 
 /// Bytes of the packets that the paper counts.
 const PAPER_PACKET_BYTES: f64 = 1000.0;
 
 /// What to take from a run.
-pub(super) type Pick = fn(&Cell, &Run) -> Option<f64>;
+pub(super) type Pick = fn(&Cell, &Run) -> Option<Measured>;
 
-pub(super) fn goodput(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.goodput_mbit_s)
+pub(super) fn goodput(_: &Cell, run: &Run) -> Option<Measured> {
+    Some(run.goodput_mbit_s.into())
 }
 
 /// Goodput over what the link delivers.
-pub(super) fn share(cell: &Cell, run: &Run) -> Option<f64> {
-    Some(run.goodput_mbit_s * 1e6 / cell.reference_bits())
+pub(super) fn share(cell: &Cell, run: &Run) -> Option<Measured> {
+    Some((run.goodput_mbit_s * 1e6 / cell.reference_bits()).into())
 }
 
-pub(super) fn mean_ms(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.done.blocks?.mean_ms)
+pub(super) fn mean_ms(cell: &Cell, run: &Run) -> Option<Measured> {
+    Some(Latencies::of(cell, run)?.mean_ms)
 }
 
-pub(super) fn p99_ms(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.done.blocks?.p99_ms)
+pub(super) fn p99_ms(cell: &Cell, run: &Run) -> Option<Measured> {
+    Some(Latencies::of(cell, run)?.p99_ms)
 }
 
-pub(super) fn extra_percent(_: &Cell, run: &Run) -> Option<f64> {
-    Some((run.wire_ratio() - 1.0) * 100.0)
+pub(super) fn extra_percent(_: &Cell, run: &Run) -> Option<Measured> {
+    Some(((run.wire_ratio() - 1.0) * 100.0).into())
 }
 
-pub(super) fn late_percent(cell: &Cell, run: &Run) -> Option<f64> {
-    message_percent(cell, run.done.late)
+pub(super) fn late_percent(cell: &Cell, run: &Run) -> Option<Measured> {
+    Some(late_share(cell, run)?.map(|share| share * 100.0))
 }
 
-pub(super) fn dropped_percent(cell: &Cell, run: &Run) -> Option<f64> {
-    message_percent(cell, run.done.dropped)
+pub(super) fn dropped_percent(cell: &Cell, run: &Run) -> Option<Measured> {
+    Some(dropped_share(cell, run)?.map(|share| share * 100.0))
 }
 
-fn message_percent(cell: &Cell, messages: Option<u64>) -> Option<f64> {
-    let Workload::Live { count, .. } = cell.workload else {
-        return None;
-    };
-    Some(messages? as f64 / count.max(1) as f64 * 100.0)
-}
-
-pub(super) fn wire_ratio(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.wire_ratio())
+pub(super) fn wire_ratio(_: &Cell, run: &Run) -> Option<Measured> {
+    Some(run.wire_ratio().into())
 }
 
 /// IP bytes on the way back, feedback mostly, for a byte delivered.
-pub(super) fn back_ratio(_: &Cell, run: &Run) -> Option<f64> {
-    (run.done.bytes > 0).then(|| run.wire.back_bytes as f64 / run.done.bytes as f64)
+pub(super) fn back_ratio(_: &Cell, run: &Run) -> Option<Measured> {
+    let ratio = run.wire.back_bytes as f64 / run.done.bytes as f64;
+    (run.done.bytes > 0).then_some(ratio.into())
 }
 
-pub(super) fn wait_p95_ms(_: &Cell, run: &Run) -> Option<f64> {
-    run.wire.wait_p95_ms
+pub(super) fn wait_p95_ms(_: &Cell, run: &Run) -> Option<Measured> {
+    run.wire.wait_p95_ms.map(Into::into)
 }
 
-pub(super) fn packets_per_message(cell: &Cell, run: &Run) -> Option<f64> {
+pub(super) fn packets_per_message(cell: &Cell, run: &Run) -> Option<Measured> {
     let bytes = cell.workload.block_bytes()? as f64;
-    Some(run.wire.forward_packets as f64 * bytes / run.done.bytes as f64)
+    Some((run.wire.forward_packets as f64 * bytes / run.done.bytes as f64).into())
 }
 
-pub(super) fn page_ms(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.done.web?.page_ms_mean)
+pub(super) fn page_ms(cell: &Cell, run: &Run) -> Option<Measured> {
+    Some(PageTimes::of(cell, run)?.page_ms_mean)
 }
 
-pub(super) fn delivered_percent(cell: &Cell, run: &Run) -> Option<f64> {
-    Some(run.done.bytes as f64 / cell.workload.bytes().max(1) as f64 * 100.0)
+pub(super) fn delivered_percent(cell: &Cell, run: &Run) -> Option<Measured> {
+    Some((run.done.bytes as f64 / cell.workload.bytes().max(1) as f64 * 100.0).into())
 }
 
-pub(super) fn cpu_seconds_per_gb(_: &Cell, run: &Run) -> Option<f64> {
-    run.cpu_seconds_per_gb()
+pub(super) fn cpu_seconds_per_gb(_: &Cell, run: &Run) -> Option<Measured> {
+    run.cpu_seconds_per_gb().map(Into::into)
 }
 
-pub(super) fn machine_seconds_per_gb(_: &Cell, run: &Run) -> Option<f64> {
-    run.machine_seconds_per_gb()
+pub(super) fn machine_seconds_per_gb(_: &Cell, run: &Run) -> Option<Measured> {
+    run.machine_seconds_per_gb().map(Into::into)
 }
 
 /// What may be quoted of a group; nothing of one that only has starved runs.
@@ -109,11 +104,11 @@ fn of_group(cell: &Cell, group: &Group, pick: Pick) -> Sample {
 pub(super) fn shown(sample: &Sample, places: usize) -> String {
     match (sample.peaks(), sample.median()) {
         (Some(Peaks { medians, counts }), _) => {
-            let [low, high] = medians;
+            let [low, high] = medians.map(|value| sample.known(value));
             let [few, many] = counts;
             format!("{low:.places$} or {high:.places$} ({few} and {many} runs)")
         }
-        (None, Some(value)) => format!("{value:.places$}"),
+        (None, Some(value)) => format!("{:.places$}", sample.known(value)),
         (None, None) => "–".to_owned(),
     }
 }
@@ -126,14 +121,14 @@ pub(super) fn loss_percent(cell: &Cell) -> f64 {
 /// The same with the interval of the middle.
 pub(super) fn in_interval(sample: &Sample, places: usize) -> String {
     let middle = shown(sample, places);
-    match (sample.peaks(), interval(&sample.values())) {
+    match (sample.peaks(), sample.interval()) {
         (None, Some((low, high))) => format!("{middle} ({low:.places$} to {high:.places$})"),
         _ => middle,
     }
 }
 
-/// One curve per contestant, through the medians of its runs; every run is drawn, and those left out as crosses. Where runs fall into
-/// two heaps there is no median.
+/// One curve per contestant, through the medians of its runs; every run is drawn, and as crosses those left out, and those that were cut off
+/// before their number was known, at what it is at least. Where runs fall into two heaps there is no median.
 pub(super) fn curves(results: &Results, x: &dyn Fn(&Cell) -> f64, pick: Pick) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for (cell, groups) in &results.cells {
@@ -149,7 +144,9 @@ pub(super) fn curves(results: &Results, x: &dyn Fn(&Cell) -> f64, pick: Pick) ->
             let sample = of_group(cell, group, pick);
             place(curve, at, &sample);
             let left_out = group.left_out().filter_map(|run| pick(cell, run));
-            curve.crosses.extend(left_out.map(|value| (at, value)));
+            curve
+                .crosses
+                .extend(left_out.map(|value| (at, value.least())));
         }
     }
     all.retain(|curve| !(curve.dots.is_empty() && curve.crosses.is_empty()));
@@ -158,11 +155,15 @@ pub(super) fn curves(results: &Results, x: &dyn Fn(&Cell) -> f64, pick: Pick) ->
 
 /// Adds a place to a curve.
 pub(super) fn place(curve: &mut Series, at: f64, sample: &Sample) {
-    let values = sample.values();
-    curve.dots.extend(values.iter().map(|value| (at, *value)));
+    for value in sample.measured() {
+        match value {
+            Measured::Exactly(value) => curve.dots.push((at, value)),
+            Measured::AtLeast(value) => curve.crosses.push((at, value)),
+        }
+    }
     if let (None, Some(median)) = (sample.peaks(), sample.median()) {
         curve.points.push((at, median));
-        if let Some((low, high)) = interval(&values) {
+        if let Some((low, high)) = sample.interval() {
             curve.ranges.push((at, low, high));
         }
     }
@@ -209,6 +210,8 @@ pub(super) fn csv(results: &Results) -> String {
         Some(value) if value.is_finite() => format!("{}", (value * 1e4).round() / 1e4),
         _ => String::new(),
     };
+    // Nothing is what is only known to be at least so much.
+    let known = |value: Option<Measured>| show(value.and_then(Measured::known));
     for (cell, groups) in &results.cells {
         for group in groups {
             let Some(numbers) = group.numbers(cell) else {
@@ -242,24 +245,24 @@ pub(super) fn csv(results: &Results) -> String {
                 show(numbers.machine_seconds_per_gb),
                 show(numbers.peak_rss.map(|bytes| bytes as f64)),
                 show(blocks.map(|blocks| blocks.count as f64)),
-                show(blocks.map(|blocks| blocks.mean_ms)),
+                known(blocks.map(|blocks| blocks.mean_ms)),
                 mean_low,
                 mean_high,
-                show(blocks.map(|blocks| blocks.p50_ms)),
-                show(blocks.map(|blocks| blocks.p99_ms)),
+                known(blocks.map(|blocks| blocks.p50_ms)),
+                known(blocks.map(|blocks| blocks.p99_ms)),
                 p99_low,
                 p99_high,
-                show(blocks.map(|blocks| blocks.max_ms)),
-                show(numbers.late_share),
-                show(numbers.dropped_share),
+                known(blocks.map(|blocks| blocks.max_ms)),
+                known(numbers.late_share),
+                known(numbers.dropped_share),
                 show(numbers.packets_per_block),
                 show(video.and_then(|video| video.startup_seconds)),
                 show(video.map(|video| video.stalls as f64)),
                 show(video.map(|video| video.stall_seconds)),
                 show(video.map(|video| video.mean_mbit_s)),
-                show(web.map(|web| web.page_ms_mean)),
-                show(web.map(|web| web.page_ms_max)),
-                show(web.map(|web| web.object_ms_p99)),
+                known(web.map(|web| web.page_ms_mean)),
+                known(web.map(|web| web.page_ms_max)),
+                known(web.map(|web| web.object_ms_p99)),
                 numbers.runs.to_string(),
                 numbers.runs_used.to_string(),
                 numbers.runs_complete.to_string(),

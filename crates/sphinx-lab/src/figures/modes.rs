@@ -33,7 +33,7 @@ const SWEEPS: [Sweep; 2] = [
         title: "A live stream",
         about: "1000 bytes every 5 ms, RTT 50 ms; what comes more than 100 ms behind its time is of no use. `sphinx-live` and \
                 `sphinx-datagrams` know that, and so does SRT: with a latency of 75 ms, which it adds to the path's 25 ms, it gives \
-                messages out 100 ms behind their time (in steps of its timer, some 10 ms), so that most of its messages are late by \
+                messages out 100 ms behind their time (in steps of its timer, some 10 ms), so that all its messages are late by \
                 a hair; what counts there is what it drops. `srt-100ms` gives them out 125 ms behind their time. Of \
                 `sphinx-datagrams-plain` and `quinn-datagrams` nothing is repaired. All bytes count that go over the link, handshakes \
                 and ends included.",

@@ -8,8 +8,9 @@ use super::{
     curves::{self, Pick, caveat, csv, place, sample, shown, table},
 };
 use crate::{
-    Cell, Run,
+    Cell, Latencies, Run,
     runner::{Results, ScenarioFailure},
+    stats::Measured,
 };
 
 pub(super) const BUFFER_SCENARIOS: &[(&str, &str)] =
@@ -134,21 +135,24 @@ pub(super) fn buffer(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool,
 /// Cells in which a path falls silent.
 const CUTS: [&str; 2] = ["blocks-cut", "blocks-return"];
 
-/// How much later than usual the latest block of a run was.
-fn gap_ms(_: &Cell, run: &Run) -> Option<f64> {
-    let blocks = run.done.blocks?;
-    Some(blocks.max_ms - blocks.p50_ms)
+/// How much later than usual the latest block of a run was. Where even the usual one did not come, there is nothing to compare with.
+fn gap_ms(cell: &Cell, run: &Run) -> Option<Measured> {
+    let Latencies { max_ms, p50_ms, .. } = Latencies::of(cell, run)?;
+    Some(match p50_ms {
+        Measured::Exactly(usual) => max_ms.map(|latest| latest - usual),
+        Measured::AtLeast(_) => Measured::AtLeast(0.0),
+    })
 }
 
-fn p50_ms(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.done.blocks?.p50_ms)
+fn p50_ms(cell: &Cell, run: &Run) -> Option<Measured> {
+    Some(Latencies::of(cell, run)?.p50_ms)
 }
 
 /// Of all bytes those that went over the second path, in percent.
-fn second_percent(_: &Cell, run: &Run) -> Option<f64> {
+fn second_percent(_: &Cell, run: &Run) -> Option<Measured> {
     let bytes = |at: usize| Some(run.paths.get(at)?.forward_bytes as f64);
     let (first, second) = (bytes(0)?, bytes(1)?);
-    Some(100.0 * second / (first + second))
+    Some((100.0 * second / (first + second)).into())
 }
 
 pub(super) fn failover(

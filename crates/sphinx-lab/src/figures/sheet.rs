@@ -246,6 +246,9 @@ impl Sheet {
         for run in group.used() {
             let pairing = (run.seed, run.repetition);
             self.account.run(&row, pairing, run.made.clone());
+            if run.is_silent(cell) {
+                self.account.silent(&row);
+            }
         }
         group.left_out().for_each(|_| self.account.left_out(&row));
         for reason in &group.failures {

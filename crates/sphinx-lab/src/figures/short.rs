@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Cell, Run,
     runner::{Results, ScenarioFailure},
+    stats::Measured,
 };
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[scenario!("short")];
@@ -92,17 +93,21 @@ impl Wish {
     }
 }
 
-/// From before the connection to the last byte at the receiver.
-fn whole_ms(_: &Cell, run: &Run) -> Option<f64> {
-    run.done.complete.then_some(run.done.seconds * 1e3)
+/// From before the connection to the last byte at the receiver, or to the cut-off.
+fn whole_ms(_: &Cell, run: &Run) -> Option<Measured> {
+    let ms = run.done.seconds * 1e3;
+    Some(match run.done.complete {
+        true => Measured::Exactly(ms),
+        false => Measured::AtLeast(ms),
+    })
 }
 
-fn kilobytes_there(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.carried?.forward_bytes as f64 / 1e3)
+fn kilobytes_there(_: &Cell, run: &Run) -> Option<Measured> {
+    Some((run.carried?.forward_bytes as f64 / 1e3).into())
 }
 
-fn kilobytes_back(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.carried?.back_bytes as f64 / 1e3)
+fn kilobytes_back(_: &Cell, run: &Run) -> Option<Measured> {
+    Some((run.carried?.back_bytes as f64 / 1e3).into())
 }
 
 fn kilobytes(cell: &Cell) -> f64 {

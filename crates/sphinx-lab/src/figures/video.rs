@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Cell, Run, VideoNumbers,
     runner::{Results, ScenarioFailure},
+    stats::Measured,
 };
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[
@@ -106,19 +107,19 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     Ok(true)
 }
 
-fn buffered(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.done.video.as_ref()?.levels.last()?.1)
+fn buffered(_: &Cell, run: &Run) -> Option<Measured> {
+    Some(run.done.video.as_ref()?.levels.last()?.1.into())
 }
 
-fn stalls(_: &Cell, run: &Run) -> Option<f64> {
-    Some(run.done.video.as_ref()?.stalls as f64)
+fn stalls(_: &Cell, run: &Run) -> Option<Measured> {
+    Some((run.done.video.as_ref()?.stalls as f64).into())
 }
 
 /// For the first picture, all the time if there was none, and for the buffer.
-fn waiting_seconds(cell: &Cell, run: &Run) -> Option<f64> {
+fn waiting_seconds(cell: &Cell, run: &Run) -> Option<Measured> {
     let video = run.done.video.as_ref()?;
     let never = cell.workload.schedule().as_secs_f64();
-    Some(video.startup_seconds.unwrap_or(never) + video.stall_seconds)
+    Some((video.startup_seconds.unwrap_or(never) + video.stall_seconds).into())
 }
 
 fn videos(results: &Results) -> impl Iterator<Item = (&Cell, &str, VideoNumbers)> {

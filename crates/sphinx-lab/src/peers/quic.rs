@@ -501,7 +501,7 @@ mod tests {
         );
         let block_ms = received.block_ms.unwrap();
         assert_eq!(block_ms.count, 15);
-        assert!(block_ms.mean > 0.0);
+        assert!(block_ms.mean_ms > 0.0);
     }
 
     #[test]

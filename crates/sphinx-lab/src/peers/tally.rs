@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Pattern, PeerError};
-use crate::{Workload, stats::Distribution};
+use crate::{BlockNumbers, Workload};
 
 /// Between two words about what has arrived, in nanoseconds.
 const TOLD_NS: u64 = 500_000_000;
@@ -97,6 +97,7 @@ pub struct Tally {
     last_ns: u64,
     told_ns: u64,
     blocks: u64,
+    /// Without the warm-up, as the latencies.
     late: u64,
     latencies_ms: Vec<f64>,
 }
@@ -226,9 +227,12 @@ impl Tally {
         } else {
             self.deadline_ns
         };
-        let dropped = match self.workload {
-            Workload::Live { count, .. } => Some(count.saturating_sub(self.blocks)),
-            _ => None,
+        let came = self.latencies_ms.len() as u64;
+        let due = self.workload.due_after(self.warmup).unwrap_or(came);
+        // Of messages it is told how many did not come, and the rest is about what came.
+        let (dropped, due) = match self.workload {
+            Workload::Live { .. } => (Some(due.saturating_sub(came)), came),
+            _ => (None, due),
         };
         Received {
             bytes: self.bytes,
@@ -238,7 +242,7 @@ impl Tally {
             blocks: self.blocks,
             late: self.late,
             dropped,
-            block_ms: Distribution::of(&self.latencies_ms),
+            block_ms: BlockNumbers::of(&self.latencies_ms, due),
         }
     }
 }
@@ -258,10 +262,10 @@ pub struct Received {
     pub blocks: u64,
     /// Those that came behind their deadline, without the warm-up.
     pub late: u64,
-    /// Messages that did not come before the cut-off, if they had a deadline.
+    /// Messages that did not come before the cut-off, if they had a deadline, without the warm-up.
     pub dropped: Option<u64>,
     /// Their latencies from the scheduled time, without the warm-up.
-    pub block_ms: Option<Distribution>,
+    pub block_ms: Option<BlockNumbers>,
 }
 
 #[cfg(test)]
@@ -304,7 +308,7 @@ mod tests {
         // The first three are scheduled within the first 100 ms.
         let block_ms = received.block_ms.unwrap();
         assert_eq!(block_ms.count, 1);
-        assert!((block_ms.mean - 12.0).abs() < 1e-9);
+        assert!((block_ms.mean_ms - 12.0).abs() < 1e-9);
         assert!((received.seconds - 0.147).abs() < 1e-9);
     }
 
@@ -322,6 +326,59 @@ mod tests {
             (0, 500, false)
         );
         assert!((received.seconds - 0.2).abs() < 1e-9);
+    }
+
+    /// A sender that stalls: eight blocks within 77 ms, and nothing more of 300.
+    #[test]
+    fn what_did_not_come_took_longer_than_all_that_did() {
+        let preamble = Preamble {
+            start_ns: 0,
+            schedule_ns: 0,
+        };
+        let workload = Workload::Blocks {
+            count: 300,
+            bytes: 1000,
+            interval: Duration::from_millis(40),
+        };
+        let limit = Duration::from_secs(14);
+        let mut tally = Tally::open(preamble, workload, limit, Duration::ZERO, 0).unwrap();
+        for number in 0..8 {
+            let due = 40 * number * MS;
+            let now = due + (70 + number) * MS;
+            tally.add(1000, now);
+            tally.add_block(block_head(number, due), now).unwrap();
+        }
+        let block_ms = tally.close().block_ms.unwrap();
+        assert_eq!((block_ms.count, block_ms.due), (8, Some(300)));
+        assert_eq!((block_ms.p50_ms, block_ms.p99_ms), (None, None));
+        assert!((block_ms.max_ms - 77.0).abs() < 1e-9);
+    }
+
+    /// Four messages behind a warm-up of two: one in time, two late, one that does not come.
+    #[test]
+    fn messages_of_the_warm_up_are_neither_late_nor_dropped() {
+        let preamble = Preamble {
+            start_ns: 0,
+            schedule_ns: 0,
+        };
+        let workload = Workload::Live {
+            count: 6,
+            bytes: 1000,
+            interval: Duration::from_millis(10),
+            deadline: Duration::from_millis(5),
+        };
+        let (limit, warmup) = (Duration::from_secs(1), Duration::from_millis(20));
+        let mut tally = Tally::open(preamble, workload, limit, warmup, 0).unwrap();
+        for (number, late) in [(1, 9), (2, 4), (3, 6), (5, 7)] {
+            let due = 10 * number * MS;
+            tally.add(1000, due + late * MS);
+            let head = block_head(number, due);
+            tally.add_block(head, due + late * MS).unwrap();
+        }
+        let received = tally.close_at_last();
+        assert_eq!((received.late, received.dropped), (2, Some(1)));
+        let block_ms = received.block_ms.unwrap();
+        assert_eq!((block_ms.count, block_ms.p99_ms), (3, Some(7.0)));
     }
 
     #[test]

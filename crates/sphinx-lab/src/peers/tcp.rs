@@ -320,7 +320,7 @@ mod tests {
         assert_eq!((received.blocks, received.bytes), (60, 6_000_000));
         let block_ms = received.block_ms.unwrap();
         assert_eq!(block_ms.count, 10);
-        assert!(block_ms.mean > 0.0 && block_ms.max >= block_ms.p50);
+        assert!(block_ms.mean_ms > 0.0 && Some(block_ms.max_ms) >= block_ms.p50_ms);
     }
 
     #[test]

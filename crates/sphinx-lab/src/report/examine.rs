@@ -137,23 +137,31 @@ mod tests {
         }
         run.done.blocks = Some(BlockNumbers {
             count: 100,
+            due: Some(100),
             mean_ms: 1e3 / speed(contestant, seed),
-            p50_ms: 9.0,
-            p99_ms: 20.0,
+            p50_ms: Some(9.0),
+            p99_ms: Some(20.0),
             max_ms: 30.0,
         });
         run.made.commit = Some(COMMIT.to_owned());
         run
     }
 
-    /// A directory with figure 9, as after `sphx lab figure 9 --quick`.
-    struct Planted(tempfile::TempDir);
+    /// A directory with a figure, as after `sphx lab figure … --quick`.
+    struct Planted {
+        directory: tempfile::TempDir,
+        figure: Figure,
+    }
 
     impl Planted {
-        /// With all runs changed by `lie`, which drops those that it returns none for.
+        /// Figure 9, with all runs changed by `lie`, which drops those that it returns none for.
         fn new(lie: impl Fn(Run) -> Option<Run>) -> Planted {
+            Planted::of(Figure::Goodput, lie)
+        }
+
+        fn of(figure: Figure, lie: impl Fn(Run) -> Option<Run>) -> Planted {
             let directory = tempfile::tempdir().unwrap();
-            for (name, text) in Figure::Goodput.scenarios() {
+            for (name, text) in figure.scenarios() {
                 let scenario =
                     Scenario::parse(text, Path::new(""), &Programs::for_tests(), true).unwrap();
                 let file = directory.path().join(format!("{name}.ndjson"));
@@ -167,11 +175,12 @@ mod tests {
                     }
                 }
             }
-            let planted = Planted(directory);
+            let planted = Planted { directory, figure };
             // The page is one of these runs.
+            let argument = figure.argument();
             fs::write(
                 planted.page(),
-                "Reproduce this: `sphx lab figure 9 --quick`\n",
+                format!("Reproduce this: `sphx lab figure {argument} --quick`\n"),
             )
             .unwrap();
             planted.look(true);
@@ -179,14 +188,16 @@ mod tests {
         }
 
         fn page(&self) -> std::path::PathBuf {
-            self.0.path().join("fig9.md")
+            let name = format!("{}.md", self.figure.name());
+            self.directory.path().join(name)
         }
 
         fn look(&self, redraw: bool) -> Vec<String> {
             let stop = AtomicBool::new(false);
-            let all = examine(self.0.path(), &Programs::for_tests(), redraw, &stop).unwrap();
+            let all =
+                examine(self.directory.path(), &Programs::for_tests(), redraw, &stop).unwrap();
             let [one] = all.try_into().unwrap();
-            assert_eq!(one.figure, Figure::Goodput);
+            assert_eq!(one.figure, self.figure);
             one.faults
         }
 
@@ -262,6 +273,33 @@ mod tests {
         assert!(page.contains("| not measured |"), "{page}");
     }
 
+    /// Its latency is not that of the others of its row.
+    #[test]
+    fn a_run_that_was_cut_off_without_a_number_fails() {
+        let claim = |planted: &Planted| {
+            let page = fs::read_to_string(planted.page()).unwrap();
+            let claim = "blocks over TCP CUBIC take at least 10 times";
+            let row = page.lines().find(|line| line.contains(claim)).unwrap();
+            row.to_owned()
+        };
+        let whole = Planted::of(Figure::Blocks, Some);
+        assert_eq!(whole.faults(), Vec::<String>::new());
+        assert!(claim(&whole).contains("| holds"), "{}", claim(&whole));
+        let planted = Planted::of(Figure::Blocks, |mut run| {
+            if run.cell == "blocks-r10-l6" && run.contestant == "sphinx" && run.seed == 2 {
+                (run.done.complete, run.done.blocks) = (false, None);
+            }
+            Some(run)
+        });
+        let expected = "1 of 3 runs cut off without a number: sphinx in blocks-r10-l6";
+        assert_eq!(planted.faults(), [expected]);
+        assert!(
+            claim(&planted).contains("| undecided"),
+            "{}",
+            claim(&planted)
+        );
+    }
+
     #[test]
     fn a_cell_that_is_not_there_fails() {
         let planted = Planted::new(|run| (!is_row(&run, "tcp-cubic")).then_some(run));
@@ -294,7 +332,7 @@ mod tests {
             ("fig9-goodput.svg", "circle", "ellipse"),
         ] {
             let planted = Planted::new(Some);
-            let path = planted.0.path().join(file);
+            let path = planted.directory.path().join(file);
             let text = fs::read_to_string(&path).unwrap();
             assert!(text.contains(from), "{file}");
             fs::write(&path, text.replace(from, to)).unwrap();
@@ -309,7 +347,7 @@ mod tests {
     #[test]
     fn runs_that_are_gone_are_missed() {
         let planted = Planted::new(Some);
-        fs::remove_file(planted.0.path().join("fig9.ndjson")).unwrap();
+        fs::remove_file(planted.directory.path().join("fig9.ndjson")).unwrap();
         assert!(planted.faults()[0].starts_with("there are no runs"));
     }
 }

@@ -1,6 +1,6 @@
 //! A table for people.
 
-use crate::{Cell, Group, GroupNumbers, Validity, Workload};
+use crate::{Cell, Group, GroupNumbers, Latencies, Validity, Workload, stats::Measured};
 
 const BULK_COLUMNS: [&str; 8] = [
     "",
@@ -96,8 +96,8 @@ fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
             show(machine, 1),
         ],
         Workload::Blocks { .. } | Workload::Live { .. } => {
-            let block = |pick: fn(&crate::BlockNumbers) -> f64| {
-                show(numbers.blocks.as_ref().map_or(f64::NAN, pick), 2)
+            let block = |pick: fn(&Latencies) -> Measured| {
+                show(numbers.blocks.as_ref().map_or(f64::NAN.into(), pick), 2)
             };
             vec![
                 numbers.blocks.map_or(0, |blocks| blocks.count).to_string(),
@@ -106,9 +106,9 @@ fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
                 block(|blocks| blocks.p99_ms),
                 block(|blocks| blocks.max_ms),
                 show(numbers.goodput_ratio, 3),
-                numbers
-                    .late_share
-                    .map_or("-".into(), |share| show(share * 100.0, 2) + " %"),
+                numbers.late_share.map_or("-".into(), |share| {
+                    show(share.map(|it| it * 100.0), 2) + " %"
+                }),
                 show(numbers.wire_ratio, 3),
                 show(cpu, 1),
             ]
@@ -140,8 +140,9 @@ fn columns(cell: &Cell, numbers: &GroupNumbers) -> Vec<String> {
     }
 }
 
-fn show(value: f64, places: usize) -> String {
-    match value.is_finite() {
+fn show(value: impl Into<Measured>, places: usize) -> String {
+    let value = value.into();
+    match value.least().is_finite() {
         true => format!("{value:.places$}"),
         false => "-".into(),
     }
@@ -219,9 +220,10 @@ r10-l6: 200 Mbit/s, RTT 10 ms, 6 % loss; 50 MB
         run.validity = Validity::Starved;
         run.done.blocks = Some(BlockNumbers {
             count: 597,
+            due: Some(597),
             mean_ms: 30.05,
-            p50_ms: 29.014,
-            p99_ms: 56.7,
+            p50_ms: Some(29.014),
+            p99_ms: Some(56.7),
             max_ms: 99.999,
         });
         let groups = [Group {

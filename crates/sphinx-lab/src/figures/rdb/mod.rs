@@ -22,7 +22,10 @@ use super::{
     claim::Sample,
     over_path::{Files, agent, carry, last, late_ms_max},
 };
-use crate::path::{Carried, Delays, GroupReport, PathArgs};
+use crate::{
+    path::{Carried, Delays, GroupReport, PathArgs},
+    stats::{Measured, rank},
+};
 
 /// Where the groups listen that an agent helps.
 const PORT: u16 = 7001;
@@ -145,6 +148,19 @@ impl GroupRun {
             name: group.name,
         }
     }
+
+    /// What so many of 100 messages took at most, of all that were due: one that did not come took longer than all that did.
+    fn delivery(&self, n: usize) -> Option<Measured> {
+        let came = &self.delivery_ms;
+        if self.delivered >= self.messages {
+            return came.percentile(n).map(Measured::Exactly);
+        }
+        // What is on file is of those that came: it is at least the one that is not above the rank.
+        let rank = rank(self.messages, n as f64 / 100.0);
+        let of_came = 100 * rank.min(self.delivered) / self.delivered.max(1);
+        let least = came.percentile(usize::try_from(of_came).unwrap_or(100));
+        Some(Measured::AtLeast(least.unwrap_or(0.0)))
+    }
 }
 
 impl Run {
@@ -262,7 +278,11 @@ fn duration(cases: &[Thin], at_once: usize) -> Duration {
 }
 
 /// A number of each run of a variant in a cell.
-fn each(runs: &[Run], (cell, variant): (&str, &str), pick: impl Fn(&Run) -> Option<f64>) -> Sample {
+fn each<V: Into<Measured>>(
+    runs: &[Run],
+    (cell, variant): (&str, &str),
+    pick: impl Fn(&Run) -> Option<V>,
+) -> Sample {
     let wanted = |run: &&Run| run.cell == cell && run.variant == variant;
     let these = runs.iter().filter(wanted);
     Sample::of_seeds(these.filter_map(|run| Some((run.seed, pick(run)?))))
@@ -364,6 +384,32 @@ mod tests {
     use sphinx_link::settings::LinkSettings;
 
     use super::*;
+
+    #[test]
+    fn messages_that_did_not_come_are_among_those_that_took_longest() {
+        let group = |delivered| GroupRun {
+            name: "x".to_owned(),
+            flows: 1,
+            messages: 1000,
+            delivered,
+            in_time: 0.5,
+            goodput_mbit_s: 1.0,
+            jain: None,
+            delivery_ms: Spread {
+                mean: 50.0,
+                p999: 100.0,
+                percentiles: (0..=100).map(f64::from).collect(),
+            },
+            one_way_ms: Spread::default(),
+            ack_ms: Spread::default(),
+            transit_ms: Spread::default(),
+        };
+        assert_eq!(group(1000).delivery(99), Some(Measured::Exactly(99.0)));
+        // The 990th of 995 is beyond the 99th of 100 of them; of 900, it is none.
+        assert_eq!(group(995).delivery(99), Some(Measured::AtLeast(99.0)));
+        assert_eq!(group(900).delivery(99), Some(Measured::AtLeast(100.0)));
+        assert_eq!(group(900).delivery(45), Some(Measured::AtLeast(50.0)));
+    }
 
     fn check(cases: &[Thin]) {
         let names: BTreeSet<_> = cases.iter().map(|case| (case.row(), case.seed)).collect();
