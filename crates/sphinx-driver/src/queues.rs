@@ -117,6 +117,11 @@ impl<A: Application> Queues<A> {
         self.open_max
     }
 
+    /// The peer has said how many that are, of which a smaller number was assumed before.
+    pub fn set_open_max(&mut self, open_max: u64) {
+        self.open_max = open_max;
+    }
+
     /// The application opens the next stream with one direction; `None` while as many are open as there may be.
     pub fn open_uni(&mut self) -> Option<StreamId> {
         let index = self.uni.open(self.open_max)?;

@@ -482,7 +482,8 @@ impl Session {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the next stream to the peer, which cannot answer on it. The peer hears of it with the first data.
+    /// Opens the next stream to the peer, which cannot answer on it. The peer hears of it with the first data. The 257th that is open at a time
+    /// waits until the [handshake is over](Self::is_confirmed), which says how many the peer allows.
     ///
     /// # Errors
     /// When the session has ended, or as many streams are open as the peer allows, up to 10 240: finished ones are until the peer's application
@@ -501,19 +502,21 @@ impl Session {
         Ok((self.sending(stream), self.receiving(stream)))
     }
 
-    fn open(
-        &self,
-        open: impl FnOnce(&mut Queues<Threads>) -> Option<StreamId>,
-    ) -> Result<StreamId, Error> {
-        let mut inner = self.shared.lock();
-        if let Some(error) = &inner.closed {
-            return Err(error.clone());
-        }
-        let open_max = inner.queues.open_max();
-        open(&mut inner.queues).ok_or_else(|| {
-            let message = format!("the peer allows at most {open_max} open streams at a time");
-            Error::new(ErrorKind::Usage, message)
-        })
+    fn open(&self, open: fn(&mut Queues<Threads>) -> Option<StreamId>) -> Result<StreamId, Error> {
+        let confirming = &self.shared.signals.confirming;
+        self.shared.wait(confirming, |inner| {
+            if inner.closed.is_some() {
+                return None;
+            }
+            let opened = open(&mut inner.queues).map(Ok);
+            // Before it is confirmed, what the peer allows is an assumption.
+            opened.or_else(|| {
+                let open_max = inner.queues.open_max();
+                let message = format!("the peer allows at most {open_max} open streams at a time");
+                let error = Error::new(ErrorKind::Usage, message);
+                inner.is_confirmed.then_some(Err(error))
+            })
+        })?
     }
 
     fn sending(&self, stream: StreamId) -> SendStream {

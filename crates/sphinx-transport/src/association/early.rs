@@ -9,7 +9,7 @@ use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Introduction, Nanos, Time, Tuple};
 
 use super::{Association, Frames};
-use crate::control::Resumption;
+use crate::control::{Params, Resumption};
 use crate::memory::unix_now;
 use crate::resumptions::ResumptionFile;
 use crate::stats::EarlyData;
@@ -70,6 +70,13 @@ impl Association {
         };
         let opener = &self.driver.protection().opener;
         opener.phase_of(datagram) == Some(true) && held.hold(*cid, origin, datagram)
+    }
+
+    /// What the server allows the application, of which less was assumed before. It is told with the end of the handshake.
+    pub(crate) fn allow(&self, server: &Params) {
+        let mut inner = self.shared.lock();
+        inner.queues.set_open_max(server.streams);
+        inner.datagram_max = usize::from(server.datagram_max);
     }
 
     /// The handshake is over, and the other end goes on with what it has heard so far. `introduction`: what a server says of itself.

@@ -212,6 +212,7 @@ impl<Io: PacketIo> Engine<Io> {
         };
         member.id = id;
         let association = &mut member.association;
+        association.allow(peer);
         if is_taken {
             let keys = (secret, direction);
             association.confirm(now, keys, Some(&introduction), &mut self.workshop);

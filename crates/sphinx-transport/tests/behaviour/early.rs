@@ -5,6 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
+use sphinx_transport::asynchronous::Session as TaskSession;
 use sphinx_transport::{
     AccessList, EarlyData, Error, ErrorKind, Options, Server, ServerKey, Service, Session, Ticket,
     TicketSecret,
@@ -12,6 +13,7 @@ use sphinx_transport::{
 use tempfile::TempDir;
 
 use crate::support::*;
+use crate::tasks::block_on;
 
 const KB: usize = 1000;
 
@@ -458,6 +460,49 @@ fn a_server_that_was_started_again_gets_everything_as_on_first_contact() {
             // From then on they know each other again.
             let (client, _server) = place.session(&data);
             assert_eq!(client.stats().early_data, EarlyData::Accepted);
+        }
+    });
+}
+
+/// Fewer than the server allows are assumed to be until it has said how many, with what was sent early or without. Threads and tasks that want more wait
+/// for that.
+#[test]
+fn as_many_streams_may_be_open_as_the_server_allows() {
+    const ASSUMED: usize = 256;
+    const MORE: usize = 744;
+    bounded(|| {
+        for expected in [EarlyData::Accepted, EarlyData::Refused] {
+            let mut place = Place::met(true);
+            if expected == EarlyData::Refused {
+                let key = place.key.clone();
+                place.start_again(&key);
+            }
+            place.relay.judge(TO_CLIENT, hold_all());
+            let client = place.connect();
+            let mut streams: Vec<_> = (0..ASSUMED).map(|_| write(&client, &[1])).collect();
+            let session = client.clone();
+            let thread = std::thread::spawn(move || {
+                let more = (0..MORE).map(|_| write(&session, &[1]));
+                more.collect::<Vec<_>>()
+            });
+            let session = TaskSession::from(client.clone());
+            let task = std::thread::spawn(move || {
+                let open = || block_on(session.open_bi());
+                (0..ASSUMED + MORE).map(|_| open()).collect::<Vec<_>>()
+            });
+            place.relay.let_go(TO_CLIENT);
+            streams.extend(thread.join().unwrap());
+            let answered = task.join().unwrap();
+            assert!(answered.iter().all(Result::is_ok));
+            assert_eq!(client.stats().early_data, expected);
+            let server = place.accept().expect("in time");
+            for _ in 0..ASSUMED + MORE {
+                let received = read_all(&mut server.accept_uni().unwrap()).unwrap();
+                assert_eq!(received, [1]);
+            }
+            for stream in &mut streams {
+                stream.wait_delivered().unwrap();
+            }
         }
     });
 }

@@ -42,7 +42,7 @@ impl Wake for Bell {
     }
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let (bell, waker) = Bell::new();
     let mut future = pin!(future);
     loop {
