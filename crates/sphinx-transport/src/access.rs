@@ -265,6 +265,14 @@ impl AccessList {
         self.keys.contains_key(key)
     }
 
+    /// Whether this peer may begin a session: a ticket's client needs the ticket, whatever key it has besides.
+    pub(crate) fn admits(&self, peer: &Peer) -> bool {
+        match peer {
+            Peer::Ticket(id) | Peer::Both(id, _) => self.secret_of(id).is_some(),
+            Peer::Key(key) => self.has_key(key),
+        }
+    }
+
     /// Whether a session of this peer goes on.
     pub(crate) fn keeps(&self, peer: &Peer) -> bool {
         let has_ticket = |id| self.tickets.contains_key(&id);
@@ -393,11 +401,14 @@ mod tests {
         );
         list.add_ticket(secret.clone(), true);
         assert!(list.keeps(&by_ticket) && list.keeps(&both) && !list.keeps(&by_key));
+        assert!(list.admits(&by_ticket) && list.admits(&both) && !list.admits(&by_key));
         assert_eq!(list.secret_of(&secret.id()), Some(&secret));
         list.add_ticket(secret.clone(), false);
         assert!(list.keeps(&by_ticket) && list.secret_of(&secret.id()).is_none());
+        assert!(!list.admits(&by_ticket) && !list.admits(&both));
         let mut list = AccessList::new();
         list.add_key(key);
         assert!(!list.keeps(&by_ticket) && list.keeps(&both) && list.keeps(&by_key));
+        assert!(!list.admits(&by_ticket) && !list.admits(&both) && list.admits(&by_key));
     }
 }

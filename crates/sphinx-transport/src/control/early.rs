@@ -121,7 +121,7 @@ impl Resumptions {
         // Which of these is used depends on both ends.
         let is_plain = peer.paper.flatten().is_none() && peer.sc.flatten().is_none();
         let who = kept.who;
-        (is_plain && list.keeps(&who)).then_some((cid, Beginning { secret, peer, who }))
+        (is_plain && list.admits(&who)).then_some((cid, Beginning { secret, peer, who }))
     }
 }
 
@@ -188,18 +188,31 @@ mod tests {
 
     #[test]
     fn who_may_not_come_any_more_begins_nothing() {
-        let (now, (mut list, _)) = (Instant::now(), list());
-        let mut store = Resumptions::default();
-        let key = ClientKey::generate().public_key();
-        keep(&mut store, now, 1, Peer::Key(key));
-        keep(&mut store, now, 2, Peer::Key(key));
-        let mut begins = |n, list: &AccessList| {
-            let token = token_of(n, b"greeting", &params());
+        let now = Instant::now();
+        let (key, secret) = (ClientKey::generate().public_key(), TicketSecret::generate());
+        let id = secret.id();
+        let begins = |who, list: &AccessList| {
+            let mut store = Resumptions::default();
+            keep(&mut store, now, 1, who);
+            let token = token_of(1, b"greeting", &params());
             store.take(now, b"greeting", &token, list).is_some()
         };
-        assert!(!begins(1, &list));
+        let [by_ticket, by_key] = [Peer::Ticket(id), Peer::Key(key)];
+        let both = Peer::Both(id, key);
+        let mut list = AccessList::new();
+        assert!(
+            ![by_ticket, by_key, both]
+                .iter()
+                .any(|who| begins(*who, &list))
+        );
+        // A key alone is not what a ticket's client has shown.
         list.add_key(key);
-        assert!(begins(2, &list));
+        assert!(begins(by_key, &list) && !begins(by_ticket, &list) && !begins(both, &list));
+        list.add_ticket(secret.clone(), true);
+        assert!(begins(by_ticket, &list) && begins(both, &list));
+        // Used up: what it has goes on, and nothing else begins.
+        list.add_ticket(secret, false);
+        assert!(begins(by_key, &list) && !begins(by_ticket, &list) && !begins(both, &list));
     }
 
     #[test]

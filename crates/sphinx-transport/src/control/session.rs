@@ -613,15 +613,10 @@ pub(super) fn identify(
         Credential::Key(key, signature) => (Peer::Key(*key), Some((key, signature))),
         Credential::Both(id, key, signature) => (Peer::Both(*id, *key), Some((key, signature))),
     };
-    let own = match who.ticket() {
-        Some(id) => Some(list.secret_of(&id)?),
-        None => None,
-    };
-    if let Peer::Key(key) = who
-        && !list.has_key(&key)
-    {
+    if !list.admits(&who) {
         return None;
     }
+    let own = who.ticket().and_then(|id| list.secret_of(&id));
     let secret = SessionSecret::new(&joined(door_key, own), exporter);
     let is_signed = signed.is_none_or(|(key, signature)| is_signed_by(key, proof, signature));
     (secret.verify_proof(proof) && is_signed).then_some((secret, who))
