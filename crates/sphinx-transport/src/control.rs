@@ -458,9 +458,10 @@ impl Control {
         }
         let list = server.guests.current().0;
         let resumptions = &mut server.resumptions;
+        let serves = |service| server.settings.serves(service);
         let beginning = token(datagram)
             .filter(|_| ending.is_none())
-            .and_then(|token| resumptions.take(now, &greeting, token, &list));
+            .and_then(|token| resumptions.take(now, &greeting, token, (&list, serves)));
         // The client sees by the id that the server goes on with what it has sent.
         let beginning = beginning.map(|(cid, beginning)| {
             params.cid = cid;

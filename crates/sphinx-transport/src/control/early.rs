@@ -8,7 +8,7 @@ use sphinx_driver::keys::{EarlySecret, SECRET_LEN};
 use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
-use super::params::{MAX_PARAMS_LEN, Params};
+use super::params::{MAX_PARAMS_LEN, Params, Service};
 use crate::access::{AccessList, Peer};
 
 /// How long a server keeps what it has agreed on, and a client.
@@ -99,14 +99,14 @@ impl Resumptions {
     }
 
     /// A client begins with `greeting`, and this token: which resumption it is and how its session begins. It is of no use from then on, before anything else
-    /// of the client's is looked at: so whoever sends the same again gets nowhere. A token that does not open, and one of a client that may not come any
-    /// more, changes nothing.
+    /// of the client's is looked at: so whoever sends the same again gets nowhere. A token that does not open, one of a client that may not come any
+    /// more, and one for a service that the server does not have, change nothing.
     pub(super) fn take(
         &mut self,
         now: Instant,
         greeting: &[u8],
         token: &[u8],
-        list: &AccessList,
+        (list, serves): (&AccessList, impl Fn(Service) -> bool),
     ) -> Option<(ConnectionId, Beginning)> {
         if token.len() > CID_LEN + MAX_PARAMS_LEN + 16 {
             return None;
@@ -121,7 +121,8 @@ impl Resumptions {
         // Which of these is used depends on both ends.
         let is_plain = peer.paper.flatten().is_none() && peer.sc.flatten().is_none();
         let who = kept.who;
-        (is_plain && list.admits(&who)).then_some((cid, Beginning { secret, peer, who }))
+        let begins = is_plain && serves(peer.service) && list.admits(&who);
+        begins.then_some((cid, Beginning { secret, peer, who }))
     }
 }
 
@@ -129,7 +130,6 @@ impl Resumptions {
 mod tests {
     use super::*;
     use crate::access::{ClientKey, TicketSecret};
-    use crate::control::params::Service;
 
     fn cid(n: u32) -> ConnectionId {
         ConnectionId::new((u64::from(n + 1) << 32).to_be_bytes()).expect("not zero")
@@ -161,6 +161,18 @@ mod tests {
         store.keep(now, cid(n), Zeroizing::new([n as u8; SECRET_LEN]), who);
     }
 
+    /// At a server for measurements, and for what [`params`] are for.
+    fn take(
+        store: &mut Resumptions,
+        now: Instant,
+        greeting: &[u8],
+        token: &[u8],
+        list: &AccessList,
+    ) -> Option<(ConnectionId, Beginning)> {
+        let serves = |service| [Service::APPLICATION, Service::PERF].contains(&service);
+        store.take(now, greeting, token, (list, serves))
+    }
+
     #[test]
     fn each_is_good_once_and_for_who_has_it() {
         let (now, (list, who)) = (Instant::now(), list());
@@ -168,21 +180,21 @@ mod tests {
         keep(&mut store, now, 1, who);
         let token = token_of(1, b"greeting", &params());
         // With another greeting, for another one, or damaged it opens nothing, and burns nothing.
-        assert!(store.take(now, b"other", &token, &list).is_none());
+        assert!(take(&mut store, now, b"other", &token, &list).is_none());
         let mut wrong = token.clone();
         wrong[0] ^= 1;
-        assert!(store.take(now, b"greeting", &wrong, &list).is_none());
+        assert!(take(&mut store, now, b"greeting", &wrong, &list).is_none());
         for cut in 0..token.len() {
             let cut = &token[..cut];
-            assert!(store.take(now, b"greeting", cut, &list).is_none());
+            assert!(take(&mut store, now, b"greeting", cut, &list).is_none());
         }
         assert!(store.expects(now, cid(1)));
-        let (taken, beginning) = store.take(now, b"greeting", &token, &list).expect("known");
+        let (taken, beginning) = take(&mut store, now, b"greeting", &token, &list).expect("known");
         assert_eq!(
             (taken, beginning.peer, beginning.who),
             (cid(1), params(), who)
         );
-        assert!(store.take(now, b"greeting", &token, &list).is_none());
+        assert!(take(&mut store, now, b"greeting", &token, &list).is_none());
         assert!(!store.expects(now, cid(1)));
     }
 
@@ -195,7 +207,7 @@ mod tests {
             let mut store = Resumptions::default();
             keep(&mut store, now, 1, who);
             let token = token_of(1, b"greeting", &params());
-            store.take(now, b"greeting", &token, list).is_some()
+            take(&mut store, now, b"greeting", &token, list).is_some()
         };
         let [by_ticket, by_key] = [Peer::Ticket(id), Peer::Key(key)];
         let both = Peer::Both(id, key);
@@ -231,6 +243,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_server_does_not_have_does_not_begin_early() {
+        let (now, (list, who)) = (Instant::now(), list());
+        for (service, expected) in [(Service::PERF, true), (Service::FILES, false)] {
+            let mut store = Resumptions::default();
+            keep(&mut store, now, 1, who);
+            let wants = Params {
+                service,
+                ..params()
+            };
+            let token = token_of(1, b"greeting", &wants);
+            let taken = take(&mut store, now, b"greeting", &token, &list);
+            assert_eq!(taken.is_some(), expected);
+            assert!(!store.expects(now, cid(1)));
+        }
+    }
+
+    #[test]
     fn a_mode_that_both_ends_choose_does_not_begin_early() {
         let (now, (list, who)) = (Instant::now(), list());
         let mut store = Resumptions::default();
@@ -241,6 +270,6 @@ mod tests {
             ..params()
         };
         let token = token_of(1, b"greeting", &wants);
-        assert!(store.take(now, b"greeting", &token, &list).is_none());
+        assert!(take(&mut store, now, b"greeting", &token, &list).is_none());
     }
 }

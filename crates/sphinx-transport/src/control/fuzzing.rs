@@ -52,7 +52,11 @@ pub(crate) fn greetings(data: &[u8]) {
         .into_iter()
         .flatten()
     {
-        assert!(resumptions.take(now, &known, token, &list).is_none());
+        assert!(
+            resumptions
+                .take(now, &known, token, (&list, |_| true))
+                .is_none()
+        );
     }
     assert!(resumptions.expects(now, id));
     let guests = Guests::new(list);
