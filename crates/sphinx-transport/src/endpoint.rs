@@ -122,23 +122,18 @@ impl Lobby {
 
     /// The next session; `None` when `timeout` passes.
     fn next(&self, timeout: Option<Duration>) -> Result<Option<Session>, Error> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        // One that is further away than clocks go never comes.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();
         loop {
             if let Some(next) = state.next() {
                 drop(state);
                 return next.map(|session| Some(accepted(session)));
             }
-            state = match deadline {
-                None => self.changed.wait(state),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Ok(None);
-                    }
-                    self.changed.wait_timeout(state, left)
-                }
-            };
+            match self.changed.wait_until(state, deadline) {
+                Some(changed) => state = changed,
+                None => return Ok(None),
+            }
         }
     }
 

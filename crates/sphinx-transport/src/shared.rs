@@ -714,15 +714,15 @@ impl Session {
         patience: Duration,
         ready: impl Fn(&mut Inner) -> Option<T>,
     ) -> Option<T> {
+        // One that is further away than clocks go never comes.
+        let deadline = Instant::now().checked_add(patience);
         let mut inner = self.shared.lock();
-        let deadline = Instant::now() + patience;
         loop {
             let value = ready(&mut inner);
-            let left = deadline.saturating_duration_since(Instant::now());
-            if value.is_some() || left.is_zero() {
+            if value.is_some() {
                 return value;
             }
-            inner = self.shared.signals.ending.wait_timeout(inner, left);
+            inner = self.shared.signals.ending.wait_until(inner, deadline)?;
         }
     }
 

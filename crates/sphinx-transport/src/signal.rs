@@ -10,7 +10,7 @@ pub(crate) mod models;
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::Instant;
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -68,16 +68,23 @@ impl Signal {
         state.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for at most `timeout`.
-    pub(crate) fn wait_timeout<'a, T>(
+    /// The same, until `deadline` at the latest, if there is one; `None` once it has passed.
+    pub(crate) fn wait_until<'a, T>(
         &self,
         state: MutexGuard<'a, T>,
-        timeout: Duration,
-    ) -> MutexGuard<'a, T> {
+        deadline: Option<Instant>,
+    ) -> Option<MutexGuard<'a, T>> {
+        let Some(deadline) = deadline else {
+            return Some(self.wait(state));
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
         self.waiting().threads += 1;
-        let waited = self.0.threads.wait_timeout(state, timeout);
+        let waited = self.0.threads.wait_timeout(state, left);
         self.waiting().threads -= 1;
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        Some(waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 }
 

@@ -1,5 +1,7 @@
 //! How sessions end, and what each end is told.
 
+use std::time::Duration;
+
 use sphinx_transport::{Error, ErrorKind, Options, Session};
 
 use crate::support::*;
@@ -54,6 +56,24 @@ fn close_codes_have_their_meaning_at_the_other_end() {
             assert_eq!(end_of(&server).kind(), kind, "{code}");
             assert_eq!(end_of(&client).kind(), ErrorKind::Interrupted);
         }
+    });
+}
+
+/// Who waits longer than clocks go waits without a limit.
+#[test]
+fn who_waits_for_ever_is_told() {
+    bounded(|| {
+        let listener = server();
+        let ticket = ticket(&listener, listener.local_addr());
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept(Some(Duration::MAX)).unwrap());
+            let near = client(&ticket, &Options::default()).unwrap();
+            let far = accepting.join().unwrap().expect("there is no limit");
+            let waiting = scope.spawn(move || far.wait_closed(Duration::MAX));
+            near.close(6, "interrupted");
+            let error = waiting.join().unwrap().expect("there is no limit");
+            assert_eq!(error.kind(), ErrorKind::Cancelled);
+        });
     });
 }
 
