@@ -322,7 +322,8 @@ pub struct Options {
     pub readers_may_pause: bool,
     /// File in which a connecting end remembers rate, round trip, loss and MTU of its paths for a day,
     /// so that the next session over the same path starts faster; `None` remembers nothing.
-    /// [`path_memory_file`](crate::path_memory_file) is the usual place.
+    /// [`path_memory_file`](crate::path_memory_file) is the usual place. With [`early_data`](Self::early_data) there is a second file beside it, of the same name
+    /// and `.sessions` (`sessions` in the usual place), for its owner only: it holds what sessions begin with, secrets among it.
     pub path_memory: Option<PathBuf>,
     /// Sessions may begin before their handshakes are over, where the two ends have met before within a day (`docs/protocol.md` §3.1). *Of a connecting end* with
     /// [`path_memory`](Self::path_memory), and neither [`paths`](Self::paths) nor a mode of its own: [`connect`](crate::connect) does not wait for

@@ -4,7 +4,8 @@
 //! The file is text: a line with the version, then a line for each resumption with its key, the connection id, the secret, what the server said of itself, and the
 //! time at which they were agreed on (Unix seconds). A key is a hash of everything that makes the client and the server who they are. The file is its
 //! owner's alone, and locked while it is looked at, since a resumption is for one session: it is removed before it is used. Lines
-//! that make no sense are ignored, and any failure to read or write means only that nothing is known.
+//! that make no sense are ignored, and any failure to read or write means only that nothing is known. A file that does not begin so is somebody
+//! else's, and stays as it is.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -17,7 +18,7 @@ use sphinx_proto::wire::ConnectionId;
 use zeroize::Zeroizing;
 
 use crate::control::{LIFETIME, Params, Resumption};
-use crate::memory::unix_now;
+use crate::memory::{path_memory_file, unix_now};
 use crate::ticket::Ticket;
 
 const VERSION: &str = "sphinx-sessions 1";
@@ -101,15 +102,14 @@ impl ResumptionFile {
         let mut key = [0; 16];
         key.copy_from_slice(&hash.as_ref()[..16]);
         Self {
-            file: paths.with_file_name("sessions"),
+            file: file_beside(paths),
             key: Key(key),
         }
     }
 
     /// The latest resumption of this client and server. From now on nobody else finds it.
     pub(crate) fn take(&self) -> Option<Resumption> {
-        let mut file = open(&self.file, false).ok()?;
-        let mut entries = load(&mut file)?;
+        let (mut file, mut entries) = open(&self.file, false).ok()?;
         let at = entries.iter().rposition(|entry| entry.key == self.key)?;
         let entry = entries.remove(at);
         store(&mut file, &entries).ok()?;
@@ -118,10 +118,9 @@ impl ResumptionFile {
 
     /// Keeps another one, which was agreed on at this time (Unix seconds).
     pub(crate) fn keep(&self, resumption: Resumption, agreed_at: u64) {
-        let Ok(mut file) = open(&self.file, true) else {
+        let Ok((mut file, mut entries)) = open(&self.file, true) else {
             return;
         };
-        let mut entries = load(&mut file).unwrap_or_default();
         entries.push(Entry {
             key: self.key,
             resumption,
@@ -133,8 +132,19 @@ impl ResumptionFile {
     }
 }
 
-/// The file, locked until it is dropped, and readable by its owner alone.
-fn open(path: &Path, creates: bool) -> io::Result<File> {
+/// Named after the file that paths are remembered in, as its directory is the application's; in the usual place, whose directory is Sphinx's, just
+/// `sessions`.
+fn file_beside(paths: &Path) -> PathBuf {
+    if path_memory_file().as_deref() == Some(paths) {
+        return paths.with_file_name("sessions");
+    }
+    let mut name = paths.file_name().unwrap_or_default().to_owned();
+    name.push(".sessions");
+    paths.with_file_name(name)
+}
+
+/// The file, locked until it is dropped and readable by its owner alone, and its fresh entries, oldest first.
+fn open(path: &Path, creates: bool) -> io::Result<(File, Vec<Entry>)> {
     if creates {
         let directory = path.parent().unwrap_or(Path::new("."));
         DirBuilder::new()
@@ -143,7 +153,7 @@ fn open(path: &Path, creates: bool) -> io::Result<File> {
             .create(directory)?;
     }
     let no_follow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-    let file = OpenOptions::new()
+    let mut file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(creates)
@@ -156,30 +166,31 @@ fn open(path: &Path, creates: bool) -> io::Result<File> {
     if !metadata.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
+    // Of a fixed size: no copy of what grows is left behind.
+    let mut text = Zeroizing::new(Vec::with_capacity(FILE_MAX as usize));
+    (&mut file).take(FILE_MAX).read_to_end(&mut text)?;
+    let is_ours = text.split(|byte| *byte == b'\n').next() == Some(VERSION.as_bytes());
+    if !is_ours && !text.is_empty() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     if metadata.permissions().mode() & 0o077 != 0 {
         // Others may have read it, or may have written it.
         file.set_permissions(Permissions::from_mode(0o600))?;
         file.set_len(0)?;
+        return Ok((file, Vec::new()));
     }
-    Ok(file)
+    let entries = entries_of(&text);
+    Ok((file, entries))
 }
 
-/// The fresh entries, oldest first; `None` if it is no such file.
-fn load(file: &mut File) -> Option<Vec<Entry>> {
-    // Of a fixed size: no copy of what grows is left behind.
-    let mut text = Zeroizing::new(Vec::with_capacity(FILE_MAX as usize));
-    file.rewind().ok()?;
-    file.take(FILE_MAX).read_to_end(&mut text).ok()?;
-    let text = std::str::from_utf8(&text).ok()?;
-    let mut lines = text.lines();
-    if lines.next()? != VERSION {
-        return None;
-    }
+fn entries_of(text: &[u8]) -> Vec<Entry> {
+    let lines = std::str::from_utf8(text).unwrap_or_default().lines();
     let now = unix_now();
     let entries = lines
+        .skip(1)
         .filter_map(Entry::parse)
         .filter(|entry| entry.is_fresh(now));
-    Some(entries.take(ENTRIES_MAX).collect())
+    entries.take(ENTRIES_MAX).collect()
 }
 
 fn store(file: &mut File, entries: &[Entry]) -> io::Result<()> {
@@ -310,13 +321,44 @@ mod tests {
         assert_eq!(taken(&file), None);
     }
 
+    #[test]
+    fn its_name_is_that_of_the_paths_but_in_the_usual_place() {
+        let file_of = |paths: &Path| ResumptionFile::beside(paths, &ticket(1)).file;
+        let own = file_of(Path::new("/srv/app/paths.txt"));
+        assert_eq!(own, Path::new("/srv/app/paths.txt.sessions"));
+        if let Some(usual) = path_memory_file() {
+            assert_eq!(file_of(&usual), usual.with_file_name("sessions"));
+        }
+    }
+
+    #[test]
+    fn what_is_somebody_elses_stays_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = ResumptionFile::beside(&directory.path().join("paths"), &ticket(1));
+        let later = format!("{VERSION}0\n");
+        for content in ["alice 2026-11-29\n", "\n", later.as_str()] {
+            for mode in [0o644, 0o600] {
+                fs::write(&file.file, content).unwrap();
+                fs::set_permissions(&file.file, Permissions::from_mode(mode)).unwrap();
+                assert_eq!(taken(&file), None);
+                file.keep(resumption(1), unix_now());
+                assert_eq!(taken(&file), None);
+                assert_eq!(fs::read_to_string(&file.file).unwrap(), content);
+                let metadata = fs::metadata(&file.file).unwrap();
+                assert_eq!(metadata.permissions().mode() & 0o777, mode);
+            }
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_file_is_read_and_replaced(garbage: Vec<u8>, whole: bool) {
+        fn any_file_is_read_and_replaced(garbage: Vec<u8>, is_empty: bool) {
             let directory = tempfile::tempdir().unwrap();
             let file = ResumptionFile::beside(&directory.path().join("paths"), &ticket(1));
-            let mut bytes = if whole { format!("{VERSION}\n").into_bytes() } else { Vec::new() };
-            bytes.extend(garbage);
+            let bytes = match is_empty {
+                true => Vec::new(),
+                false => [format!("{VERSION}\n").as_bytes(), &garbage].concat(),
+            };
             fs::write(&file.file, bytes).unwrap();
             fs::set_permissions(&file.file, Permissions::from_mode(0o600)).unwrap();
             prop_assert_eq!(taken(&file), None);

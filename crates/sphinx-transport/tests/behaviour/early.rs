@@ -593,7 +593,7 @@ fn without_a_cache_or_the_wish_nothing_is_kept() {
             assert_eq!(session.stats().early_data, EarlyData::None);
             session.close(0, "done");
         }
-        let kept = std::fs::read_to_string(place.cache.path().join("sessions")).unwrap();
+        let kept = std::fs::read_to_string(place.cache.path().join("paths.sessions")).unwrap();
         assert_eq!(
             kept.lines().count(),
             2,
