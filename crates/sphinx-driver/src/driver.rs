@@ -195,6 +195,8 @@ pub struct Driver<P, E> {
     /// Blocks that have come back from being decoded.
     decoded: Vec<(DecodeJob, Result<(), sphinx_fec::Error>)>,
     counters: Counters,
+    /// What the peer has confirmed that has not been counted: data bytes and datagrams.
+    confirmed: (u64, u64),
     end: Option<EndReason>,
     has_ended: bool,
     /// Nothing counts as delivered, and closing waits.
@@ -237,6 +239,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             seal_fault: None,
             decoded: Vec::new(),
             counters: Counters::default(),
+            confirmed: (0, 0),
             end: None,
             has_ended: false,
             is_provisional: false,
@@ -278,6 +281,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     ) {
         self.lanes.begin_again(protection);
         self.core.begin_again(now, place, introduction);
+        self.confirmed = (0, 0);
         self.is_provisional = false;
     }
 

@@ -388,6 +388,17 @@ impl<P: PacketProtection> End<P> {
         self.queues.close(code, reason);
     }
 
+    /// The session has begun before its handshake is over.
+    pub fn be_provisional(&mut self) {
+        self.driver.be_provisional();
+    }
+
+    /// It is over.
+    pub fn be_certain(&mut self) {
+        self.driver.be_certain();
+        self.is_woken = true;
+    }
+
     /// The network says that nobody listens at the peer's address.
     pub fn peer_refused(&mut self, now: Nanos) {
         self.driver.peer_refused(Time::from_nanos(now));

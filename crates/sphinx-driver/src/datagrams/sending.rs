@@ -358,9 +358,9 @@ impl<S: Clone + Default> SendQueue<S> {
         })
     }
 
-    /// The peer has a block of these.
-    pub(crate) fn on_delivered(&mut self, sent: &[Sent]) {
-        self.counts.delivered += sent.len() as u64;
+    /// The peer has so many of them.
+    pub(crate) fn on_delivered(&mut self, count: u64) {
+        self.counts.delivered += count;
     }
 
     /// A block of these has been given up.

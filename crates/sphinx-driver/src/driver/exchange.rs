@@ -37,6 +37,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.reset_streams(queues);
         self.handle_datagrams(now, queues);
         let mut news = self.handle_events(now, queues, pool);
+        news |= self.count_delivered(queues);
         news |= self.give_in_order(now, (queues, pool));
         self.reset_streams(queues);
         if !self.is_provisional
@@ -98,8 +99,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 Event::BlockDelivered { slot } => {
                     let block = self.tx.remove(slot);
                     if let Some(block) = block {
-                        self.counters.bytes_delivered += block.data_len;
-                        queues.datagrams.sending.on_delivered(&block.datagrams);
+                        self.confirmed.0 += block.data_len;
+                        self.confirmed.1 += block.datagrams.len() as u64;
                     }
                 }
                 Event::BlockAbandoned { slot } => {
@@ -136,6 +137,17 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             }
         }
         any
+    }
+
+    /// What the peer has confirmed counts as delivered once it is certain who that is; whether there is any.
+    fn count_delivered<A: Application>(&mut self, queues: &mut Queues<A>) -> bool {
+        if self.is_provisional || self.confirmed == (0, 0) {
+            return false;
+        }
+        let (bytes, datagrams) = std::mem::take(&mut self.confirmed);
+        self.counters.bytes_delivered += bytes;
+        queues.datagrams.sending.on_delivered(datagrams);
+        true
     }
 
     /// Streams that the application has given up, or that the peer's wants no more of.

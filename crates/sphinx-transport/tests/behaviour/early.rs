@@ -316,6 +316,30 @@ fn early_data_is_there_before_the_handshake_is_over() {
     });
 }
 
+/// The server has everything and says so, and then that the client may not be there any more, before either has shown who it is.
+#[test]
+fn what_a_server_confirms_that_nobody_knows_is_not_delivered() {
+    bounded(|| {
+        let place = Place::met(true);
+        let judge: Judge = Box::new(|_, datagram| match is_data(datagram) {
+            true => Fate::Passes,
+            false => Fate::Held,
+        });
+        place.relay.judge(TO_CLIENT, judge);
+        let client = place.connect();
+        let _stream = write(&client, &content(2, 10 * KB));
+        let server = place.accept().expect("in time");
+        let received = read_all(&mut server.accept_uni().unwrap()).unwrap();
+        assert!(received == content(2, 10 * KB));
+        let is_acknowledged = || client.stats().losses_sent.is_some();
+        wait_until("packets are acknowledged", is_acknowledged);
+        place.server().access().replace(AccessList::new());
+        let error = client.wait_closed(PATIENCE).expect("it may not be there");
+        assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+        assert_eq!(client.stats().bytes_delivered, 0);
+    });
+}
+
 #[test]
 fn an_application_that_does_not_want_it_is_given_nothing_before() {
     bounded(|| {
