@@ -199,8 +199,10 @@ pub struct Driver<P, E> {
     confirmed: (u64, u64),
     end: Option<EndReason>,
     has_ended: bool,
-    /// Nothing counts as delivered, and closing waits.
+    /// Nothing counts as delivered, and the peer is not told that the session is closed.
     is_provisional: bool,
+    /// With what it is to be told.
+    closing: Option<(u64, String)>,
     /// When to look again whether a writer pauses.
     pause_at: Option<Time>,
     /// Stream, urgency and shape of a block that may be sent once more of what was handed over before has been.
@@ -243,6 +245,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             end: None,
             has_ended: false,
             is_provisional: false,
+            closing: None,
             pause_at: None,
             waiting: None,
             waiting_datagrams: None,
@@ -286,7 +289,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 
     /// Until [`be_certain`](Self::be_certain), nobody knows that the peer is the one that the application means, or will stay: nothing counts as delivered, and the
-    /// session does not close.
+    /// peer of a session that is closed is not told so.
     pub fn be_provisional(&mut self) {
         self.is_provisional = true;
     }
@@ -462,6 +465,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Ends the session without a word to the peer.
     pub fn abandon(&mut self) {
         self.core.abandon();
+    }
+
+    /// Whether the application has closed the session, and the peer is to be told when it is [certain](Self::be_certain).
+    pub fn holds_close(&self) -> bool {
+        self.closing.is_some()
     }
 
     /// Why the session is over for its application; given once.

@@ -1,6 +1,6 @@
 //! Sessions of which nobody knows yet whether the peer is the one that the application means, in virtual time.
 
-use sphinx_driver::SendAs;
+use sphinx_driver::{EndReason, SendAs};
 use sphinx_link::Loss;
 use sphinx_proto::{RepairMode, Urgency};
 use sphinx_sim::{MS, SEC, Say, Scenario, link};
@@ -34,4 +34,29 @@ fn what_is_confirmed_counts_as_delivered_once_the_peer_is_certain() {
     pair.ends[0].be_certain();
     let end = pair.now + SEC;
     assert!(pair.run_until(end, |pair| delivered(pair.client()) == (101_000, 10)));
+}
+
+#[test]
+fn who_closes_is_done_and_the_peer_is_told_once_it_is_certain() {
+    let scenario = Scenario::new(link(20, 20, Loss::None, 1)).bulk(100_000);
+    let mut pair = scenario.build();
+    pair.ends[0].be_provisional();
+    let (code, reason) = (7, "enough".to_owned());
+    assert!(pair.run_until(SEC, |pair| pair.server().bytes_received == 100_000));
+    pair.ends[0].close(code, &reason);
+    let closed_at = pair.now;
+    assert!(!pair.run_until(2 * SEC, |pair| !pair.server().events.is_empty()));
+    let closed = (
+        closed_at,
+        EndReason::Closed {
+            code,
+            reason: reason.clone(),
+        },
+    );
+    assert_eq!(pair.client().events, [closed]);
+    pair.ends[0].be_certain();
+    assert!(pair.run_until(3 * SEC, |pair| !pair.server().events.is_empty()));
+    let told = &pair.server().events[0].1;
+    assert_eq!(*told, EndReason::ClosedByPeer { code, reason });
+    assert_eq!(pair.client().events.len(), 1);
 }

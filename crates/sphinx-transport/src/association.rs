@@ -24,7 +24,7 @@ use crate::engine::{Further, STOPPED};
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::options::{Cc, Options};
 use crate::paths::{PathWish, begins_there_too};
-use crate::shared::{Inner, Shared};
+use crate::shared::{CLOSE_WAIT, Inner, Shared};
 use crate::stats::{Load, PathEvent, PathFigures, Stats};
 use early::Phase;
 
@@ -116,6 +116,8 @@ pub(crate) struct Association {
     idle_timeout: Duration,
     /// How the control connection is to be closed.
     farewell: (u64, String),
+    /// Until when whoever closes waits for an answer of a peer that cannot be told yet.
+    close_until: Option<Time>,
     /// What this end may hold in each direction, if the application says so, and what it might otherwise send.
     memory: Option<u64>,
     send_share: Option<u64>,
@@ -201,6 +203,7 @@ impl Association {
             stats_names,
             idle_timeout: options.idle_timeout,
             farewell: (0, String::new()),
+            close_until: None,
             memory: None,
             send_share: None,
         }
@@ -300,7 +303,13 @@ impl Association {
         let mut news =
             self.driver.exchange(now, &mut inner.queues, pool) || cc.is_some() || profile.is_some();
         if let Some(end) = self.driver.poll_end() {
+            let wait = CLOSE_WAIT.as_nanos() as Nanos;
+            self.close_until = self.driver.holds_close().then(|| now + wait);
             self.ended(&mut inner, end);
+        }
+        if self.close_until.take_if(|until| *until <= now).is_some() {
+            inner.close_answered = true;
+            news = true;
         }
         self.open_further(now);
         self.tell_of_paths(&mut inner);
@@ -530,11 +539,12 @@ impl Association {
     /// When [`Association::service`] and [`Association::transmit`] are to be called next, if nothing
     /// happens before.
     pub(crate) fn poll_timeout(&mut self) -> Option<Time> {
-        if self.is_silent() {
+        let driver = match self.is_silent() {
             // What is due could not leave.
-            return None;
-        }
-        self.driver.poll_timeout()
+            true => None,
+            false => self.driver.poll_timeout(),
+        };
+        driver.into_iter().chain(self.close_until).min()
     }
 
     /// Until when nobody needs to look at datagrams that arrive, if that is worth it.

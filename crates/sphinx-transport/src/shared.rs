@@ -32,7 +32,7 @@ use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard};
 /// Largest close code that has an encoding.
 pub(crate) const CODE_MAX: u64 = (1 << 62) - 1;
 /// How long [`Session::close`] waits for the peer's answer.
-const CLOSE_WAIT: Duration = Duration::from_millis(350);
+pub(crate) const CLOSE_WAIT: Duration = Duration::from_millis(350);
 
 /// The application's side: threads and tasks.
 pub(crate) struct Threads;
@@ -665,6 +665,9 @@ impl Session {
     /// Ends the session: CLOSE is sent, sealed and repeated. Returns when the peer has answered, or
     /// after a third of a second. Blocked calls of other threads return with an error.
     ///
+    /// Before the [handshake is over](Self::is_confirmed) CLOSE does not leave, but as soon as it is, if the process lives for so long. Who wants the peer to
+    /// hear it [waits for that](Self::wait_confirmed) first.
+    ///
     /// What was learned about the path is in the file of [`Options::path_memory`](crate::Options::path_memory) then, as it is
     /// when the last clone has gone.
     ///
@@ -681,7 +684,7 @@ impl Session {
             .update(|inner| inner.queues.close(code.min(CODE_MAX), reason));
     }
 
-    /// The peer has answered CLOSE, or the engine has repeated it as long as that makes sense; what was learned about the path has
+    /// The peer has answered CLOSE, or the engine has repeated it as long as that makes sense, or waited for so long to be able to send it; what was learned about the path has
     /// been written then.
     pub(crate) fn poll_close_answered(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<()> {
         let shared = &self.shared;

@@ -40,13 +40,17 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         news |= self.count_delivered(queues);
         news |= self.give_in_order(now, (queues, pool));
         self.reset_streams(queues);
-        if !self.is_provisional
-            && let Some((code, reason)) = queues.close.take()
+        if let Some((code, reason)) = queues.close.take()
             && !queues.ended
         {
             news = true;
-            self.core.close(now, code, &reason);
+            self.closing = Some((code, reason.clone()));
             self.end(EndReason::Closed { code, reason });
+        }
+        if !self.is_provisional
+            && let Some((code, reason)) = self.closing.take()
+        {
+            self.core.close(now, code, &reason);
         }
         if self.has_ended && !queues.ended {
             news = true;

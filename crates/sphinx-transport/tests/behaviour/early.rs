@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sphinx_transport::asynchronous::Session as TaskSession;
 use sphinx_transport::{
@@ -644,6 +645,32 @@ fn another_address_that_answers_gets_everything() {
         assert_eq!(session.stats().early_data, EarlyData::Refused);
         assert_eq!(session.remote_addr(), place.relay.address());
         transfer(&server, &session, &content(3, 100 * KB));
+    });
+}
+
+/// Nothing gets through: neither who closes waits for that, nor others that wait for the session. The server is told when it is there.
+#[test]
+fn closing_does_not_wait_for_the_handshake() {
+    bounded(|| {
+        let place = Place::met(true);
+        place.relay.judge(TO_SERVER, hold_all());
+        let hour = Duration::from_secs(3600);
+        let options = Options {
+            connect_timeout: hour,
+            idle_timeout: hour,
+            ..place.options()
+        };
+        let session = client(&place.ticket, &options).unwrap();
+        let reader = session.clone();
+        let reading = std::thread::spawn(move || reader.accept_uni().map(drop));
+        block_on(TaskSession::from(session.clone()).close(7, "enough"));
+        let error = reading.join().unwrap().expect_err("there is no stream");
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+        assert!(session.closed().is_some() && !session.is_confirmed());
+        place.relay.let_go(TO_SERVER);
+        let server = place.accept().expect("in time");
+        server.wait_closed(PATIENCE).expect("it is told");
+        assert_eq!(server.peer_code(), Some(7));
     });
 }
 
