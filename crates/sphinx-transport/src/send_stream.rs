@@ -190,7 +190,7 @@ impl SendStream {
     /// Ends the block here instead of up to a millisecond later: the end of a message.
     ///
     /// # Errors
-    /// When the session ends.
+    /// When the session ends, or the peer has [stopped](crate::RecvStream::stop) the stream.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.wait(|inner| self.end.may_flush(inner))?? {
             self.end.flush();

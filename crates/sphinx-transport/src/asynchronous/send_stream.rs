@@ -67,7 +67,7 @@ impl SendStream {
     /// *Cancelling* loses nothing: what was written leaves a little later.
     ///
     /// # Errors
-    /// When the session ends.
+    /// When the session ends, or the peer has [stopped](crate::RecvStream::stop) the stream.
     pub async fn flush(&mut self) -> Result<(), Error> {
         poll_fn(|cx| self.poll_flush(cx)).await
     }
@@ -75,7 +75,7 @@ impl SendStream {
     /// [`flush`](Self::flush), polled.
     ///
     /// # Errors
-    /// When the session ends.
+    /// Those of [`flush`](Self::flush).
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.0.poll_flush(cx)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sphinx_transport::asynchronous::Session as TaskSession;
 use sphinx_transport::{
-    AccessList, EarlyData, Error, ErrorKind, Options, Server, ServerKey, Service, Session, Ticket,
+    AccessList, EarlyData, ErrorKind, Options, Server, ServerKey, Service, Session, Ticket,
     TicketSecret,
 };
 use tempfile::TempDir;
@@ -566,32 +566,50 @@ fn a_server_with_another_key_is_found_out_and_given_nothing() {
     });
 }
 
+/// A cache is copied, as with a disk, and both begin with the same entry: packets of the second client are for the session of the first one by their id,
+/// and would be replays in it, or open, if they were sealed with the same keys.
 #[test]
 fn two_clients_with_one_cache_never_begin_with_the_same() {
     bounded(|| {
         let place = Place::met(true);
-        let begin = || -> Result<(Session, Session), Error> {
-            let options = place.options();
-            let client = client(
-                &ticket(place.server(), place.server().local_addr()),
-                &options,
-            )?;
-            let server = place.accept().expect("in time");
-            Ok((client, server))
-        };
-        let (one, at_one) = begin().unwrap();
-        let (two, at_two) = begin().unwrap();
-        for (client, server) in [(&one, &at_one), (&two, &at_two)] {
-            transfer(client, server, &content(2, 20 * KB));
-        }
+        let cache = place.cache.path().join("paths.sessions");
+        let copy = std::fs::read(&cache).unwrap();
+        place.relay.judge(TO_CLIENT, hold_all());
+        let one = place.connect();
+        let mut stream_of_one = write(&one, &content(2, 10 * KB));
+        let at_one = place.accept().expect("in time");
+        let received = read_all(&mut at_one.accept_uni().unwrap()).unwrap();
+        assert!(received == content(2, 10 * KB));
+
+        std::fs::write(&cache, copy).unwrap();
+        let relay = Relay::start(place.server().local_addr());
+        relay.judge(TO_CLIENT, hold_all());
+        let ticket = ticket(place.server(), relay.address());
+        let two = client(&ticket, &place.options()).unwrap();
+        let mut stream_of_two = write(&two, &content(3, 40 * KB));
+        wait_until("early packets have left", || {
+            relay.lane(TO_SERVER).data >= 20
+        });
+        // Some look as if they were of the handshake's keys, and are held.
+        let invalid = || at_one.stats().invalid_datagrams;
+        wait_until("they do not open", || invalid() >= 5);
+        assert_eq!(at_one.stats().replayed_datagrams, 0);
+        assert_eq!(at_one.stats().bytes_received, 10_000);
+
+        place.relay.let_go(TO_CLIENT);
+        relay.let_go(TO_CLIENT);
+        let at_two = place.accept().expect("in time");
+        let received = read_all(&mut at_two.accept_uni().unwrap()).unwrap();
+        assert!(received == content(3, 40 * KB));
+        stream_of_one.wait_delivered().unwrap();
+        stream_of_two.wait_delivered().unwrap();
         let begun = [&one, &two].map(|client| client.stats().early_data);
-        assert_eq!(begun, [EarlyData::Accepted, EarlyData::None]);
+        assert_eq!(begun, [EarlyData::Accepted, EarlyData::Refused]);
         // Each has agreed on one more.
         one.close(0, "done");
         two.close(0, "done");
         for _ in 0..2 {
-            let (client, server) = begin().unwrap();
-            transfer(&client, &server, &content(3, 20 * KB));
+            let (client, _server) = place.session(&content(4, 20 * KB));
             assert_eq!(client.stats().early_data, EarlyData::Accepted);
             drop(client);
         }
