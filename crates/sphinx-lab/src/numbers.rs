@@ -142,16 +142,20 @@ impl Done {
         }
         let dropped = event["messages_dropped"].as_u64();
         let late = event["messages_late"].as_u64();
+        // What a sender that has fallen behind never came to has not arrived either.
+        let unsent = ["messages_unsent", "blocks_unsent"].map(|field| event[field].as_u64());
+        let unsent: u64 = unsent.iter().flatten().sum();
+        let missing = dropped.unwrap_or(0) + unsent;
         // A sender's own bytes are not all delivered where messages may be dropped.
         let delivered = dropped.and_then(|_| event["peer_done"]["bytes"].as_u64());
         let bytes = event["bytes"].as_u64().ok_or(NotDone::Field("bytes"))?;
         Ok(Done {
             bytes: delivered.unwrap_or(bytes).min(bytes),
             seconds,
-            complete: event["complete"].as_bool().unwrap_or(true),
+            complete: event["complete"].as_bool().unwrap_or(missing == 0),
             blocks: blocks(event)?,
-            late: late.map(|late| late + dropped.unwrap_or(0)),
-            dropped,
+            late: late.map(|late| late + missing),
+            dropped: dropped.map(|_| missing),
             buffer: None,
             video: Deserialize::deserialize(&event["video"]).ok(),
             web: Deserialize::deserialize(&event["web"]).ok(),
@@ -249,6 +253,23 @@ mod tests {
         assert_eq!((blocks.count, blocks.p99_ms), (600, Some(12.0)));
         event["clock"] = json!("estimated");
         assert_eq!(Done::parse(&event), Err(NotDone::Clock));
+    }
+
+    /// As `sphx perf client` says of streams over a link that is too slow: nothing is dropped there.
+    #[test]
+    fn what_was_never_sent_has_not_arrived() {
+        let messages = json!({"bytes": 100_000, "seconds": 1, "messages_delivered": 1000,
+            "messages_dropped": 0, "messages_late": 40, "messages_unsent": 500});
+        let done = Done::parse(&messages).unwrap();
+        assert_eq!(
+            (done.late, done.dropped, done.complete),
+            (Some(540), Some(500), false)
+        );
+        let mut blocks = json!({"bytes": 100_000, "seconds": 1, "blocks_unsent": 500});
+        assert!(!Done::parse(&blocks).unwrap().complete);
+        blocks["blocks_unsent"] = json!(0);
+        let done = Done::parse(&blocks).unwrap();
+        assert_eq!((done.late, done.dropped, done.complete), (None, None, true));
     }
 
     #[test]
