@@ -115,6 +115,11 @@ pub trait Contestant: fmt::Debug + Sync {
         false
     }
 
+    /// Whether its receiver can be [held to a buffer](Task::receive_buffer): it takes the bound itself, or receives by the kernel's TCP.
+    fn can_be_bounded(&self) -> bool {
+        false
+    }
+
     /// What a sender does first, with the receiver that is measured later, if the two are to know each other then.
     fn meeting(&self, _task: &Task) -> Option<Command> {
         None

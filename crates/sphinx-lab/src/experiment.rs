@@ -102,6 +102,9 @@ impl Experiment {
                 if contestant.is_mptcp() && !cell.paths.is_empty() && !has_ip() {
                     return Err("'ip' (iproute2) is not installed".to_owned());
                 }
+                if cell.receive_buffer.is_some() && !contestant.can_be_bounded() {
+                    return Err("its receive buffer cannot be bounded".to_owned());
+                }
                 contestant.check_workload(&cell.workload)
             }
             Clock::Virtual => virtual_time::check_workload(&cell.workload),

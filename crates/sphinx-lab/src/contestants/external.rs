@@ -150,6 +150,11 @@ impl Contestant for External {
         }
     }
 
+    fn can_be_bounded(&self) -> bool {
+        // What a tunnel holds is its own affair, whatever the TCP behind it may hold.
+        self.adapter == Adapter::Iperf
+    }
+
     fn receiver(&self, task: &Task) -> Command {
         self.command(Side::Receiver, task)
     }

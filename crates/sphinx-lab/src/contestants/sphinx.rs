@@ -214,6 +214,10 @@ impl Contestant for Sphinx {
         Ok(simulated.over_path(self.only.clone()))
     }
 
+    fn can_be_bounded(&self) -> bool {
+        true
+    }
+
     fn receiver(&self, task: &Task) -> Command {
         if let Workload::Video(_) | Workload::Web(_) = task.workload {
             return self.peer("sphinx-client", task);

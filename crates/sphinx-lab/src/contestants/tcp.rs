@@ -121,6 +121,10 @@ impl Contestant for Tcp {
         self.settings.mptcp
     }
 
+    fn can_be_bounded(&self) -> bool {
+        true
+    }
+
     fn receiver(&self, task: &Task) -> Command {
         match task.workload {
             Workload::Video(_) | Workload::Web(_) => self.command("http-client", task),

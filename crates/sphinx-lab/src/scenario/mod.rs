@@ -310,6 +310,7 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Experiment;
     use crate::runner::duration;
 
     const TEXT: &str = r#"
@@ -463,6 +464,19 @@ kind = "mptcp"
                 && description.contains("cost 5), receive buffer 256 KiB; "),
             "{description}"
         );
+    }
+
+    #[test]
+    fn who_cannot_be_held_to_a_buffer_is_missing() {
+        let more = ["tcp", "iperf3", "quinn", "uftp", "udp\"\nrate = \"1mbit"]
+            .map(|kind| format!("[[contestant]]\nkind = \"{kind}\"\n"));
+        let scenario = parse(&(PATHS.to_owned() + &more.concat()), false).unwrap();
+        let missing = scenario.contestants.iter().filter(|contestant| {
+            let able = Experiment::check(&scenario.cells[0], contestant.as_ref());
+            able == Err("its receive buffer cannot be bounded".to_owned())
+        });
+        let names: Vec<_> = missing.map(|contestant| contestant.name()).collect();
+        assert_eq!(names, ["quinn-cubic", "uftp", "udp"]);
     }
 
     #[test]
