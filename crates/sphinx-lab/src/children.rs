@@ -130,7 +130,7 @@ impl Process {
     }
 
     /// User and system time of it so far, and of what it has started and waited for.
-    fn cpu(&self) -> Duration {
+    pub(crate) fn cpu(&self) -> Duration {
         let pid = self.child.id();
         let clock = clock_getcpuclockid(unistd::Pid::from_raw(pid.cast_signed()));
         let own = clock.and_then(|clock| clock.now()).map(Duration::from);

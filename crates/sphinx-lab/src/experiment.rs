@@ -196,6 +196,7 @@ impl Experiment {
             processes: [None, None],
             dones: [None, None],
             arrived: None,
+            testbed: &testbed,
             watch: Watch::of(&testbed, &cell.workload),
             looked: Instant::now(),
         };
@@ -209,11 +210,15 @@ impl Experiment {
             let end = testbed.end(second);
             pair.meet(second, Process::start(end, &mut command, second, sender)?)?;
         }
-        let accounts = Accounts::open();
+        let begun = Accounts::now(&testbed);
         pair.processes[second as usize] = Some(start(second, command(second))?);
-        let mut done = pair.expect_done(contestant, &task)?;
-        let (elapsed, machine, own) = accounts.close();
-        let counters = testbed.counters();
+        let Ending {
+            mut done,
+            accounts,
+            cpu: at_cut_off,
+        } = pair.expect_done(contestant, &task)?;
+        let (elapsed, machine, own) = accounts.since(&begun);
+        let counters = accounts.counters;
         if contestant.is_mptcp() && testbed.mptcp_joins()? + 1 < cell.paths.len() as u64 {
             return Err(RunError::Unjoined);
         }
@@ -227,8 +232,9 @@ impl Experiment {
             let watch = pair.watch.as_ref();
             carried = watch.map(|watch| watch.between(ns(began), ns(ended)));
         }
-        let cpu_seconds = |side| ended[side as usize].map_or(0.0, |end| end.cpu.as_secs_f64());
-        let (sender_cpu, receiver_cpu) = (cpu_seconds(Side::Sender), cpu_seconds(Side::Receiver));
+        let at_end = || ended.map(|end| end.map_or(Duration::ZERO, |end| end.cpu));
+        let cpu = at_cut_off.unwrap_or_else(at_end);
+        let [sender_cpu, receiver_cpu] = cpu.map(|cpu| cpu.as_secs_f64());
         let [sender_memory, receiver_memory] = ended.map(|end| end?.peak_rss);
         let emulator = counters.iter().map(|one| one.cpu.as_secs_f64()).sum();
         let accounted = sender_cpu + receiver_cpu + f64::max(own, emulator);
@@ -305,31 +311,49 @@ impl Experiment {
     }
 }
 
-/// The machine's and this process's time over a run. The latter contains the emulator.
+/// What has been used up and carried until some moment.
 struct Accounts {
-    start: Instant,
+    at: Instant,
     machine: Option<MachineTime>,
+    /// This process's time, which contains the emulator's.
     own: Duration,
+    /// What the link has counted.
+    counters: Vec<FrontCounters>,
 }
 
 impl Accounts {
-    fn open() -> Accounts {
+    fn now(testbed: &Testbed) -> Accounts {
         Accounts {
-            start: Instant::now(),
+            at: Instant::now(),
             machine: MachineTime::now(),
             own: process_cpu(),
+            counters: testbed.counters(),
         }
     }
 
     /// Seconds that have passed, the machine's time, and the seconds of CPU this process used.
-    fn close(self) -> (f64, Option<MachineTime>, f64) {
-        let elapsed = self.start.elapsed().as_secs_f64().max(1e-3);
-        let machine = MachineTime::now()
-            .zip(self.machine)
-            .map(|(now, before)| now.since(before));
-        let own = process_cpu().saturating_sub(self.own);
+    fn since(&self, before: &Accounts) -> (f64, Option<MachineTime>, f64) {
+        let elapsed = (self.at - before.at).as_secs_f64().max(1e-3);
+        let machine = (self.machine.zip(before.machine)).map(|(now, before)| now.since(before));
+        let own = self.own.saturating_sub(before.own);
         (elapsed, machine, own.as_secs_f64())
     }
+}
+
+/// What the receiver has reported, and when.
+struct Arrived {
+    bytes: u64,
+    accounts: Accounts,
+    /// Processor time of the sender and the receiver.
+    cpu: [Duration; 2],
+}
+
+/// What became of a transfer, and the accounts of the moment that this is about.
+struct Ending {
+    done: Done,
+    accounts: Accounts,
+    /// Processor time of the sender and the receiver until then, if they went on.
+    cpu: Option<[Duration; 2]>,
 }
 
 /// The two processes and what they have said.
@@ -340,8 +364,9 @@ struct Pair<'a> {
     processes: [Option<Process>; 2],
     /// The sender's and the receiver's last words.
     dones: [Option<Value>; 2],
-    /// Payload bytes that the receiver last reported to have, and when.
-    arrived: Option<(u64, Instant)>,
+    /// The receiver's last report.
+    arrived: Option<Arrived>,
+    testbed: &'a Testbed,
     watch: Option<Watch<'a>>,
     /// The processes were looked at.
     looked: Instant,
@@ -391,8 +416,12 @@ impl Pair<'_> {
         Ok(())
     }
 
-    /// Waits for the result, or makes one at the limit.
-    fn expect_done(&mut self, contestant: &dyn Contestant, task: &Task) -> Result<Done, RunError> {
+    /// Waits for the result, or makes one at the limit; then both processes have ended.
+    fn expect_done(
+        &mut self,
+        contestant: &dyn Contestant,
+        task: &Task,
+    ) -> Result<Ending, RunError> {
         let limit = task.limit;
         let side = contestant.reporter(&task.workload);
         let keeps_limit = contestant.keeps_limit(&task.workload);
@@ -409,18 +438,32 @@ impl Pair<'_> {
                     event: "done",
                 });
             }
-            // What has come since the last report is not known.
-            let (bytes, seconds) = match self.arrived {
-                Some((bytes, at)) if at > begin => (bytes, at - begin),
-                _ => (0, limit),
+            for process in self.processes.iter_mut().flatten() {
+                process.end()?;
+            }
+            // What has come since the last report is not known, and what it took does not count either.
+            let (bytes, seconds, accounts, cpu) = match self.arrived.take() {
+                Some(last) if last.accounts.at > begin => {
+                    let seconds = last.accounts.at - begin;
+                    (last.bytes, seconds, last.accounts, Some(last.cpu))
+                }
+                _ => (0, limit, Accounts::now(self.testbed), None),
             };
-            return Ok(Done {
-                bytes,
-                seconds: seconds.as_secs_f64(),
-                ..Done::default()
+            return Ok(Ending {
+                done: Done {
+                    bytes,
+                    seconds: seconds.as_secs_f64(),
+                    ..Done::default()
+                },
+                accounts,
+                cpu,
             });
         }
-        Ok(Done::parse(self.done(side).unwrap_or(&Value::Null))?)
+        Ok(Ending {
+            done: Done::parse(self.done(side).unwrap_or(&Value::Null))?,
+            accounts: Accounts::now(self.testbed),
+            cpu: None,
+        })
     }
 
     /// Lets both processes end, but for one that `goes_on`, which is ended; returns how the sender and the receiver did.
@@ -505,7 +548,13 @@ impl Pair<'_> {
             Some("done") => self.dones[side as usize] = Some(event.clone()),
             Some("progress") if side == Side::Receiver => {
                 if let Some(bytes) = event["bytes"].as_u64() {
-                    self.arrived = Some((bytes, Instant::now()));
+                    let cpu =
+                        |it: &Option<Process>| it.as_ref().map_or(Duration::ZERO, Process::cpu);
+                    self.arrived = Some(Arrived {
+                        bytes,
+                        accounts: Accounts::now(self.testbed),
+                        cpu: self.processes.each_ref().map(cpu),
+                    });
                 }
             }
             Some("error") => {

@@ -1,10 +1,10 @@
-//! The whole way with kernel TCP. Skipped, saying why, where namespaces or TUN devices are not
+//! The whole way with kernel TCP, and with scripts. Skipped, saying why, where namespaces or TUN devices are not
 //! allowed. No test depends on being scheduled in time.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{process::Command, sync::atomic::AtomicBool, time::Duration};
 
 use sphinx_lab::{
-    Cell, Clock, Contestant, Experiment, LinkSpec, PathSpec, Run, RunError, Workload,
+    Cell, Clock, Contestant, Experiment, LinkSpec, PathSpec, Run, RunError, Side, Task, Workload,
     contestants::{Program, Tcp, TcpSettings},
     machine::Made,
 };
@@ -31,10 +31,16 @@ fn cell(workload: Workload) -> Cell {
 
 /// Runs reno over the link, or says why not.
 fn run(workload: Workload, stop: bool) -> Option<Result<Run, RunError>> {
-    run_over(&cell(workload), &Tcp::new(&program(), "reno"), stop)
+    run_over(&cell(workload), &Tcp::new(&program(), "reno"), 30, stop)
 }
 
-fn run_over(cell: &Cell, contestant: &Tcp, stop: bool) -> Option<Result<Run, RunError>> {
+/// With a limit in seconds.
+fn run_over(
+    cell: &Cell,
+    contestant: &dyn Contestant,
+    limit: u64,
+    stop: bool,
+) -> Option<Result<Run, RunError>> {
     match probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
@@ -47,7 +53,7 @@ fn run_over(cell: &Cell, contestant: &Tcp, stop: bool) -> Option<Result<Run, Run
         }
     }
     let experiment = Experiment {
-        limit: Duration::from_secs(30),
+        limit: Duration::from_secs(limit),
         made: Made::default(),
     };
     Some(experiment.run(cell, contestant, 1, &AtomicBool::new(stop)))
@@ -118,7 +124,7 @@ fn multipath_tcp_uses_both_paths() {
         eprintln!("skipped: {missing}");
         return;
     }
-    let Some(run) = run_over(&cell, &mptcp, false) else {
+    let Some(run) = run_over(&cell, &mptcp, 30, false) else {
         return;
     };
     let run = run.unwrap();
@@ -134,4 +140,59 @@ fn an_interruption_ends_the_run() {
         return;
     };
     assert!(matches!(run, Err(RunError::Interrupted)), "{run:?}");
+}
+
+/// Two scripts that never end by themselves and keep the processors busy. The receiver reports once, when the sender has begun.
+#[derive(Debug)]
+struct Endless;
+
+fn script(text: &str, task: &Task) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(text).current_dir(&task.directory);
+    command
+}
+
+impl Contestant for Endless {
+    fn name(&self) -> &str {
+        "endless"
+    }
+
+    fn settings(&self) -> String {
+        String::new()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn receiver(&self, task: &Task) -> Command {
+        let text = r#"echo '{"event": "listening"}'; until [ -e begun ]; do sleep 0.01; done
+            echo '{"event": "progress", "bytes": 1000}'; while :; do :; done"#;
+        script(text, task)
+    }
+
+    fn sender(&self, task: &Task) -> Command {
+        script("touch begun; while :; do :; done", task)
+    }
+
+    fn reporter(&self, _workload: &Workload) -> Side {
+        Side::Sender
+    }
+
+    fn keeps_limit(&self, _workload: &Workload) -> bool {
+        false
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_accounted_until_its_last_report() {
+    let cell = cell(Workload::Bulk { bytes: 1_000_000 });
+    let Some(run) = run_over(&cell, &Endless, 2, false) else {
+        return;
+    };
+    let run = run.unwrap();
+    assert_eq!((run.done.bytes, run.done.complete), (1000, false));
+    // The sender had no other time to be busy in; to start it takes a moment.
+    let cpu = run.cpu.unwrap();
+    assert!(cpu.sender < run.done.seconds + 0.5, "{run:?}");
 }
