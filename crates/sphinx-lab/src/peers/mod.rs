@@ -34,10 +34,6 @@ pub use tally::{Preamble, Received, Tally};
 /// How long an end waits for the other one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where what is lost stays lost: without a datagram for this long behind the time of the next one, the
-/// sender has nothing more.
-const SILENCE: Duration = Duration::from_millis(300);
-
 /// One end of a transfer, as a command line.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Peer {

@@ -27,8 +27,8 @@ use rustls::{
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, SILENCE, Tally, output,
-    tally::{checked_head, write_block},
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, output,
+    tally::{checked_head, number_of, write_block},
     tried,
 };
 use crate::{Workload, machine::monotonic_ns};
@@ -204,11 +204,8 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
                 {
                     blocks_from(&connection, bytes as usize, &mut tally, &pattern).await
                 }
-                Workload::Live {
-                    bytes, interval, ..
-                } => {
-                    let schedule = (bytes, interval);
-                    datagrams_from(&connection, schedule, &mut tally, &pattern).await
+                Workload::Live { bytes, .. } => {
+                    datagrams_from(&connection, bytes, &mut tally, &pattern).await
                 }
                 _ => Err(PeerError::Cannot("carry this over QUIC")),
             }
@@ -277,15 +274,17 @@ async fn blocks_from(
     Ok(())
 }
 
-/// Messages as datagrams: what is lost stays lost, and silence is the end.
+/// Messages as datagrams: what is lost stays lost, and silence when no more are due is the end.
 async fn datagrams_from(
     connection: &Connection,
-    (bytes, interval): (u64, Duration),
+    bytes: u64,
     tally: &mut Tally,
     pattern: &Pattern,
 ) -> Result<(), PeerError> {
+    let mut until_ns = tally.may_come_until(0, monotonic_ns());
     while !tally.is_complete() {
-        let Ok(datagram) = timeout(interval + SILENCE, connection.read_datagram()).await else {
+        let left = Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()));
+        let Ok(datagram) = timeout(left, connection.read_datagram()).await else {
             break;
         };
         let datagram = refused("datagram", datagram)?;
@@ -293,6 +292,7 @@ async fn datagrams_from(
         let head = checked_head(&datagram, bytes, pattern)?;
         tally.add(bytes, now_ns);
         tally.add_block(head, now_ns)?;
+        until_ns = tally.may_come_until(number_of(head), now_ns);
     }
     Ok(())
 }
@@ -416,11 +416,11 @@ async fn blocks_to(
     pattern: &Pattern,
     sent: &mut u64,
 ) -> Result<(), PeerError> {
-    let schedule = Instant::now();
     let preamble = Preamble {
         start_ns,
         schedule_ns: monotonic_ns(),
     };
+    let schedule = Instant::now();
     let mut open = carrier.begin(preamble).await?;
     let mut block = Vec::new();
     for number in 0..count {
@@ -502,6 +502,58 @@ mod tests {
         let block_ms = received.block_ms.unwrap();
         assert_eq!(block_ms.count, 15);
         assert!(block_ms.mean_ms > 0.0);
+    }
+
+    #[test]
+    fn silence_in_the_middle_is_no_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let (count, bytes, interval) = (100, 100, Duration::from_millis(100));
+        let task = PeerTask {
+            congestion: "cubic".into(),
+            datagrams: true,
+            directory: Some(directory.path().to_owned()),
+            ..super::super::tests::task(Workload::Live {
+                count,
+                bytes,
+                interval,
+                deadline: Duration::from_millis(50),
+            })
+        };
+        // All of them were due.
+        let start_ns = monotonic_ns() - 10_000_000_000;
+        let preamble = Preamble {
+            start_ns,
+            schedule_ns: start_ns,
+        };
+        let send = async |address| {
+            let mut endpoint = endpoint(any_address(address), None).unwrap();
+            endpoint.set_default_client_config(client_config(&task).unwrap());
+            let connection = endpoint.connect(address, NAME).unwrap().await.unwrap();
+            let carrier = Carrier {
+                connection: &connection,
+                datagrams: true,
+            };
+            assert!(carrier.begin(preamble).await.unwrap());
+            let (pattern, mut block) = (Pattern::new(task.seed), Vec::new());
+            for number in 0..count {
+                let due_ns = start_ns + number * interval.as_nanos() as u64;
+                write_block(&mut block, (number, due_ns), bytes, &pattern);
+                assert!(carrier.send(&block).await.unwrap());
+                if number == 0 {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+            connection.closed().await;
+        };
+        let received = thread::scope(|scope| {
+            let (ready, address) = channel();
+            let task = &task;
+            let receiver = scope.spawn(move || receive(task, &|at| ready.send(at).unwrap()));
+            let address = address.recv().unwrap();
+            runtime().unwrap().block_on(send(address));
+            receiver.join().unwrap().unwrap()
+        });
+        assert!(received.complete, "{received:?}");
     }
 
     #[test]

@@ -4,17 +4,18 @@
 use std::{
     fs,
     io::ErrorKind,
-    net::{Ipv4Addr, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, SILENCE, Tally,
+    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
     external::{ENTRANCE_PORT, INNER_PORT, POLL, Program, START, directory},
-    tally::{checked_head, schedule_of, write_block},
+    tally::{checked_head, number_of, schedule_of, write_block},
     tried,
+    udp::{beginning_until, bind, next},
 };
 use crate::{Workload, machine::monotonic_ns};
 
@@ -27,15 +28,15 @@ const GREETINGS: Duration = Duration::from_millis(20);
 const MET: &str = "met";
 const OVER: &str = "over";
 
-/// Number, size and distance of the messages, and how long they are of use.
-fn schedule(task: &PeerTask) -> Result<(u64, u64, Duration, Duration), PeerError> {
+/// Number, size and distance of the messages.
+fn schedule(task: &PeerTask) -> Result<(u64, u64, Duration), PeerError> {
     match task.workload {
         Workload::Live {
             count,
             bytes,
             interval,
-            deadline,
-        } => Ok((count, bytes, interval, deadline)),
+            ..
+        } => Ok((count, bytes, interval)),
         _ => Err(PeerError::Cannot("relay anything but live messages")),
     }
 }
@@ -47,30 +48,19 @@ fn is_there(directory: &Path, name: &str) -> bool {
 /// Receives what comes out of the program that is the task's command.
 pub(super) fn receive(
     task: &PeerTask,
-    listening: &dyn Fn(std::net::SocketAddr),
+    listening: &dyn Fn(SocketAddr),
 ) -> Result<Received, PeerError> {
-    let (_, bytes, interval, deadline) = schedule(task)?;
+    let (_, bytes, interval) = schedule(task)?;
     let directory = directory(task)?;
-    let socket = tried("bind", UdpSocket::bind((Ipv4Addr::LOCALHOST, INNER_PORT)))?;
-    tried(
-        "listen",
-        socket.set_read_timeout(Some(task.limit + PATIENCE)),
-    )?;
+    let socket = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, INNER_PORT)))?;
     let _program = Program::start(task, false)?;
     thread::sleep(START);
     listening(task.address);
     let pattern = Pattern::new(task.seed);
     let mut tally: Option<Tally> = None;
     let mut buffer = [0; 1 << 16];
-    loop {
-        let length = match socket.recv(&mut buffer) {
-            Ok(length) => length,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                break;
-            }
-            Err(error) => return tried("receive", Err(error)),
-        };
+    let mut until_ns = beginning_until(task);
+    while let Some(length) = next(&socket, &mut buffer, until_ns)? {
         let now_ns = monotonic_ns();
         let message = &buffer[..length];
         if message == GREETING {
@@ -81,8 +71,6 @@ pub(super) fn receive(
         let tally = match &mut tally {
             Some(tally) => tally,
             None => {
-                let silence = interval + deadline + SILENCE;
-                tried("listen", socket.set_read_timeout(Some(silence)))?;
                 let schedule_ns = schedule_of(head, interval);
                 tally.insert(task.tally(Preamble {
                     start_ns: schedule_ns,
@@ -90,8 +78,12 @@ pub(super) fn receive(
                 })?)
             }
         };
-        tally.add(bytes, now_ns);
-        tally.add_block(head, now_ns)?;
+        // Programs may give one twice.
+        if !tally.has_block(head) {
+            tally.add(bytes, now_ns);
+            tally.add_block(head, now_ns)?;
+        }
+        until_ns = tally.may_come_until(number_of(head), now_ns);
         if tally.is_complete() || tally.left(now_ns).is_none() {
             break;
         }
@@ -102,7 +94,7 @@ pub(super) fn receive(
 
 /// Sends into the program that is the task's command; the payload bytes sent.
 pub(super) fn send(task: &PeerTask) -> Result<u64, PeerError> {
-    let (count, bytes, interval, _) = schedule(task)?;
+    let (count, bytes, interval) = schedule(task)?;
     let directory = directory(task)?;
     let _program = Program::start(task, false)?;
     let socket = tried("socket", UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))?;
@@ -119,7 +111,8 @@ pub(super) fn send(task: &PeerTask) -> Result<u64, PeerError> {
         thread::sleep(GREETINGS);
     }
     let pattern = Pattern::new(task.seed);
-    let (started, schedule_ns) = (Instant::now(), monotonic_ns());
+    let schedule_ns = monotonic_ns();
+    let started = Instant::now();
     let deadline = started + task.limit;
     let mut message = Vec::new();
     for number in 0..count {

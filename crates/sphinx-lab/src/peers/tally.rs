@@ -1,12 +1,16 @@
 //! What a receiver keeps account of.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use super::{Pattern, PeerError};
 use crate::{BlockNumbers, Workload};
 
 /// Between two words about what has arrived, in nanoseconds.
 const TOLD_NS: u64 = 500_000_000;
+
+/// Where what is lost stays lost: for so long behind the time of the last block a receiver waits for what
+/// is still under way.
+const SILENCE: Duration = Duration::from_millis(300);
 
 /// The first bytes of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,11 @@ pub(super) fn schedule_of(head: [u8; 16], interval: Duration) -> u64 {
     scheduled_ns.saturating_sub(u64::try_from(after).unwrap_or(u64::MAX))
 }
 
+/// The number of the block with this head.
+pub(super) fn number_of(head: [u8; 16]) -> u64 {
+    unpair(head).0
+}
+
 /// The number of a block and its scheduled time.
 pub(super) fn block_head(number: u64, scheduled_ns: u64) -> [u8; 16] {
     pair(number, scheduled_ns)
@@ -96,6 +105,8 @@ pub struct Tally {
     bytes: u64,
     last_ns: u64,
     told_ns: u64,
+    /// Numbers of whole blocks, those that came after the cut-off included.
+    whole: HashSet<u64>,
     blocks: u64,
     /// Without the warm-up, as the latencies.
     late: u64,
@@ -128,6 +139,7 @@ impl Tally {
             bytes: 0,
             last_ns: preamble.start_ns,
             told_ns: preamble.start_ns,
+            whole: HashSet::new(),
             blocks: 0,
             late: 0,
             latencies_ms: Vec::new(),
@@ -138,6 +150,26 @@ impl Tally {
     pub fn left(&self, now_ns: u64) -> Option<Duration> {
         let left = self.deadline_ns.checked_sub(now_ns)?;
         (left > 0).then(|| Duration::from_nanos(left))
+    }
+
+    /// Until when more may come once something of the block with this number has, where what is lost stays lost: its successors are due one
+    /// by one, and the link may be silent meanwhile. At most until the cut-off.
+    pub fn may_come_until(&self, number: u64, now_ns: u64) -> u64 {
+        let (later, interval, deadline) = match self.workload {
+            Workload::Blocks {
+                count, interval, ..
+            } => (count.saturating_sub(number), interval, Duration::ZERO),
+            Workload::Live {
+                count,
+                interval,
+                deadline,
+                ..
+            } => (count.saturating_sub(number), interval, deadline),
+            _ => (0, Duration::ZERO, Duration::ZERO),
+        };
+        let more = u128::from(later) * interval.as_nanos() + (deadline + SILENCE).as_nanos();
+        let until = u64::try_from(u128::from(now_ns) + more).unwrap_or(u64::MAX);
+        until.min(self.deadline_ns)
     }
 
     /// Bytes that have arrived.
@@ -167,11 +199,16 @@ impl Tally {
         Some(self.bytes)
     }
 
+    /// Whether the block with this head has been whole before.
+    pub fn has_block(&self, head: [u8; 16]) -> bool {
+        self.whole.contains(&number_of(head))
+    }
+
     /// A block is whole; `head` is its beginning. (Its bytes are added apart.)
     ///
     /// # Errors
     ///
-    /// [`PeerError::Impossible`] if there is no such block or it comes from the future.
+    /// [`PeerError::Impossible`] if there is no such block, it comes from the future, or it has come before.
     pub fn add_block(&mut self, head: [u8; 16], now_ns: u64) -> Result<(), PeerError> {
         let (count, interval, deadline) = match self.workload {
             Workload::Blocks {
@@ -194,6 +231,9 @@ impl Tally {
         let late = now_ns
             .checked_sub(scheduled_ns)
             .ok_or(PeerError::Impossible("time of a block"))?;
+        if !self.whole.insert(number) {
+            return Err(PeerError::Impossible("second copy of a block"));
+        }
         if now_ns <= self.deadline_ns {
             self.blocks += 1;
             if after >= self.warmup.as_nanos() {
@@ -382,11 +422,26 @@ mod tests {
     }
 
     #[test]
+    fn silence_is_no_end_while_more_is_due() {
+        let tally = Tally {
+            deadline_ns: 1000 * MS,
+            ..blocks()
+        };
+        // Four blocks, one every 40 ms.
+        assert_eq!(tally.may_come_until(2, 100 * MS), 480 * MS);
+        assert_eq!(tally.may_come_until(3, 900 * MS), 1000 * MS);
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         let mut tally = blocks();
         assert!(tally.add_block(block_head(4, 180 * MS), 200 * MS).is_err());
         assert!(tally.add_block(block_head(1, 61 * MS), 200 * MS).is_err());
         assert!(tally.add_block(block_head(1, 60 * MS), 59 * MS).is_err());
+        let (first, second) = (block_head(0, 20 * MS), block_head(1, 60 * MS));
+        tally.add_block(first, 70 * MS).unwrap();
+        assert!(tally.has_block(first) && !tally.has_block(second));
+        assert!(tally.add_block(first, 71 * MS).is_err());
         assert!(
             tally
                 .add_block(block_head(u64::MAX, u64::MAX), u64::MAX)

@@ -208,8 +208,8 @@ impl Outgoing {
         interval: Duration,
         pattern: &Pattern,
     ) -> Result<u64, PeerError> {
-        let schedule = Instant::now();
         let schedule_ns = monotonic_ns();
+        let schedule = Instant::now();
         let preamble = Preamble {
             start_ns,
             schedule_ns,
