@@ -5,9 +5,9 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{self, Read, Seek, SeekFrom, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -25,6 +25,10 @@ pub(super) const ENTRANCE_PORT: u16 = 5298;
 pub(super) const START: Duration = Duration::from_millis(500);
 /// Between two looks.
 pub(super) const POLL: Duration = Duration::from_millis(5);
+/// Bytes of a file that are read at once.
+const PIECE_BYTES: usize = 64 << 10;
+/// What is there of a file with holes is counted in parts of this size: much less than a packet.
+const PART_BYTES: usize = 64;
 
 /// A running program; dropping it ends it.
 pub(super) struct Program(Child);
@@ -154,6 +158,12 @@ pub(super) fn file_receive(
     let _program = Program::start(task, false)?;
     thread::sleep(START);
     listening(task.address);
+    let mut inbox = Inbox {
+        directory: inbox,
+        bytes,
+        pattern: Pattern::new(task.seed),
+        compared: 0,
+    };
     let patience = Instant::now() + task.limit + PATIENCE;
     let mut start_ns = None;
     loop {
@@ -162,13 +172,13 @@ pub(super) fn file_receive(
             let start = fs::read_to_string(directory.join("start")).unwrap_or_default();
             start_ns = start.trim().parse::<u64>().ok();
         }
-        let have = received_bytes(&inbox);
+        // Before it is compared: that is not part of the transfer.
         let now_ns = monotonic_ns();
+        let complete = inbox.is_complete();
         let seconds = start_ns.map_or(0.0, |start| now_ns.saturating_sub(start) as f64 * 1e-9);
-        let complete = have >= bytes;
         if complete || seconds > task.limit.as_secs_f64() || Instant::now() > patience {
             return Ok(Received {
-                bytes: have.min(bytes),
+                bytes: inbox.arrived(),
                 seconds,
                 end_ns: start_ns.map(|_| now_ns),
                 complete,
@@ -181,12 +191,77 @@ pub(super) fn file_receive(
     }
 }
 
-fn received_bytes(inbox: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(inbox) else {
-        return 0;
-    };
-    let sizes = entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
-    sizes.sum()
+/// Where a program leaves the file that is sent. Its size says little: some set it first, and leave holes where something was lost.
+struct Inbox {
+    directory: PathBuf,
+    bytes: u64,
+    pattern: Pattern,
+    /// So many of its first bytes are as they were sent.
+    compared: u64,
+}
+
+impl Inbox {
+    /// Whether the file is there, every byte of it as it was sent. What has been compared once is not looked at again.
+    fn is_complete(&mut self) -> bool {
+        let Some((mut file, _)) = self.files().find(|(_, size)| *size == self.bytes) else {
+            return false;
+        };
+        // What cannot be read is not there yet.
+        let _ = each_piece(&mut file, self.compared, |at, piece| {
+            let is_right = self.pattern.matches(at, piece);
+            if is_right {
+                self.compared = at + piece.len() as u64;
+            }
+            is_right
+        });
+        self.compared == self.bytes
+    }
+
+    /// Bytes that are as they were sent, wherever in the file; of several files, in that with the most of them.
+    fn arrived(&self) -> u64 {
+        let right = |(mut file, _): (fs::File, u64)| {
+            let mut right = 0;
+            // As far as it can be read.
+            let _ = each_piece(&mut file, 0, |at, piece| {
+                let parts = piece.chunks(PART_BYTES);
+                for (part, at) in parts.zip((at..self.bytes).step_by(PART_BYTES)) {
+                    if self.pattern.matches(at, part) {
+                        right += part.len() as u64;
+                    }
+                }
+                true
+            });
+            right.min(self.bytes)
+        };
+        self.files().map(right).max().unwrap_or(0)
+    }
+
+    /// The files that there are, with their sizes.
+    fn files(&self) -> impl Iterator<Item = (fs::File, u64)> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten();
+        entries.filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let size = path.metadata().ok().filter(|it| it.is_file())?.len();
+            Some((fs::File::open(path).ok()?, size))
+        })
+    }
+}
+
+/// Gives a file's bytes from `at` on to `take`, with where they are, until it wants no more.
+fn each_piece(
+    file: &mut fs::File,
+    mut at: u64,
+    mut take: impl FnMut(u64, &[u8]) -> bool,
+) -> io::Result<()> {
+    file.seek(SeekFrom::Start(at))?;
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        let length = file.read(&mut buffer)?;
+        if length == 0 || !take(at, &buffer[..length]) {
+            return Ok(());
+        }
+        at += length as u64;
+    }
 }
 
 /// A program that sends one file.
@@ -251,4 +326,52 @@ pub(super) fn iperf_send(task: &PeerTask) -> Result<u64, PeerError> {
     // The server tells how much has arrived; an idle connection keeps nobody waiting.
     drop(TcpStream::connect_timeout(&task.address, POLL));
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::task, *};
+
+    const BYTES: u64 = 100_000;
+
+    /// Receives what a script leaves in the inbox, where there is what `before` makes of the file that is sent.
+    fn received(limit: Duration, before: impl Fn(&mut Vec<u8>), script: &str) -> Received {
+        let directory = tempfile::tempdir().unwrap();
+        let task = |script: &str| PeerTask {
+            directory: Some(directory.path().to_owned()),
+            limit,
+            options: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            ..task(Workload::Bulk { bytes: BYTES })
+        };
+        file_send(&task("true")).unwrap();
+        let mut file = fs::read(directory.path().join("file")).unwrap();
+        assert_eq!(file.len() as u64, BYTES);
+        before(&mut file);
+        let inbox = directory.path().join("inbox");
+        fs::create_dir(&inbox).unwrap();
+        fs::write(inbox.join("file"), &file).unwrap();
+        file_receive(&task(script), &|_| ()).unwrap()
+    }
+
+    #[test]
+    fn a_size_is_no_file() {
+        let received = received(Duration::ZERO, |file| file.fill(0), "true");
+        assert_eq!((received.bytes, received.complete), (0, false));
+    }
+
+    #[test]
+    fn holes_have_not_arrived() {
+        let with_hole = |file: &mut Vec<u8>| file[10_000..60_000].fill(0);
+        let received = received(Duration::ZERO, with_hole, "true");
+        let is_right = (49_800..=50_000).contains(&received.bytes);
+        assert!(is_right && !received.complete, "{received:?}");
+    }
+
+    #[test]
+    fn what_is_of_its_size_is_waited_for() {
+        let script = "sleep 1; dd if={file} of={directory}/inbox/file conv=notrunc";
+        let received = received(Duration::from_secs(20), |file| file.fill(0), script);
+        assert_eq!((received.bytes, received.complete), (BYTES, true));
+        assert!(received.seconds >= 1.0, "{received:?}");
+    }
 }
