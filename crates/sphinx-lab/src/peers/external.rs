@@ -186,6 +186,7 @@ pub(super) fn file_receive(
                 late: 0,
                 dropped: None,
                 block_ms: None,
+                socket_bytes: None,
             });
         }
     }
@@ -316,6 +317,7 @@ pub(super) fn iperf_receive(
         late: 0,
         dropped: None,
         block_ms: None,
+        socket_bytes: None,
     })
 }
 

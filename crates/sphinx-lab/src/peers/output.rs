@@ -110,6 +110,7 @@ fn receive(task: &PeerTask, program: Receive) -> Result<Value, PeerError> {
         "block_ms_max": blocks.map(|blocks| blocks.max_ms),
         "clock": "shared",
         "cc": task.congestion,
+        "socket_bytes": received.socket_bytes,
         "cpu_seconds": process_cpu().as_secs_f64(),
     }))
 }

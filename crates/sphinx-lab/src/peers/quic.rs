@@ -18,7 +18,7 @@ use quinn::{
 };
 use rustix::net::sockopt::{
     set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_send_buffer_size,
-    set_socket_send_buffer_size_force,
+    set_socket_send_buffer_size_force, socket_recv_buffer_size,
 };
 use rustls::{
     RootCertStore,
@@ -88,20 +88,28 @@ fn runtime() -> Result<Runtime, PeerError> {
     )
 }
 
-/// To be called inside the runtime.
-fn endpoint(address: SocketAddr, server: Option<ServerConfig>) -> Result<Endpoint, PeerError> {
+/// To be called inside the runtime. With the bytes that the system lets its socket keep of what arrives.
+fn endpoint(
+    address: SocketAddr,
+    server: Option<ServerConfig>,
+) -> Result<(Endpoint, u64), PeerError> {
     let socket = tried("bind", UdpSocket::bind(address))?;
     // Beyond the system's limit where that is allowed, else up to it.
     let receive = set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES)
         .or_else(|_| set_socket_recv_buffer_size(&socket, SOCKET_BYTES));
     let send = set_socket_send_buffer_size_force(&socket, SOCKET_BYTES)
         .or_else(|_| set_socket_send_buffer_size(&socket, SOCKET_BYTES));
-    tried("socket buffers", receive.and(send).map_err(io::Error::from))?;
+    let granted = receive
+        .and(send)
+        .and_then(|()| socket_recv_buffer_size(&socket));
+    // The kernel counts twice what it was asked for.
+    let granted = tried("socket buffers", granted.map_err(io::Error::from))? as u64 / 2;
     let config = EndpointConfig::default();
-    tried(
+    let endpoint = tried(
         "endpoint",
         Endpoint::new(config, server, socket, Arc::new(TokioRuntime)),
-    )
+    )?;
+    Ok((endpoint, granted))
 }
 
 fn refused<T, E: Error>(what: &'static str, result: Result<T, E>) -> Result<T, PeerError> {
@@ -182,7 +190,7 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
     let workload = task.workload.clone();
     let server = server_config(task)?;
     runtime()?.block_on(async {
-        let endpoint = endpoint(task.address, Some(server))?;
+        let (endpoint, socket_bytes) = endpoint(task.address, Some(server))?;
         listening(tried("address", endpoint.local_addr())?);
         let accept = async {
             let incoming = endpoint.accept().await.ok_or(PeerError::Closed(0))?;
@@ -215,9 +223,13 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
         connection.close(VarInt::from_u32(0), b"");
         // Repeats the close if need be, at most as long as the sender may still send.
         let _ = timeout(CLOSING, endpoint.wait_idle()).await;
-        Ok(match task.datagrams {
+        let received = match task.datagrams {
             true => tally.close_at_last(),
             false => tally.close(),
+        };
+        Ok(Received {
+            socket_bytes: Some(socket_bytes),
+            ..received
         })
     })
 }
@@ -306,7 +318,7 @@ pub fn send(task: &PeerTask) -> Result<u64, PeerError> {
     let workload = task.workload.clone();
     let client = client_config(task)?;
     runtime()?.block_on(async {
-        let mut endpoint = endpoint(any_address(task.address), None)?;
+        let (mut endpoint, _) = endpoint(any_address(task.address), None)?;
         endpoint.set_default_client_config(client);
         let mut sent = 0;
         let transfer = async {
@@ -504,6 +516,14 @@ mod tests {
         assert!(block_ms.mean_ms > 0.0);
     }
 
+    /// What the system grants is told, however little it is.
+    #[test]
+    fn socket_buffers_are_told_as_they_are() {
+        let (received, _) = transfer("bbr", None, 1000);
+        let granted = received.socket_bytes.unwrap();
+        assert!((1..=SOCKET_BYTES as u64).contains(&granted), "{granted}");
+    }
+
     #[test]
     fn silence_in_the_middle_is_no_end() {
         let directory = tempfile::tempdir().unwrap();
@@ -526,7 +546,7 @@ mod tests {
             schedule_ns: start_ns,
         };
         let send = async |address| {
-            let mut endpoint = endpoint(any_address(address), None).unwrap();
+            let (mut endpoint, _) = endpoint(any_address(address), None).unwrap();
             endpoint.set_default_client_config(client_config(&task).unwrap());
             let connection = endpoint.connect(address, NAME).unwrap().await.unwrap();
             let carrier = Carrier {

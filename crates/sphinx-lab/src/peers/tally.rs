@@ -283,6 +283,7 @@ impl Tally {
             late: self.late,
             dropped,
             block_ms: BlockNumbers::of(&self.latencies_ms, due),
+            socket_bytes: None,
         }
     }
 }
@@ -306,6 +307,8 @@ pub struct Received {
     pub dropped: Option<u64>,
     /// Their latencies from the scheduled time, without the warm-up.
     pub block_ms: Option<BlockNumbers>,
+    /// What the system lets the socket keep of what arrives, where it was asked for more than usual.
+    pub socket_bytes: Option<u64>,
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn serve(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Value, P
     let server = server_config(task)?;
     let objects = Arc::new(http::Server::new(task));
     runtime()?.block_on(async {
-        let endpoint = endpoint(task.address, Some(server))?;
+        let (endpoint, _) = endpoint(task.address, Some(server))?;
         listening(tried("address", endpoint.local_addr())?);
         let connection = in_time(task, async {
             let incoming = endpoint.accept().await.ok_or(PeerError::Closed(0))?;
@@ -80,7 +80,8 @@ async fn exchange(
 pub fn ask(task: &PeerTask) -> Result<Value, PeerError> {
     let config = client_config(task)?;
     let runtime = runtime()?;
-    let mut endpoint = runtime.block_on(async { endpoint(any_address(task.address), None) })?;
+    let (mut endpoint, socket_bytes) =
+        runtime.block_on(async { endpoint(any_address(task.address), None) })?;
     endpoint.set_default_client_config(config);
     let client = QuicClient {
         runtime,
@@ -88,7 +89,10 @@ pub fn ask(task: &PeerTask) -> Result<Value, PeerError> {
         server: task.address,
         connected: Mutex::default(),
     };
-    let done = http::use_client(task, &client);
+    let done = http::use_client(task, &client).map(|mut done| {
+        done["socket_bytes"] = socket_bytes.into();
+        done
+    });
     client.stop();
     let idle = client.endpoint.wait_idle();
     // The close has to leave before the process does.
@@ -202,6 +206,7 @@ mod tests {
         assert_eq!(done["bytes"], web.bytes());
         assert_eq!(done["complete"], true);
         assert_eq!(done["web"]["pages"], 2);
+        assert!(done["socket_bytes"].as_u64() > Some(0), "{done}");
         assert_eq!(answered["bytes"], web.bytes());
     }
 }
