@@ -113,15 +113,16 @@ impl RxBlock {
 
     /// Symbols that the tracker would have to remember of the row, one by one.
     fn members_of(&self, rows: &mut RowMaker, code: CodeId, row: Row) -> u64 {
-        if self.is_paper && coding::is_rateless(Some(code)) {
-            let terms = rows.terms(code, usize::from(self.shape.n), row);
-            return terms.map_or(0, |terms| terms.len() as u64);
+        let n = self.shape.n;
+        match code {
+            _ if self.maximum_likelihood => 0,
+            CodeId::Srlt => u64::from(srlt::split(row).0.min(u32::from(n))),
+            // Also where a source symbol has come first, which no sender of these rows that means well sends.
+            CodeId::Lt => rows
+                .terms(code, usize::from(n), row)
+                .map_or(0, |terms| terms.len() as u64),
+            _ => 0,
         }
-        if !coding::is_peeling(Some(code)) || self.maximum_likelihood {
-            return 0;
-        }
-        let (degree, _) = srlt::split(row);
-        u64::from(degree.min(u32::from(self.shape.n)))
     }
 
     fn add_new_repair(&mut self, rows: &mut RowMaker, code: CodeId, row: Row) -> Added {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use sphinx_fec::CodeId;
+use sphinx_fec::{CodeId, Row, RowMaker, lt};
 use sphinx_proto::wire::{
     Blocks, ConnectionId, Frame, Header, OVERHEAD, PacketKind, Sack, Streams, block_symbols_max,
 };
 use sphinx_proto::{
     BASE_DATAGRAM, BlockId, CidSequence, Config, ConnectionIds, Content, Event, Nanos, PacketMeta,
     PacketNumber, PathId, Placement, Profile, Received, Role, Session, Slot, StreamId, StreamPart,
-    Time, Tuple, Urgency,
+    Time, Tuple, Urgency, block_cost,
 };
 use sphinx_sim::{MS, Rng, SEC};
 
@@ -420,6 +420,41 @@ fn repairs_of_large_blocks_of_tiny_symbols_are_bounded() {
         }
     }
     assert!(coefficients <= 2 * WINDOW, "{coefficients} bytes");
+}
+
+/// Rows of `lt` wait to be peeled where a source symbol has come before them, and their seeds are the peer's choice.
+#[test]
+fn rows_that_wait_behind_a_source_symbol_are_bounded() {
+    let mut victim = Victim::new();
+    let (n, len) = (48_u16, 24);
+    let mut maker = RowMaker::new();
+    let mut degree = |row: Row| {
+        let terms = maker.terms(CodeId::Lt, usize::from(n), row);
+        terms.map_or(0, |terms| terms.len() as u64)
+    };
+    // With these constants a tenth of the rows have all symbols.
+    let rows: Vec<(Row, u64)> = (0..1000)
+        .map(|seed| lt::Shape::nearest(0.01, 0.01).row(seed))
+        .map(|row| (row, degree(row)))
+        .filter(|(_, degree)| *degree >= u64::from(n) / 2)
+        .take(usize::from(n))
+        .collect();
+    assert_eq!(rows.len(), usize::from(n));
+    let (mut blocks, mut members) = (0, 0);
+    for block in 0..1000 {
+        let first = victim.symbol(block, n, 0, 0, len);
+        blocks += u64::from(matches!(first, Placement::Block { .. }));
+        for (row, degree) in &rows {
+            let placement = victim.symbol(block, n, CodeId::Lt.to_wire(), row.number(), len);
+            if let Placement::Block { .. } = placement {
+                members += degree;
+            }
+        }
+    }
+    assert_eq!(blocks, 1000);
+    // Twice what the blocks cost, with eight bytes for each member.
+    let cost = block_cost(n, len as u16);
+    assert!(8 * members <= 2 * blocks * cost, "{members} members");
 }
 
 #[test]
