@@ -325,6 +325,11 @@ impl BlockReceiver {
         }
     }
 
+    /// Whether no repair is kept.
+    fn is_without_repairs(&self) -> bool {
+        self.waiting.is_empty() && self.echelon.rank() == 0
+    }
+
     /// Takes in a repair of `fft-rs`; the last one restores the block.
     fn transform(&mut self, memory: &mut [u8], repair: Repair<'_>) -> Added {
         let Some((size, _)) = fft_rs::split(repair.row) else {
@@ -407,7 +412,7 @@ impl SymbolDecoder for BlockReceiver {
         }
         let is_transforming = matches!(self.waiting.first(), Some((CodeId::FftRs, _)));
         let added = match repair.code.decoding() {
-            Decoding::Transform if self.waiting.is_empty() || is_transforming => {
+            Decoding::Transform if is_transforming || self.is_without_repairs() => {
                 return self.transform(memory, repair);
             }
             _ if is_transforming => Added::Redundant,

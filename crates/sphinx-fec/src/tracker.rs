@@ -33,7 +33,8 @@ pub enum Added {
 /// Repairs that decode by elimination and repairs that decode by peeling can
 /// be mixed. What peeling restores counts as known for elimination, but not
 /// the other way round, before elimination can restore everything; a
-/// [`BlockDecoder`](crate::BlockDecoder) follows the same rule.
+/// [`BlockDecoder`](crate::BlockDecoder) follows the same rule. Repairs of
+/// [`fft_rs`] go with no others: those that come first count.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     n: usize,
@@ -148,6 +149,9 @@ impl Tracker {
         let Ok(terms) = rows.terms(code, self.n, row) else {
             return Added::Invalid;
         };
+        if !self.transformed.is_empty() {
+            return Added::Redundant;
+        }
         let known = &self.known;
         let is_unknown = |index: u16| !bits::contains(known, usize::from(index));
         let is_peeling = code.decoding() == Decoding::Peeling;
@@ -193,7 +197,7 @@ impl Tracker {
     }
 
     /// Any `n` symbols will do, but only of one transform, and not together
-    /// with repairs of other codes.
+    /// with repairs of other codes, nor with what these have restored.
     fn add_transformed(&mut self, row: Row) -> Added {
         let Some((size, _)) = fft_rs::split(row) else {
             return Added::Invalid;
@@ -202,7 +206,9 @@ impl Tracker {
         let Err(at) = self.transformed.binary_search(&row) else {
             return Added::Redundant;
         };
-        if first.is_some_and(|(first, _)| first != size) || self.echelon.rank() > 0 {
+        let is_peeled = !self.peeler.is_empty() || self.known_count > self.received_count;
+        let is_mixed = is_peeled || self.echelon.rank() > 0;
+        if first.is_some_and(|(first, _)| first != size) || is_mixed || !fft_rs::IS_BUILT {
             return Added::Redundant;
         }
         self.transformed.insert(at, row);

@@ -1,8 +1,8 @@
 //! What is particular to single codes.
 
 use sphinx_fec::{
-    Added, BlockDecoder, CodeId, Delivery, Encoder, Error, Repair, Row, RowMaker, SymbolDecoder,
-    Tracker, WindowDecoder, WindowEncoder, bits, fft_rs, lt, rs,
+    Added, BlockDecoder, BlockReceiver, CodeId, Delivery, Encoder, Error, Repair, Row, RowMaker,
+    SymbolDecoder, Tracker, WindowDecoder, WindowEncoder, bits, fft_rs, lt, rlc, rs, srlt,
 };
 
 /// A small generator of test bytes.
@@ -128,7 +128,7 @@ fn fft_rs_works_where_it_is_built() {
         .encode_rows(n, symbol_len, &source, &rows, &mut symbols)
         .unwrap();
     let mut tracker = Tracker::for_code(CodeId::FftRs, n).unwrap();
-    let mut receiver = sphinx_fec::BlockReceiver::new(0, n, symbol_len).unwrap();
+    let mut receiver = BlockReceiver::new(0, n, symbol_len).unwrap();
     let mut memory = source.clone();
     for i in 0..n {
         if i % 10 == 7 {
@@ -152,6 +152,52 @@ fn fft_rs_works_where_it_is_built() {
     assert_eq!(receiver.deficit(), 0);
     assert!(memory == source);
     assert!(Tracker::for_code(CodeId::FftRs, 32_769).is_err());
+}
+
+/// A decoder that has repairs of a transform uses no others: what counts is
+/// what came first.
+#[test]
+fn transforms_count_with_no_other_repairs() {
+    let n = 3;
+    let mut maker = RowMaker::new();
+    let transform = |i| (CodeId::FftRs, fft_rs::row(2, i).unwrap());
+    let dense = |i| (CodeId::Rlc, rlc::row(1, i));
+    let of_all = |seed| (CodeId::Srlt, srlt::row(3, seed));
+    let of_one = |seed| (CodeId::Srlt, srlt::row(1, seed));
+    let mut tracker = Tracker::new(n).unwrap();
+    let mut add = |tracker: &mut Tracker, (code, row)| tracker.add_repair(&mut maker, code, row);
+    if !fft_rs::IS_BUILT {
+        assert_eq!(add(&mut tracker, transform(0)), Added::Redundant);
+        return;
+    }
+    assert_eq!(add(&mut tracker, transform(0)), Added::Innovative);
+    for other in [dense(0), dense(1), of_all(1), of_one(1)] {
+        assert_eq!(add(&mut tracker, other), Added::Redundant);
+    }
+    assert_eq!((tracker.deficit(), tracker.known()[0]), (2, 0));
+    for i in 1..3 {
+        assert_eq!(add(&mut tracker, transform(i)), Added::Innovative);
+    }
+    assert!(tracker.is_decodable());
+
+    let symbol = [1_u8, 2];
+    for first in [dense(0), of_all(1), of_one(1)] {
+        let mut tracker = Tracker::new(n).unwrap();
+        assert_eq!(add(&mut tracker, first), Added::Innovative);
+        assert_eq!(add(&mut tracker, transform(0)), Added::Redundant);
+        // And so where symbols are restored as they come.
+        let mut receiver = BlockReceiver::new(0, n, 2).unwrap();
+        let mut receive = |(code, row)| {
+            let repair = Repair {
+                code,
+                row,
+                symbol: &symbol,
+            };
+            receiver.add_repair(&mut [0; 6], 0, n, repair)
+        };
+        assert_eq!(receive(first), Added::Innovative);
+        assert_eq!(receive(transform(0)), Added::Redundant);
+    }
 }
 
 /// Loss at the redundancy that should make up for it: everything arrives, in
@@ -286,7 +332,7 @@ fn block_sizes_up_to_4096() {
     };
     for &n in sizes {
         let source = Bytes(1).fill(n * 2);
-        let rows: Vec<_> = sphinx_fec::rlc::first_flight(n, 20).collect();
+        let rows: Vec<_> = rlc::first_flight(n, 20).collect();
         let mut symbols = vec![0; rows.len() * 2];
         Encoder::new()
             .encode_rows(n, 2, &source, &rows, &mut symbols)
