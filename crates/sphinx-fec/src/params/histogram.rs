@@ -85,6 +85,7 @@ impl LossHistogram {
         if groups < 2 || self.packets < 2 || independent <= 0.0 {
             return 1.0;
         }
+        // Of independent losses its variance is 2 / groups however rare they are, as the mean is that of the same groups.
         let ratio = self.variance() / independent;
         if ratio <= 1.0 + 3.0 * (2.0 / groups as f64).sqrt() {
             return 1.0;
@@ -169,6 +170,22 @@ mod tests {
         let histogram = histogram(&lossy(0.06, 2.0, 0.12, PACKETS));
         assert!((histogram.loss_rate() - 0.06).abs() < 0.01);
         assert_eq!(histogram.burst(), 1.0);
+    }
+
+    #[test]
+    fn few_independent_losses_are_seldom_taken_for_bursts() {
+        // 512 groups, as many as a path remembers, with a loss in every eighth.
+        let (runs, packets) = if cfg!(miri) {
+            (1, 1280)
+        } else {
+            (200, 512 * 128)
+        };
+        let losses = lossy(0.001, 2.0, 0.002, runs * packets);
+        let taken = losses
+            .chunks_exact(packets)
+            .filter(|run| histogram(run).burst() > 1.0)
+            .count();
+        assert!(taken <= runs / 50, "{taken} of {runs}");
     }
 
     #[test]
