@@ -119,7 +119,7 @@ pub fn measure(code: CodeId, setting: &Setting) -> Result<Speed, Error> {
         CodeId::FftRs => fft_rs::first_flight(repairs).collect(),
         CodeId::Srlt => paper_rows(n, degree, setting.lost),
         CodeId::Lt => return measure_lt(setting),
-        _ => rlc::first_flight(n, repairs).collect(),
+        _ => return measure_rlc(setting, usual_spread(n, repairs)),
     };
     if rows.len() < repairs.min(setting.lost) {
         return Err(Error::BlockSize { n });
@@ -132,6 +132,20 @@ pub fn measure(code: CodeId, setting: &Setting) -> Result<Speed, Error> {
         &rows,
         &patterns(n, setting.lost),
     )
+}
+
+/// Spread of repairs of `rlc` for 6 % loss.
+fn usual_spread(n: usize, repairs: usize) -> u32 {
+    rlc::spread_for(n, repairs, 0.06, 1.0, 0.01)
+}
+
+/// Measures `rlc` with rows of this spread.
+pub(crate) fn measure_rlc(setting: &Setting, spread: u32) -> Result<Speed, Error> {
+    let n = setting.n;
+    let rows: Vec<(CodeId, Row)> = rlc::first_flight(spread, setting.repairs).collect();
+    let source = Random::new(1).bytes(n * setting.symbol_len);
+    let name = CodeId::Rlc.name();
+    measure_block(name, setting, &source, &rows, &patterns(n, setting.lost))
 }
 
 /// Measures rows that hold a share of all symbols and only add them up, where
@@ -322,7 +336,8 @@ pub fn measure_arrival(setting: &Setting) -> Result<Arrival, Error> {
         time,
     } = *setting;
     let source = Random::new(1).bytes(n * symbol_len);
-    let rows: Vec<(CodeId, Row)> = rlc::first_flight(n, repairs).collect();
+    let spread = usual_spread(n, repairs);
+    let rows: Vec<(CodeId, Row)> = rlc::first_flight(spread, repairs).collect();
     let mut symbols = vec![0; rows.len() * symbol_len];
     Encoder::with_engine(engine).encode_rows(n, symbol_len, &source, &rows, &mut symbols)?;
     let mut receiver = BlockReceiver::new(0, n, symbol_len)?.with_engine(engine);

@@ -81,7 +81,7 @@ pub struct Choice {
     /// The fastest of those that send at most 2 % more than the least; `None`
     /// if none could be measured.
     pub best: Option<&'static str>,
-    /// What sessions use: by n and R alone, so that what they send does not depend on where they run.
+    /// What sessions use: by n, R, losses and ε, so that what they send does not depend on where they run.
     pub auto: &'static str,
 }
 
@@ -145,7 +145,7 @@ pub fn choose(request: &Request) -> Choice {
         symbol_len: SYMBOL_BYTES,
         time: TIME,
     };
-    let spread = rlc::spread_for(n, repairs);
+    let spread = rlc::spread_for(n, repairs, loss_rate, mean_burst, epsilon);
     let is_cauchy = repairs <= rs::repairs_max(n);
     let in_blocks = n <= sphinx_fec::SYMBOLS_MAX;
     let auto = match (spread > 1, is_cauchy) {
@@ -160,7 +160,7 @@ pub fn choose(request: &Request) -> Choice {
     let random = in_blocks.then_some(repairs);
     let mut all = vec![(CAUCHY, Rows::Code(CodeId::Rs), cauchy)];
     if auto != CAUCHY {
-        all.push((auto, Rows::Code(CodeId::Rlc), random));
+        all.push((auto, Rows::Rlc { spread }, random));
     }
     all.push((TRANSFORM, Rows::Code(CodeId::FftRs), transform));
     all.push((XOR, Rows::Xor, xor_repairs(request, repairs, degree)));
@@ -178,6 +178,7 @@ pub fn choose(request: &Request) -> Choice {
             };
             let speed = match rows {
                 Rows::Code(code) => bench::measure(*code, &setting(repairs)),
+                Rows::Rlc { spread } => bench::measure_rlc(&setting(repairs), *spread),
                 Rows::Xor => bench::measure_xor(&setting(repairs), degree),
             };
             if let Ok(speed) = speed {
@@ -202,6 +203,7 @@ pub fn choose(request: &Request) -> Choice {
 /// What is measured.
 enum Rows {
     Code(CodeId),
+    Rlc { spread: u32 },
     Xor,
 }
 
@@ -253,7 +255,13 @@ pub fn plan(request: &Request) -> Plan {
         degree: repairs.map(|_| degree),
         note: note.to_owned(),
     };
-    let spread = rlc::spread_for(n, repairs);
+    // Packets of one block are lost less in a row where others are sent between them.
+    let own_burst = 1.0 / ((1.0 - correlation) * (1.0 - loss_rate)).max(f64::MIN_POSITIVE);
+    let spread = rlc::spread_for(n, repairs, loss_rate, own_burst, epsilon);
+    let note = match spread {
+        1 => "decodes with n symbols, rarely n + 1",
+        _ => "decodes with n symbols, rarely n + 1: fails up to about a quarter more",
+    };
     let rs_repairs = (repairs <= rs::repairs_max(n)).then_some(repairs);
     let fft_repairs = fft_rs::size_for(repairs).map(|_| repairs);
     let has_blocks = (n <= sphinx_fec::SYMBOLS_MAX).then_some(repairs);
@@ -263,7 +271,7 @@ pub fn plan(request: &Request) -> Plan {
             CodeId::Rlc,
             has_blocks,
             (dense / f64::from(spread)).ceil(),
-            "decodes with n symbols, rarely n + 1",
+            note,
         ),
         as_good_as_mds(CodeId::Rs, rs_repairs, dense, "n + R at most 256"),
         as_good_as_mds(

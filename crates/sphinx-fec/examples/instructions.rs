@@ -8,6 +8,8 @@ use sphinx_fec::{BlockDecoder, CodeId, Encoder, Repair, Row, bits, rlc, rs, srlt
 const SYMBOL_LEN: usize = 1200;
 const N: usize = 100;
 const REPAIRS: usize = 14;
+/// What sessions make these of at 6 % loss.
+const SPREAD: u32 = 3;
 
 fn main() -> Result<(), sphinx_fec::Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -15,7 +17,7 @@ fn main() -> Result<(), sphinx_fec::Error> {
     let rows: Vec<(CodeId, Row)> = match arg(0) {
         "rs" => rs::first_flight(N, REPAIRS).collect(),
         "srlt" => (0..27).map(|s| (CodeId::Srlt, srlt::row(16, s))).collect(),
-        _ => rlc::first_flight(N, REPAIRS).collect(),
+        _ => rlc::first_flight(SPREAD, REPAIRS).collect(),
     };
     let blocks: usize = arg(2).parse().unwrap_or(1);
     let source: Vec<u8> = (0..N * SYMBOL_LEN).map(|i| ((i * i) >> 5) as u8).collect();

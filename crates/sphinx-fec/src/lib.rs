@@ -39,7 +39,8 @@
 //! // The sender.
 //! let repairs = params::repair_for(n, 0.06, 0.01);
 //! assert_eq!(repairs, 13);
-//! let rows: Vec<_> = rlc::first_flight(n, repairs).collect();
+//! let spread = rlc::spread_for(n, repairs, 0.06, 1.0, 0.01);
+//! let rows: Vec<_> = rlc::first_flight(spread, repairs).collect();
 //! let mut symbols = vec![0; repairs * symbol_len];
 //! Encoder::new().encode_rows(n, symbol_len, &source, &rows, &mut symbols)?;
 //!
@@ -86,7 +87,8 @@
 //!
 //! # Without the standard library
 //! With `default-features = false` the crate needs only `alloc`. Engines are
-//! then those that the build's target features name, and `params` is left out.
+//! then those that the build's target features name, and `params` and
+//! `rlc::spread_for` are left out.
 //!
 //! # Hostile input
 //! Rows and symbol numbers may come from a network: no value makes a

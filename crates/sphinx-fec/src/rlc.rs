@@ -8,23 +8,27 @@
 //! Repairs ahead of loss, and further ones for a receiver that lacks two:
 //!
 //! ```
+//! # #[cfg(feature = "std")] {
 //! use sphinx_fec::{Added, CodeId, RowMaker, Tracker, rlc};
 //!
+//! // For 6 % loss, none of it in bursts, and one failure in a hundred.
 //! let (n, planned) = (100, 13);
+//! let spread = rlc::spread_for(n, planned, 0.06, 1.0, 0.01);
 //! let mut tracker = Tracker::new(n)?;
 //! (15..n).for_each(|i| {
 //!     tracker.add_source(i);
 //! });
 //! let mut maker = RowMaker::new();
-//! for (code, row) in rlc::first_flight(n, planned) {
+//! for (code, row) in rlc::first_flight(spread, planned) {
 //!     assert_eq!(tracker.add_repair(&mut maker, code, row), Added::Innovative);
 //! }
 //! assert_eq!(tracker.deficit(), 2);
 //! for i in planned..planned + 2 {
-//!     let row = rlc::repair_row(n, planned, i);
+//!     let row = rlc::repair_row(spread, planned, i);
 //!     tracker.add_repair(&mut maker, CodeId::Rlc, row);
 //! }
 //! assert!(tracker.is_decodable());
+//! # }
 //! # Ok::<(), sphinx_fec::Error>(())
 //! ```
 //!
@@ -43,7 +47,9 @@
 //!   number `index mod m` of a pseudo-random permutation of the symbols, with
 //!   random non-zero coefficients. They cost `1/m` of a dense row. When each
 //!   symbol is in enough rows (`R/m`, the coverage) they lose next to nothing
-//!   against an MDS code; [`spread_for`] has the rule.
+//!   against an MDS code: the more is lost the more rows that takes, as a lost
+//!   symbol cannot be restored if all its rows are lost too. `spread_for` has
+//!   the rule.
 //!
 //! # The numbers, exactly
 //! All draws are from SplitMix64. For spread m > 1 the round's permutation
@@ -58,9 +64,11 @@
 use alloc::vec::Vec;
 
 use crate::code::{CodeId, Error, Row, check_block_size};
+use crate::dense;
 use crate::engine::Term;
 use crate::rng::SplitMix;
-use crate::{dense, math};
+#[cfg(feature = "std")]
+use crate::{math, params};
 
 /// Largest spread, and so the sparsest row: 1/64 of the symbols.
 pub const SPREAD_MAX: u32 = 64;
@@ -90,21 +98,50 @@ pub fn split(row: Row) -> (u32, u32) {
     ((number >> INDEX_BITS) + 1, number & (INDEX_COUNT - 1))
 }
 
-/// The largest spread at which `repairs` rows still behave like an MDS code:
-/// the one for which every symbol is in at least `0.6 + 1.45 ln(repairs)` of
-/// the rows (coverage rule, fitted to Monte-Carlo runs over n ≥ 100 and loss
-/// rates from 1 % to 20 %).
+/// Share of the failures that are accepted which symbols whose rows are all
+/// lost may add to them.
+#[cfg(feature = "std")]
+const STRANDED_SHARE: f64 = 0.25;
+
+/// The largest spread at which `repairs` rows for `n` symbols do what an MDS
+/// code does, where the share `p` of packets is lost, `burst` in a row on
+/// average (1: independently), and a block may fail with probability
+/// `epsilon`.
+///
+/// Every symbol is in at least `0.6 + 1.45 ln(repairs)` of the rows, so that
+/// those that arrive are of full rank (fitted to Monte-Carlo runs over n ≥ 100
+/// and loss rates from 1 % to 20 %), and in so many that in at most `epsilon/4`
+/// blocks there is a lost symbol all of whose rows are lost too.
 ///
 /// Rows sent later, for a receiver that reported a deficit, should be dense.
+#[cfg(feature = "std")]
 #[must_use]
-pub fn spread_for(n: usize, repairs: usize) -> u32 {
+pub fn spread_for(n: usize, repairs: usize, p: f64, burst: f64, epsilon: f64) -> u32 {
     if repairs < 2 {
         return 1;
     }
-    let repairs = repairs as f64;
-    let coverage = 0.6 + 1.45 * math::ln(repairs);
-    let spread = (repairs / coverage).min(n as f64);
-    (spread as u32).clamp(1, SPREAD_MAX)
+    let coverage = 0.6 + 1.45 * math::ln(repairs as f64);
+    let sparsest = (repairs as f64 / coverage).min(n as f64) as u32;
+    let stranded = |spread| stranded(n, repairs, p, burst, spread);
+    // Where all rows are lost dense ones would not do either.
+    let most = stranded(1) + STRANDED_SHARE * epsilon;
+    let spreads = (2..=sparsest.min(SPREAD_MAX)).rev();
+    { spreads }
+        .find(|spread| stranded(*spread) <= most)
+        .unwrap_or(1)
+}
+
+/// How many symbols of a block are lost with all their rows, on average.
+#[cfg(feature = "std")]
+fn stranded(n: usize, repairs: usize, p: f64, burst: f64, spread: u32) -> f64 {
+    let p = params::clamp_loss(p);
+    let parts = spread as usize;
+    // One row in each round, and in the last one, which is not whole, some have none.
+    let (rounds, rest) = (repairs / parts, repairs % parts);
+    let again = p + (1.0 - p) * params::burst_correlation(p, burst, parts);
+    let all_rounds = p * again.powi(i32::try_from(rounds).unwrap_or(i32::MAX) - 1);
+    let in_last = rest as f64 / parts as f64;
+    n as f64 * p * all_rounds * (1.0 - in_last * (1.0 - again))
 }
 
 /// Makes the terms of rows, remembering the last permutation.
@@ -161,20 +198,22 @@ fn random_coefficient(draws: SplitMix, symbol: u16) -> u8 {
     dense::non_zero(draws.at(u64::from(symbol / 8)) >> (8 * (symbol % 8)))
 }
 
-/// The repair rows of a block's first flight, in order: `repairs` rows of the
-/// spread that [`spread_for`] chooses.
-pub fn first_flight(n: usize, repairs: usize) -> impl Iterator<Item = (CodeId, Row)> {
-    (0..repairs).map(move |i| (CodeId::Rlc, repair_row(n, repairs, i)))
+/// The repair rows of a block's first flight, in order: `repairs` rows of this
+/// spread.
+pub fn first_flight(spread: u32, repairs: usize) -> impl Iterator<Item = (CodeId, Row)> {
+    (0..repairs).map(move |i| (CodeId::Rlc, repair_row(spread, repairs, i)))
 }
 
 /// The row of a block's `i`-th repair when `planned` repairs make up its first
-/// flight: rows of the spread that [`spread_for`] chooses while `i < planned`,
-/// then dense ones that were not used before.
+/// flight: rows of that flight's spread while `i < planned`, then dense ones
+/// that were not used before.
 ///
 /// After [`INDEX_COUNT`] rows of a spread they repeat.
+///
+/// # Panics
+/// If the spread is not from 1 to [`SPREAD_MAX`].
 #[must_use]
-pub fn repair_row(n: usize, planned: usize, i: usize) -> Row {
-    let spread = spread_for(n, planned);
+pub fn repair_row(spread: u32, planned: usize, i: usize) -> Row {
     let (spread, index) = if i < planned || spread == 1 {
         (spread, i)
     } else {
@@ -207,16 +246,46 @@ mod tests {
 
     #[test]
     fn repairs_after_the_first_flight_are_fresh_and_dense() {
-        for (n, planned) in [(100, 0), (100, 4), (100, 13), (1024, 86)] {
-            let rows: Vec<Row> = (0..300).map(|i| repair_row(n, planned, i)).collect();
+        for (spread, planned) in [(1, 0), (1, 4), (3, 13), (12, 86)] {
+            let rows: Vec<Row> = (0..300).map(|i| repair_row(spread, planned, i)).collect();
             assert!(rows[planned..].iter().all(|row| split(*row).0 == 1));
             let mut distinct = rows.clone();
             distinct.sort_unstable();
             distinct.dedup();
             assert_eq!(distinct.len(), rows.len());
-            let flight: Vec<_> = first_flight(n, planned).map(|(_, row)| row).collect();
+            let flight: Vec<_> = first_flight(spread, planned).map(|(_, row)| row).collect();
             assert_eq!(flight, rows[..planned]);
         }
+    }
+
+    /// What sessions use, by loss rate: the coverage decides up to 10 %, and
+    /// symbols that are lost with all their rows from 20 % on.
+    #[cfg(feature = "std")]
+    #[test]
+    fn the_more_is_lost_the_denser_rows_are() {
+        let epsilon = 0.002;
+        let spread = |n, p, burst| {
+            let repairs = params::burst_repair_for(n, p, burst, 1, epsilon, 10 * n);
+            spread_for(n, repairs, p, burst, epsilon)
+        };
+        let rates = [0.01, 0.06, 0.1, 0.2, 0.3, 0.4, 0.5];
+        assert_eq!(rates.map(|p| spread(100, p, 1.0)), [1, 3, 4, 6, 7, 8, 8]);
+        assert_eq!(spread(256, 0.1, 1.0), 7);
+        // 18 and 27 of them would cover every symbol often enough.
+        assert_eq!((spread(100, 0.3, 8.0), spread(100, 0.5, 8.0)), (13, 13));
+        // Fewer failures are accepted, so fewer may be added.
+        let few = [1e-2, 1e-4, 1e-8].map(|epsilon| spread_for(100, 43, 0.2, 1.0, epsilon));
+        assert_eq!(few, [7, 4, 3]);
+        for strange in [f64::NAN, -1.0, 0.0, 1.0, 1e300] {
+            for (p, burst) in [(strange, 1.0), (0.5, strange), (strange, strange)] {
+                let spread = spread_for(100, 50, p, burst, strange);
+                assert!((1..=SPREAD_MAX).contains(&spread));
+            }
+        }
+        assert_eq!(
+            [0, 1, 6].map(|repairs| spread_for(100, repairs, 0.01, 1.0, 0.1)),
+            [1; 3]
+        );
     }
 
     #[test]

@@ -332,7 +332,7 @@ fn block_sizes_up_to_4096() {
     };
     for &n in sizes {
         let source = Bytes(1).fill(n * 2);
-        let rows: Vec<_> = rlc::first_flight(n, 20).collect();
+        let rows: Vec<_> = rlc::first_flight(4, 20).collect();
         let mut symbols = vec![0; rows.len() * 2];
         Encoder::new()
             .encode_rows(n, 2, &source, &rows, &mut symbols)

@@ -83,7 +83,7 @@ pub fn reactive_with(deficit: usize, p: f64, epsilon: f64) -> usize {
     deficit + repair_for(deficit, p, epsilon)
 }
 
-fn clamp_loss(p: f64) -> f64 {
+pub(crate) fn clamp_loss(p: f64) -> f64 {
     // A rate that is not a number counts as no loss.
     if p > 0.0 { p.min(LOSS_MAX) } else { 0.0 }
 }

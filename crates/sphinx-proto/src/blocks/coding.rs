@@ -60,11 +60,20 @@ pub(crate) fn surplus(code: Option<CodeId>, n: u16) -> u32 {
     }
 }
 
-/// What the proactive rows of a block are like, if there will be `repair` of them. Rows of a transform that
-/// has begun go on.
-pub(crate) fn shape(code: CodeId, block: &TxBlock, repair: u32) -> u32 {
+/// What the proactive rows of a block are like, if there will be `repair` of them against losses of this share, so many in
+/// a row. Rows of a transform that has begun go on.
+pub(crate) fn shape(
+    code: CodeId,
+    block: &TxBlock,
+    repair: u32,
+    (plr, burst): (f64, f64),
+    epsilon: f64,
+) -> u32 {
     match code {
-        CodeId::Rlc | CodeId::Window => rlc::spread_for(usize::from(block.n), repair as usize),
+        CodeId::Rlc | CodeId::Window => {
+            let open = u32::from(block.n).saturating_sub(block.acked()) as usize;
+            rlc::spread_for(open, repair as usize, plr, burst, epsilon)
+        }
         _ => block.shape,
     }
 }

@@ -99,7 +99,7 @@ impl BlockStore {
         let needed = block.needed().saturating_sub(block.acked());
         let rows = flight_repair(needed, block.expected(), plr, redundancy.epsilon);
         if rows > 0 {
-            block.shape = coding::shape(code, block, rows);
+            block.shape = coding::shape(code, block, rows, (plr, 1.0), redundancy.epsilon);
             self.owe(sequence, rows, true);
         }
     }

@@ -89,7 +89,7 @@ impl Protection {
                 repair = repair.max(2);
             }
             if repair > 0 {
-                block.shape = coding::shape(code, block, repair);
+                block.shape = coding::shape(code, block, repair, losses, redundancy.epsilon);
                 let riding = rides.map(|rides| (rides.of_block(block), rides.wait));
                 match riding.filter(|(most, _)| *most > 0) {
                     Some((most, wait)) => {
