@@ -23,10 +23,11 @@ const DIGITS_MAX: usize = 18;
 pub fn rate(text: &str) -> Result<u64, String> {
     const EXPECTED: &str = "write a rate in bits per second, such as 200mbit, 1.5gbit or 100kbit";
     let (number, unit) = split(text).ok_or_else(|| refuse(text, EXPECTED))?;
-    if unit.contains('B') {
+    let is_of_bytes = unit.contains('B');
+    let unit = unit.to_ascii_lowercase();
+    if is_of_bytes && !unit.contains("bit") {
         return Err(format!("'{text}' counts bytes: {EXPECTED}"));
     }
-    let unit = unit.to_ascii_lowercase();
     let named = ["bit/s", "bits/s", "bit", "bps"];
     let named = named.iter().find_map(|name| unit.strip_suffix(name));
     let scale = match named.unwrap_or(&unit) {
@@ -298,6 +299,7 @@ mod tests {
         assert_eq!(rate("100Mbps"), Ok(100_000_000));
         assert_eq!(rate("9600bit"), Ok(9600));
         assert_eq!(rate("1mibit"), Ok(1 << 20));
+        assert_eq!(rate("20MBit/s"), Ok(20_000_000));
         assert!(rate("25MB/s").unwrap_err().contains("bytes"));
         assert!(rate("0mbit").is_err());
         assert!(rate("-1mbit").is_err());

@@ -210,6 +210,13 @@ impl Shared {
         let mut changing = lock(&self.changing);
         let mut settings = changing.settings.clone();
         for text in texts {
+            // What a model does not say is set here, to what another one said.
+            if text.trim_start().starts_with("like=") {
+                let message = "a link that runs cannot become like another one";
+                return Err(LinkError::usage(format!(
+                    "{message}: set what is to change"
+                )));
+            }
             settings.set_text(text)?;
         }
         let directions = [Direction::LeftToRight, Direction::RightToLeft];

@@ -641,6 +641,10 @@ mod tests {
                 "loss: loss.good_to_bad must be between 0 and 1",
             ),
             ("loss=burst:100%,8", "loss: "),
+            (
+                "loss=burst:5%,inf",
+                "loss: 'inf' is not a number of packets",
+            ),
             ("loss=gilbert:1%", "loss: write gilbert:P,R"),
             (
                 "loss=bytes:0B",

@@ -132,7 +132,9 @@ pub(super) fn loss(text: &str) -> Result<Loss, String> {
             [mean, burst] => {
                 let burst: f64 = burst
                     .parse()
-                    .map_err(|_| format!("'{burst}' is not a number of packets"))?;
+                    .ok()
+                    .filter(|burst: &f64| burst.is_finite())
+                    .ok_or_else(|| format!("'{burst}' is not a number of packets"))?;
                 let model = GilbertElliott::bursts(units::fraction(mean)?, burst);
                 Ok(Loss::GilbertElliott(model))
             }
