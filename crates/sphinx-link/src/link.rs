@@ -45,6 +45,8 @@ pub struct Link<P> {
     config: LinkConfig,
     now: Time,
     limiter: Limiter,
+    /// What a depth in time was of before the rate was changed: while it is 0, this goes on.
+    rate_before: Option<u64>,
     policer: Option<Bucket>,
     aqm: AqmState,
     loss: LossProcess,
@@ -117,6 +119,7 @@ impl<P: Packet> Link<P> {
         Ok(Link {
             now: 0,
             limiter: Limiter::new(&config.rate, config.seed),
+            rate_before: Some(0),
             policer: config
                 .policer
                 .as_ref()
@@ -156,6 +159,7 @@ impl<P: Packet> Link<P> {
         let varies = matches!(config.rate, Rate::Varying(_));
         if config.rate != self.config.rate || (reseeded && varies) {
             let limiter = Limiter::new(&config.rate, config.seed);
+            self.rate_before = self.reference();
             if let Some(sending) = self.sending.as_mut().filter(|_| self.waits_since.is_none()) {
                 // It may not have begun yet: the link is waking up, or its channel is not free.
                 if sending.start < self.now {
@@ -164,6 +168,10 @@ impl<P: Packet> Link<P> {
                     sending.start = self.now;
                 }
                 (sending.end, sending.spare) = limiter.finish(sending.start, sending.work, 0);
+            }
+            if self.limiter.end_of_pause(self.now) > self.now {
+                // What waits for its turn could not have had it before.
+                self.waits_since = self.waits_since.map(|_| self.now);
             }
             self.limiter = limiter;
         }
@@ -269,6 +277,22 @@ impl<P: Packet> Link<P> {
         }
     }
 
+    /// Until when the link has been in use, if it is one that sleeps.
+    pub(crate) fn awake_until(&self) -> Option<Time> {
+        self.config.wake?;
+        Some(match self.sending {
+            Some(_) => self.now,
+            None => self.idle_since,
+        })
+    }
+
+    /// What it shares its sleep with was in use until then.
+    pub(crate) fn keep_awake(&mut self, until: Time) {
+        if self.config.wake.is_some() {
+            self.idle_since = self.idle_since.max(until);
+        }
+    }
+
     /// How long the link sleeps on that nothing uses.
     fn time_to_wake(&self, now: Time) -> Time {
         let wake = self.config.wake;
@@ -337,18 +361,26 @@ impl<P: Packet> Link<P> {
         match depth {
             Depth::Bytes(limit) => bytes > limit,
             Depth::Packets(limit) => self.waiting_packets() as u64 + more_packets > limit,
-            Depth::Time(limit) => self.limiter.reference(self.now).is_some_and(|rate| {
+            Depth::Time(limit) => self.reference().is_some_and(|rate| {
                 work(bytes as usize) > u128::from(rate) * u128::from(nanos(limit))
             }),
         }
     }
 
+    /// The rate that turns time into bytes; while the link pauses, the one before.
+    fn reference(&self) -> Option<u64> {
+        match self.limiter.reference(self.now) {
+            Some(0) => self.rate_before,
+            rate => rate,
+        }
+    }
+
     /// Tells RED what a packet finds that comes now.
     fn average(&mut self) {
+        let rate = self.reference().unwrap_or(u64::MAX);
         let (AqmState::Red(red, _), Aqm::Red(settings)) = (&mut self.aqm, &self.config.aqm) else {
             return;
         };
-        let rate = self.limiter.reference(self.now).unwrap_or(u64::MAX);
         if self.sending.is_none() {
             let silence = u128::from(self.now - self.idle_since);
             let packets = silence * u128::from(rate) / work(SMALL_PACKET_BYTES);
@@ -394,9 +426,10 @@ impl<P: Packet> Link<P> {
         self.shared = shared;
     }
 
-    /// Since when a packet has been waiting for its turn.
-    pub(crate) fn waiting_since(&self) -> Option<Time> {
-        self.waits_since
+    /// From when on, `free` or later, a packet that waits for its turn could use it; none while the rate is 0 for good.
+    pub(crate) fn could_begin(&self, free: Time) -> Option<Time> {
+        let begin = self.limiter.end_of_pause(self.waits_since?.max(free));
+        (begin != Time::MAX).then_some(begin)
     }
 
     /// When the packet will have been sent that is being sent.

@@ -51,15 +51,19 @@ impl Turns {
     /// Whether the channel is bad at a time that is not before the last one.
     fn are_bad(&mut self, periods: &Periods, at: Time) -> bool {
         let epoch = at >> EPOCH_BITS;
-        if self.end >> EPOCH_BITS < epoch {
-            self.count = epoch << EPOCH_BITS;
-            (self.bad, self.end) = (true, self.count);
+        let begin = epoch << EPOCH_BITS;
+        // (No period goes on into the next epoch.)
+        if self.end <= begin {
+            self.count = begin;
+            (self.bad, self.end) = (true, begin);
         }
+        let last = begin | ((1 << EPOCH_BITS) - 1);
         while self.end <= at && self.end < Time::MAX {
             self.bad = !self.bad;
             let span = if self.bad { periods.bad } else { periods.good };
             let uniform = Draws::new(self.seed, Element::Period).uniform(self.count);
-            self.end = self.end.saturating_add(nanos(span.at(uniform)).max(1));
+            let end = self.end.saturating_add(nanos(span.at(uniform)).max(1));
+            self.end = end.min(last.saturating_add(1));
             self.count += 1;
         }
         self.bad
@@ -249,6 +253,28 @@ mod tests {
             };
             let lost = process.loses(&mut Channel::default(), packet);
             assert_eq!(lost, (at % (1 << 40)) / MS % 7 >= 5, "{at}");
+        }
+        // It does not matter who has looked before.
+        let uneven = Loss::Periods(Periods {
+            good: span(10, 1000),
+            bad: span(1, 100),
+            loss_in_good: 0.0,
+            loss_in_bad: 1.0,
+        });
+        let [mut busy, mut silent] = [1, 1].map(|seed| LossProcess::new(&uneven, seed));
+        let loses = |process: &mut LossProcess, at| {
+            let packet = Leaving {
+                seed: 9,
+                index: 0,
+                at,
+                bytes: 1,
+            };
+            process.loses(&mut Channel::default(), packet)
+        };
+        loses(&mut busy, (1 << 40) - 1);
+        for n in 0..10_000 {
+            let at = (1 << 40) + n * MS;
+            assert_eq!(loses(&mut busy, at), loses(&mut silent, at), "{n}");
         }
         let random = Periods {
             good: span(10, 1000),

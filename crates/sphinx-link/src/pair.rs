@@ -77,6 +77,12 @@ impl<P: Packet> Pair<P> {
     /// Hands a packet to a direction at time `now`; see [`Link::enqueue`].
     pub fn enqueue(&mut self, now: Time, direction: usize, packet: P) {
         self.advance(now);
+        // Who sleeps does so in both directions.
+        let other = &mut self.links[1 - direction];
+        other.advance(now);
+        if let Some(until) = other.awake_until() {
+            self.links[direction].keep_awake(until);
+        }
         self.links[direction].enqueue(now, packet);
         self.advance(now);
     }
@@ -99,8 +105,7 @@ impl<P: Packet> Pair<P> {
     fn next_turn(&self) -> Option<Time> {
         let links = || self.links.iter();
         let sent = links().filter_map(Link::sending_until).min();
-        let wanted = || links().filter_map(Link::waiting_since).min();
-        sent.or_else(|| Some(wanted()?.max(self.free)))
+        sent.or_else(|| links().filter_map(|link| link.could_begin(self.free)).min())
     }
 
     /// Lets everything happen that happens on a shared channel up to `now`.
@@ -115,8 +120,8 @@ impl<P: Packet> Pair<P> {
                 continue;
             }
             let has = [0, 1].map(|direction| {
-                let since = self.links[direction].waiting_since();
-                since.is_some_and(|since| since <= at)
+                let begin = self.links[direction].could_begin(self.free);
+                begin.is_some_and(|begin| begin <= at)
             });
             let turn = channel.turn(has);
             self.links[turn.direction].take_turn(at.saturating_add(turn.wait), turn.times);
@@ -138,7 +143,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{IpPacket, Rate};
+    use crate::{IpPacket, Rate, RateStep, Wake};
 
     const MS: Time = 1_000_000;
 
@@ -204,6 +209,69 @@ mod tests {
         // Before the first bit of the first one.
         pair.reconfigure(MS, 0, half).unwrap();
         assert_eq!(arrivals(&mut pair), [(0, 4 * MS), (0, 8 * MS)]);
+    }
+
+    /// It had its turn, for ever, and the other way none.
+    #[test]
+    fn a_direction_that_pauses_leaves_the_channel_to_the_other() {
+        let rate = |rate| LinkConfig { rate, ..radio(1) };
+        let mut pair = Pair::new([rate(Rate::Constant(0)), radio(1)]).unwrap();
+        for direction in [0, 1] {
+            pair.enqueue(0, direction, packet(1000));
+        }
+        assert_eq!(arrivals(&mut pair), [(1, 3 * MS)]);
+        pair.reconfigure(10 * MS, 0, radio(1)).unwrap();
+        assert_eq!(arrivals(&mut pair), [(0, 13 * MS)]);
+        // A schedule that pauses does not hold it either.
+        let step = |ms, bits_per_second| RateStep {
+            at: Duration::from_millis(ms),
+            bits_per_second,
+        };
+        let later = Rate::Steps {
+            steps: vec![step(0, 0), step(20, 8_000_000)],
+            repeat: None,
+        };
+        let mut pair = Pair::new([rate(later), radio(1)]).unwrap();
+        for direction in [0, 1] {
+            pair.enqueue(0, direction, packet(1000));
+        }
+        assert_eq!(arrivals(&mut pair), [(1, 3 * MS), (0, 23 * MS)]);
+    }
+
+    #[test]
+    fn what_sleeps_is_woken_up_once_for_both_directions() {
+        let sleeping = || LinkConfig {
+            wake: Some(Wake {
+                idle: Duration::from_secs(10),
+                delay: Duration::from_millis(100),
+            }),
+            radio: None,
+            ..radio(1)
+        };
+        let mut pair = Pair::new([sleeping(), sleeping()]).unwrap();
+        let from = 20_000 * MS;
+        pair.enqueue(from, 0, packet(1000));
+        assert_eq!(arrivals(&mut pair), [(0, from + 101 * MS)]);
+        let answer = from + 101 * MS;
+        pair.enqueue(answer, 1, packet(1000));
+        assert_eq!(arrivals(&mut pair), [(1, answer + MS)]);
+        // A long upload keeps the way back awake.
+        for n in 1..=30 {
+            pair.enqueue(answer + n * 500 * MS, 0, packet(1000));
+        }
+        arrivals(&mut pair);
+        let later = answer + 15_500 * MS;
+        pair.enqueue(later, 1, packet(1000));
+        assert_eq!(arrivals(&mut pair), [(1, later + MS)]);
+        // Where one direction only has to wait for a grant, the other's packets are none.
+        let other = LinkConfig {
+            radio: None,
+            ..radio(1)
+        };
+        let mut pair = Pair::new([other, sleeping()]).unwrap();
+        pair.enqueue(from, 0, packet(1000));
+        pair.enqueue(from, 1, packet(1000));
+        assert_eq!(arrivals(&mut pair), [(0, from + MS), (1, from + 101 * MS)]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::{
     Time,
-    config::{PERIOD, Rate, RateStep, RateTrace},
+    config::{Rate, RateStep, RateTrace},
     nanos,
     varying::Course,
 };
@@ -39,8 +39,8 @@ impl Limiter {
             Rate::Trace(trace) => Limiter::Trace(trace.clone()),
             Rate::Varying(varying) => match Course::new(varying, seed) {
                 Course::Trace(trace) => Limiter::Trace(trace),
-                Course::Steps(steps) => {
-                    Limiter::Steps(Steps::new(steps.iter().map(resolve), Some(nanos(PERIOD))))
+                Course::Steps(steps, period) => {
+                    Limiter::Steps(Steps::new(steps.iter().map(resolve), Some(nanos(period))))
                 }
             },
         }
@@ -75,6 +75,14 @@ impl Limiter {
             _ if work <= spare => (start, spare - work),
             Limiter::Steps(steps) => steps.finish(start, work - spare),
             Limiter::Trace(trace) => finish_trace(trace, start, work - spare),
+        }
+    }
+
+    /// When something can be sent from `at` on: later where the schedule pauses then, and `Time::MAX` where it does so for good.
+    pub(crate) fn end_of_pause(&self, at: Time) -> Time {
+        match self {
+            Limiter::Steps(steps) => steps.end_of_pause(at),
+            Limiter::Unlimited | Limiter::Trace(_) => at,
         }
     }
 
@@ -155,6 +163,17 @@ impl Steps {
                 rates.max().unwrap_or(0)
             }
             rate => rate,
+        }
+    }
+
+    fn end_of_pause(&self, at: Time) -> Time {
+        match self.at(self.split(at).1).bits_per_second {
+            // The first unit of work ends a nanosecond after it.
+            0 => match self.finish(at, 1).0 {
+                Time::MAX => Time::MAX,
+                end => end - 1,
+            },
+            _ => at,
         }
     }
 

@@ -16,7 +16,8 @@ const UNIFORMS: u64 = 12;
 /// The opportunities of a [`Varying::Fading`] or [`Varying::Turns`], the steps of [`Varying::Routes`].
 pub(crate) enum Course {
     Trace(RateTrace),
-    Steps(Vec<RateStep>),
+    /// They begin anew after that time.
+    Steps(Vec<RateStep>, Duration),
 }
 
 impl Course {
@@ -35,7 +36,10 @@ impl Course {
                 rates,
                 every,
                 pause,
-            } => Course::Steps(routes(draws, rates, every, pause)),
+            } => {
+                let (steps, period) = routes(draws, rates, every, pause);
+                Course::Steps(steps, period)
+            }
         }
     }
 }
@@ -81,7 +85,7 @@ fn routes(
     (slowest, fastest): (u64, u64),
     every: Duration,
     pause: Span,
-) -> Vec<RateStep> {
+) -> (Vec<RateStep>, Duration) {
     let mut steps = Vec::new();
     let mut at = Duration::ZERO;
     while at + every <= PERIOD.max(every) {
@@ -98,11 +102,16 @@ fn routes(
         });
         at += every;
     }
-    // The first route needs no change.
+    // The first route of all needs no change. Where it comes again, the pause is the end of the last one's time.
     if let [first, second, ..] = &mut steps[..] {
         first.bits_per_second = second.bits_per_second;
+        let pause = second.at;
+        steps.push(RateStep {
+            at: at - pause,
+            bits_per_second: 0,
+        });
     }
-    steps
+    (steps, at)
 }
 
 #[cfg(test)]
@@ -116,7 +125,7 @@ mod tests {
     fn trace(varying: Varying, seed: u64) -> RateTrace {
         match Course::new(&varying, seed) {
             Course::Trace(trace) => trace,
-            Course::Steps(_) => panic!("no trace"),
+            Course::Steps(..) => panic!("no trace"),
         }
     }
 
@@ -220,16 +229,35 @@ mod tests {
             every: Duration::from_secs(15),
             pause: span(50, 200),
         };
-        let Course::Steps(steps) = Course::new(&varying, 2) else {
+        let Course::Steps(mut steps, period) = Course::new(&varying, 2) else {
             panic!("steps")
         };
-        assert_eq!(steps.len(), 16);
+        assert_eq!((steps.len(), period.as_secs()), (17, 120));
         assert!(steps[0].bits_per_second > 0, "the first route is there");
+        // It comes again after a pause as well.
+        let last = steps.pop().expect("17 steps");
+        assert_eq!(last.bits_per_second, 0);
+        assert_eq!(period - last.at, steps[1].at);
         for pair in steps[2..].chunks(2) {
             let pause = pair[1].at - pair[0].at;
             assert_eq!((pair[0].bits_per_second, pair[0].at.as_secs() % 15), (0, 0));
             assert!((ms(50)..=ms(200)).contains(&pause), "{pause:?}");
             assert!((20_000_000..=200_000_000).contains(&pair[1].bits_per_second));
+        }
+    }
+
+    #[test]
+    fn routes_that_do_not_divide_the_period_are_as_long_as_the_others() {
+        for seconds in [41, 50, 130] {
+            let varying = Varying::Routes {
+                rates: (20_000_000, 200_000_000),
+                every: Duration::from_secs(seconds),
+                pause: span(50, 200),
+            };
+            let Course::Steps(_, period) = Course::new(&varying, 2) else {
+                panic!("steps")
+            };
+            assert_eq!(period.as_secs(), (120 / seconds).max(1) * seconds);
         }
     }
 }

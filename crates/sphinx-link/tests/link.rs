@@ -508,6 +508,26 @@ fn a_paused_link_goes_on_when_the_rate_returns() {
     assert_eq!(drain(&mut link)[0].at, 1001 * MS);
 }
 
+/// A rate of 0 has no bytes in any time: all but one were dropped.
+#[test]
+fn what_comes_in_a_pause_waits_where_the_queue_has_a_time() {
+    let with = |rate| LinkConfig {
+        rate: Rate::Constant(rate),
+        queue: Depth::Time(Duration::from_millis(50)),
+        ..LinkConfig::default()
+    };
+    let mut link = link(with(12_000_000));
+    link.reconfigure(0, with(0)).unwrap();
+    link.reconfigure(MS, with(0)).unwrap();
+    // One is being sent, and 50 wait.
+    for n in 0..60 {
+        link.enqueue(2 * MS, packet(n, 1500));
+    }
+    assert_eq!(link.counters().dropped_queue, 9);
+    link.reconfigure(100 * MS, with(12_000_000)).unwrap();
+    assert_eq!(drain(&mut link).len(), 51);
+}
+
 #[test]
 fn a_refused_change_leaves_the_link_as_it_was() {
     let mut link = link(LinkConfig::default());
