@@ -53,7 +53,7 @@ impl DatagramOptions {
     }
 
     /// Given out in the order of its flow: one that comes early waits until those before it are here, are known to be lost or are out of date, and
-    /// one that comes after a later one is dropped. At most 256 flows of a session may have an order.
+    /// one that comes after a later one is dropped. At most 256 flows of a session may have an order at a time ([`Session::end_ordered`]).
     #[must_use]
     pub fn ordered(self) -> Self {
         Self {
@@ -270,7 +270,13 @@ impl Session {
         sent.map(|_| ())
     }
 
-    /// The same, but waits while there is no room without another one going.
+    /// There will be no more [ordered](DatagramOptions::ordered) datagrams of this flow: another one may have an order in its place. What was sent still
+    /// goes. The flow's number should not be used for others in order: to the peer they would come after what it has given out.
+    pub fn end_ordered(&self, flow: u64) {
+        self.shared().lock().queues.end_ordered(flow);
+    }
+
+    /// The same as [`send_datagram`](Self::send_datagram), but waits while there is no room without another one going.
     ///
     /// # Errors
     /// Those of [`send_datagram`](Self::send_datagram).

@@ -68,15 +68,17 @@ pub(crate) struct Taken;
 /// The datagrams of one flow.
 #[derive(Debug)]
 pub(crate) struct DatagramFlow {
-    datagrams: Datagrams,
-    flow: u64,
-    giving: Giving,
+    sender: DatagramSender,
     arrived: mpsc::Receiver<Vec<u8>>,
 }
 
 /// Sends datagrams of one flow.
 #[derive(Debug, Clone)]
-pub(crate) struct DatagramSender {
+pub(crate) struct DatagramSender(Arc<Sending>);
+
+/// What all senders of a flow have in common.
+#[derive(Debug)]
+struct Sending {
     datagrams: Datagrams,
     flow: u64,
     giving: Giving,
@@ -179,10 +181,13 @@ impl Datagrams {
             let _ = sender.try_send(data);
         }
         state.flows.insert(flow, sender);
-        DatagramFlow {
+        let sending = Sending {
             datagrams: self.clone(),
             flow,
             giving,
+        };
+        DatagramFlow {
+            sender: DatagramSender(Arc::new(sending)),
             arrived,
         }
     }
@@ -250,7 +255,7 @@ const EARLY_OVERHEAD: usize = 64;
 impl DatagramFlow {
     /// The number that the other end has to know.
     pub(crate) fn number(&self) -> u64 {
-        self.flow
+        self.sender.0.flow
     }
 
     /// The next datagram of the other end.
@@ -259,41 +264,88 @@ impl DatagramFlow {
     }
 
     pub(crate) fn sender(&self) -> DatagramSender {
-        DatagramSender {
-            datagrams: self.datagrams.clone(),
-            flow: self.flow,
-            giving: self.giving,
-        }
+        self.sender.clone()
     }
 }
 
 impl Drop for DatagramFlow {
     fn drop(&mut self) {
-        self.datagrams.lock().flows.remove(&self.flow);
+        let Sending {
+            datagrams, flow, ..
+        } = &*self.sender.0;
+        datagrams.lock().flows.remove(flow);
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        // Others may have an order in its place.
+        if self.giving.in_order {
+            let session = self.datagrams.0.session.as_blocking();
+            session.end_ordered(self.flow);
+        }
     }
 }
 
 impl DatagramSender {
     /// Sends one, which may be lost like any datagram.
     pub(crate) fn send(&self, data: &[u8]) {
-        let options = DatagramOptions::default().flow(self.flow);
-        let path = self.datagrams.path();
-        let delay = delay(data.len(), path);
-        let Giving { deadline, in_order } = self.giving;
+        let Sending {
+            datagrams,
+            flow,
+            giving,
+        } = &*self.0;
+        let Giving { deadline, in_order } = *giving;
+        let options = DatagramOptions::default().flow(*flow);
+        let delay = delay(data.len(), datagrams.path());
         let options = match deadline.is_zero() {
             true => options.expiry(delay + UNREPAIRED_TIME),
             // What waits for others should not wait for the answer to a loss.
             false if in_order => options.repaired_together_within(delay + deadline),
             false => options.repaired_within(delay + deadline),
         };
-        let session = self.datagrams.0.session.as_blocking();
-        // A session that has ended is noticed elsewhere, and what is too long is lost.
-        let _ = match in_order {
-            // Where as many flows have an order as a session keeps, others go without.
-            true => session
-                .send_datagram(data, &options.ordered())
-                .or_else(|_| session.send_datagram(data, &options)),
-            false => session.send_datagram(data, &options),
+        send(&datagrams.0.session, data, &options, in_order);
+    }
+}
+
+/// Sends a datagram, which may be lost like any.
+pub(crate) fn send(session: &Session, data: &[u8], options: &DatagramOptions, in_order: bool) {
+    // A session that has ended is noticed elsewhere, and what is too long is lost.
+    let _ = match in_order {
+        // Where as many flows have an order as a session keeps, others go without.
+        true => session
+            .send_datagram(data, &options.ordered())
+            .or_else(|_| session.send_datagram(data, options)),
+        false => session.send_datagram(data, options),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loopback::Loopback;
+
+    #[tokio::test]
+    async fn flows_that_are_over_leave_their_order_to_others() {
+        let loopback = Loopback::new();
+        let (near, far) = loopback.session().await;
+        let datagrams = Datagrams::new(&near, true);
+        let giving = Giving {
+            deadline: Duration::from_secs(60),
+            in_order: true,
         };
+        let mut data = Vec::new();
+        for _ in 0..300 {
+            let flow = datagrams.open(giving);
+            let sender = flow.sender();
+            sender.send(b"first");
+            // The listener may know its source for longer than the flow lasts.
+            drop(flow);
+            sender.send(b"second");
+            for number in 0..2 {
+                let info = far.take_datagram(&mut data).await.expect("it arrives");
+                assert_eq!(info.number, Some(number), "of {}", info.flow);
+            }
+        }
     }
 }

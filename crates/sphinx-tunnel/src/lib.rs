@@ -29,6 +29,8 @@ pub mod fuzzing;
 mod grant;
 mod limits;
 mod live;
+#[cfg(test)]
+mod loopback;
 mod permit;
 mod proxy;
 mod relay;

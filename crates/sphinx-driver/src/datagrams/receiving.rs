@@ -134,6 +134,7 @@ impl<S: Clone + Default> RecvQueue<S> {
                 let gone = self.ordered.remove(&oldest);
                 let waiting = gone.map(|mut gone| gone.waiting.take_all());
                 self.ready.extend(waiting.into_iter().flatten());
+                self.changed.push(self.arrived.clone());
             }
         }
         let ordered = self.ordered.entry(flow).or_default();

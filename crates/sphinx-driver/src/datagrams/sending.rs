@@ -152,6 +152,11 @@ impl<S: Clone + Default> SendQueue<S> {
         }
     }
 
+    /// There will be no more datagrams in order of this flow: another one has room. The peer keeps as many of its own accord, and is not told.
+    pub(crate) fn end_ordered(&mut self, flow: u64) {
+        self.flows.remove(&(FlowKind::Ordered, flow));
+    }
+
     /// Live messages of this flow that did not arrive in time, and how long the peer wants them to be of use.
     pub(crate) fn live(&self, flow: u64) -> Option<(u64, Option<Nanos>)> {
         let flow = self.flows.get(&(FlowKind::Live, flow))?;
@@ -545,5 +550,27 @@ mod tests {
         assert_eq!(queue.open_live(), Some(FLOWS_MAX as u64));
         queue.end_live(3);
         assert_eq!(queue.take_news(), [FlowNews::Ended { flow: 3, total: 0 }]);
+    }
+
+    #[test]
+    fn flows_in_order_are_as_many_as_one_likes_one_after_the_other() {
+        let pool = BufferPool::new(0);
+        let mut queue = SendQueue::<()>::default();
+        let of = |flow| SendAs {
+            flow,
+            ..send_as(Some(FlowKind::Ordered), 3, MS)
+        };
+        let (most, all) = (FLOWS_MAX as u64, 3 * FLOWS_MAX as u64);
+        for flow in 0..all {
+            assert_eq!(queue.push(Time::ZERO, &[1], of(flow), &pool), Ok(Some(0)));
+            if flow >= most - 1 {
+                let more = queue.push(Time::ZERO, &[1], of(all), &pool);
+                assert_eq!(more, Err(Refusal::TooManyFlows));
+                queue.end_ordered(flow + 1 - most);
+            }
+        }
+        // What still waits of one that has ended goes, and is told of if it does not.
+        assert!(queue.expire(Time::from_nanos(MS)));
+        assert_eq!(queue.take_news().len(), all as usize);
     }
 }

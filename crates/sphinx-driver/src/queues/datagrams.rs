@@ -67,6 +67,11 @@ impl<A: Application> Queues<A> {
         self.wanted = true;
     }
 
+    /// There will be no more datagrams in order of a flow, so that another one may have an order.
+    pub fn end_ordered(&mut self, flow: u64) {
+        self.datagrams.sending.end_ordered(flow);
+    }
+
     /// Live messages of a flow that did not arrive in time, and how long the peer's application wants them to be of use, if it has said so.
     pub fn live_sent(&self, flow: u64) -> Option<(u64, Option<Nanos>)> {
         self.datagrams.sending.live(flow)

@@ -13,6 +13,7 @@ use super::fq_codel::{Departure, FqCodel};
 use super::packet;
 use super::path::Path;
 use super::{MTU, device::Device};
+use crate::datagrams::{self, PACKET_FLOWS};
 use crate::relay::Counts;
 
 /// Bytes that wait for one session, at most.
@@ -101,6 +102,7 @@ impl Outbox {
 
     /// Sends what comes, in flows from `first` on, until the session ends: why it has.
     pub(super) async fn drain(&self, session: &Session, first: u64) -> Error {
+        let _order = Order { session, first };
         let (mut path, mut at) = (path_of(session), Instant::now());
         loop {
             if at.elapsed() >= PATH_TIME {
@@ -117,12 +119,28 @@ impl Outbox {
                 Some(departure) => {
                     let bytes = departure.packet.len() as u64;
                     self.counts.sent.fetch_add(bytes, Ordering::Relaxed);
-                    let options = path.manner(first, &departure).options();
-                    // One that cannot be sent is lost; that the session has ended shows above.
-                    let _ = session.send_datagram(&departure.packet, &options);
+                    let manner = path.manner(first, &departure);
+                    // That the session has ended shows above.
+                    let (packet, options) = (&departure.packet, manner.options());
+                    datagrams::send(session, packet, &options, manner.ordered);
                 }
                 None => self.news.notified().await,
             }
+        }
+    }
+}
+
+/// The order of the flows from the first on, which others may have when packets are carried no more.
+struct Order<'a> {
+    session: &'a Session,
+    first: u64,
+}
+
+impl Drop for Order<'_> {
+    fn drop(&mut self) {
+        for number in 0..PACKET_FLOWS {
+            let session = self.session.as_blocking();
+            session.end_ordered(self.first + 2 * number);
         }
     }
 }
@@ -136,4 +154,47 @@ fn path_of(session: &Session) -> Path {
         stats.plr,
         stats.pacing_rate,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::loopback::Loopback;
+
+    /// A client that lost its address asks again on the same session.
+    #[tokio::test]
+    async fn packets_are_in_order_whenever_they_are_carried_again() {
+        let loopback = Loopback::new();
+        let (near, far) = loopback.session().await;
+        let mut data = Vec::new();
+        for round in 0..4 {
+            let outbox = Outbox::new(Arc::default());
+            let arrive = async {
+                // So many connections that most of the flows are used.
+                for port in 1..=500 {
+                    let mut packet = Vec::new();
+                    let builder = PacketBuilder::ipv4([10, 9, 0, 1], [10, 9, 0, 2], 64);
+                    let builder = builder.tcp(port, 80, 1, 1000);
+                    builder.write(&mut packet, b"hello").expect("built");
+                    let arrived = loop {
+                        outbox.lock().push(outbox.now(), packet.clone());
+                        outbox.news.notify_one();
+                        // On a busy machine one may be out of date before it leaves.
+                        let arrives = far.take_datagram(&mut data);
+                        if let Ok(arrived) = timeout(Duration::from_secs(1), arrives).await {
+                            break arrived.expect("a session");
+                        }
+                    };
+                    assert!(arrived.number.is_some(), "{port} in round {round}");
+                }
+            };
+            tokio::select! {
+                error = outbox.drain(&near, 2 * PACKET_FLOWS * round) => panic!("{error}"),
+                () = arrive => {}
+            }
+        }
+    }
 }

@@ -91,17 +91,14 @@ impl Path {
 }
 
 impl Manner {
+    /// But for the order.
     pub(super) fn options(self) -> DatagramOptions {
         let options = DatagramOptions::default()
             .flow(self.flow)
             .urgency(self.urgency);
-        let options = match self.together {
+        match self.together {
             true => options.repaired_together_within(self.life),
             false => options.repaired_within(self.life),
-        };
-        match self.ordered {
-            true => options.ordered(),
-            false => options,
         }
     }
 }

@@ -462,27 +462,15 @@ fn resolvers(text: &str) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use etherparse::PacketBuilder;
-    use sphinx_transport::asynchronous::{Server, connect};
-    use sphinx_transport::{Options, Service};
 
     use super::*;
+    use crate::loopback::Loopback;
 
     #[tokio::test]
     async fn who_loses_its_address_is_told_and_sends_no_more_from_it() {
-        let listen = ([127, 0, 0, 1], 0).into();
-        let options = Options::default();
-        let server = Server::bind(listen, Service::Tunnel, &options).expect("a port");
-        let ticket = server.as_blocking().ticket(&["127.0.0.1".to_owned()]);
-        let ticket = ticket.expect("a ticket");
-        let mut sessions = Vec::new();
-        for _ in 0..2 {
-            let client = connect(&ticket, Service::Tunnel, &options).await;
-            let accepted = server.accept().await.expect("a session");
-            sessions.push((client.expect("a session"), accepted));
-        }
-        let [(_, first), (_, second)] = &sessions[..] else {
-            panic!("two sessions");
-        };
+        let loopback = Loopback::new();
+        let (_one, first) = &loopback.session().await;
+        let (_other, second) = &loopback.session().await;
         let pool = "10.9.0.0/24".parse().expect("a pool");
         let clients = Clients::new(&[pool], &Reserved::default());
         let [before, after] = [(); 2].map(|()| Arc::new(Outbox::new(Arc::default())));

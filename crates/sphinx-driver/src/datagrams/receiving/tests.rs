@@ -232,6 +232,28 @@ fn where_there_is_little_room_those_in_order_do_not_wait() {
     assert_eq!(receiving.queue.counts().overrun, 0);
 }
 
+/// What waits in a flow that makes room for another is given out, and whoever waits for it is told.
+#[test]
+fn what_waits_in_a_flow_that_is_forgotten_is_told_of() {
+    let mut receiving = Receiving::of_flows();
+    let second = |now: u64| {
+        Delivery::Ordered(Stamp {
+            number: 1,
+            time: 1000 * now as u32,
+            life: 10_000_000,
+        })
+    };
+    for flow in 0..FLOWS_MAX as u64 {
+        receiving.arrives_of(ms(flow), flow, second(flow), 10);
+    }
+    assert!(receiving.queue.next_len().is_none() && receiving.queue.changed.is_empty());
+    let now = FLOWS_MAX as u64;
+    receiving.arrives_of(ms(now), now, second(now), 10);
+    assert!(!receiving.queue.changed.is_empty());
+    assert_eq!(receiving.queue.next().map(|given| given.flow()), Some(0));
+    assert!(receiving.queue.next().is_none());
+}
+
 /// A sender may open as many as it likes one after the other, whether or not anybody takes them.
 #[test]
 fn flows_that_have_ended_make_room_for_others() {
