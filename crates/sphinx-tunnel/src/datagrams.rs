@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use sphinx_transport::DatagramOptions;
 use sphinx_transport::asynchronous::Session;
 use tokio::sync::mpsc;
+use tokio::task::yield_now;
 
 use crate::forward::Giving;
 
 /// Longest datagram.
 pub(crate) const DATAGRAM_MAX: usize = 65_507;
+/// Datagrams taken from a socket or a session before others have their turn.
+pub(crate) const TURN: usize = 64;
 /// Datagrams of a flow that wait to be written to its socket.
 const WAITING_MAX: usize = 256;
 /// How long one that is not repaired may wait for its turn.
@@ -105,21 +108,31 @@ impl Datagrams {
     pub(crate) async fn run(&self) {
         // Of idle clients there are many: no room for the longest datagram until one comes.
         let mut data = Vec::new();
-        while let Ok(info) = self.0.session.take_datagram(&mut data).await {
-            let mut state = self.lock();
-            if let Some((first, packets)) = &state.packets
-                && is_packet(*first, info.flow)
-            {
-                let packets = Arc::clone(packets);
-                drop(state);
-                packets(&mut data);
-                continue;
+        for taken in 1_usize.. {
+            let Ok(info) = self.0.session.take_datagram(&mut data).await else {
+                return;
+            };
+            self.hand_out(info.flow, &mut data);
+            // A session that always has one never waits.
+            if taken.is_multiple_of(TURN) {
+                yield_now().await;
             }
-            match state.flows.get(&info.flow) {
-                // A socket that does not take them is a full queue on the way: the new ones go.
-                Some(flow) => drop(flow.try_send(std::mem::take(&mut data))),
-                None => state.keep_early(info.flow, std::mem::take(&mut data)),
-            }
+        }
+    }
+
+    fn hand_out(&self, flow: u64, data: &mut Vec<u8>) {
+        let mut state = self.lock();
+        if let Some((first, packets)) = &state.packets
+            && is_packet(*first, flow)
+        {
+            let packets = Arc::clone(packets);
+            drop(state);
+            return packets(data);
+        }
+        match state.flows.get(&flow) {
+            // A socket that does not take them is a full queue on the way: the new ones go.
+            Some(flow) => drop(flow.try_send(std::mem::take(data))),
+            None => state.keep_early(flow, std::mem::take(data)),
         }
     }
 
@@ -322,8 +335,49 @@ pub(crate) fn send(session: &Session, data: &[u8], options: &DatagramOptions, in
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::loopback::Loopback;
+
+    #[tokio::test]
+    async fn a_session_that_always_has_datagrams_gives_others_their_turn() {
+        const ALL: usize = 1000;
+        let loopback = Loopback::new();
+        let (near, far) = loopback.session().await;
+        let options = DatagramOptions::default()
+            .ordered()
+            .repaired_within(Duration::from_secs(60));
+        for _ in 0..ALL {
+            near.send_datagram(b"x", &options).expect("a session");
+        }
+        // All of them are there before the first is taken.
+        let received = || far.as_blocking().stats().datagrams.received;
+        while received() < ALL as u64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let datagrams = Datagrams::new(&far, false);
+        let taken = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&taken);
+        let count = move |_: &mut [u8]| drop(counted.fetch_add(1, Ordering::Relaxed));
+        datagrams
+            .enter_packets(0, Arc::new(count))
+            .expect("they are free");
+        let others = async {
+            let mut before = 0;
+            while before < ALL {
+                let now = taken.load(Ordering::Relaxed);
+                assert!(now - before <= TURN, "{} at once", now - before);
+                before = now;
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = datagrams.run() => panic!("the session has ended"),
+            () = others => {}
+        }
+    }
 
     #[tokio::test]
     async fn flows_that_are_over_leave_their_order_to_others() {

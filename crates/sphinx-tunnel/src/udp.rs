@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::datagrams::{DATAGRAM_MAX, DatagramFlow, DatagramSender};
+use crate::datagrams::{DATAGRAM_MAX, DatagramFlow, DatagramSender, TURN};
 use crate::dial;
 use crate::event::{Direction, Events, Flow};
 use crate::exchange;
@@ -36,8 +36,6 @@ const QUIET_TIME: Duration = Duration::from_secs(30);
 const SOURCES_MAX: usize = 1024;
 /// A flow that was refused is not asked for again before.
 const REFUSED_TIME: Duration = Duration::from_secs(5);
-/// Datagrams taken from a socket before others have their turn.
-const TURN: usize = 64;
 /// Targets that an association remembers.
 const TARGETS_MAX: usize = 1024;
 /// For how long it does.
