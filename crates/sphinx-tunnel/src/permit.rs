@@ -170,12 +170,17 @@ enum Host {
     Net(Net),
 }
 
+/// An address without its brackets.
+fn bare(text: &str) -> &str {
+    let inside = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    inside.unwrap_or(text)
+}
+
 impl Host {
     fn parse(text: &str) -> Option<Self> {
-        let bare = text
-            .strip_prefix('[')
-            .and_then(|text| text.strip_suffix(']'));
-        let bare = bare.unwrap_or(text);
+        let bare = bare(text);
         if let Ok(ip) = bare.parse::<IpAddr>() {
             let ip = canonical(ip);
             return Net::new(ip, if ip.is_ipv4() { 32 } else { 128 }).map(Self::Net);
@@ -338,6 +343,12 @@ fn parse_rule(text: &str, rules: &mut Vec<Rule>) -> Result<(), String> {
                 true => parse_place(rest)?,
                 false => (Host::Localhost, parse_ports(rest)?),
             };
+            // To connect to it is to reach this machine; to listen on it is something else.
+            let ip = |text: &str| bare(text).parse::<IpAddr>();
+            let address = rest.rsplit_once(':').and_then(|(host, _)| ip(host).ok());
+            if address.is_some_and(|ip| ip.to_canonical().is_unspecified()) {
+                return Err("listening on all addresses is listen:*:PORT".to_owned());
+            }
             if matches!(host, Host::Name(_) | Host::Suffix(_)) {
                 return Err("a listener has an address, not a name".to_owned());
             }

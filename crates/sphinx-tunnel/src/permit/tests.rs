@@ -265,6 +265,7 @@ fn listeners_and_unix_sockets() {
         ("listen:2222", "127.0.0.1:0", false),
         ("listen:*:2222", "[::]:2222", true),
         ("listen:192.0.2.1:*", "192.0.2.1:0", true),
+        ("listen:0.0.0.0/0:2222", "0.0.0.0:2222", true),
         ("tunnel:tcp:*:*", "127.0.0.1:80", false),
     ] {
         assert_eq!(
@@ -293,6 +294,9 @@ fn what_is_no_rule_is_told() {
         ("tunnel:tcp:10.0.0.0/33:9", "no host"),
         ("tunnel:unix:relative", "tunnel:unix"),
         ("listen:a.example:9", "not a name"),
+        ("listen:0.0.0.0:9", "listen:*:PORT"),
+        ("listen:[::]:9", "listen:*:PORT"),
+        ("listen:[::ffff:0.0.0.0]:9", "listen:*:PORT"),
         ("tunnel,files:../inbox", "below the server's"),
         ("files:/srv", "below the server's"),
         ("files:", "below the server's"),
