@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 use crate::event::{Direction, Event, Events};
 use crate::exchange;
 use crate::forward::{Carried, Forward, Giving, Listen};
+use crate::limits::Place;
 use crate::live::{Link, Live};
 use crate::proxy::{Credentials, Proxy};
 use crate::relay::{Broken, First, Local, relay};
@@ -533,6 +534,7 @@ async fn serve(listening: Listening, target: Target, link: Link, events: Events)
             let listener = Listener {
                 socket: Arc::new(socket),
                 giving,
+                place: Box::new(|| Some(Place::default())),
                 target: shown.clone(),
                 request: Box::new(move |flow| Request::Udp {
                     flow,

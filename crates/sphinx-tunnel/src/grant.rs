@@ -9,7 +9,7 @@ use crate::permit::Permit;
 /// What one client may have at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Streams: connections, flows of datagrams, listeners.
+    /// Streams: connections, flows of datagrams, listeners; those among them that listeners accept.
     pub streams: usize,
     /// Of these flows of datagrams.
     pub flows: usize,

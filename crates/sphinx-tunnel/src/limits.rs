@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::grant::Limits;
+use crate::wire::{Refusal, Status};
+
 /// What may come at once after a quiet time.
 const BURST: Duration = Duration::from_millis(50);
 
@@ -31,6 +34,41 @@ impl Count {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The streams that a client has, and the flows of datagrams among them.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    streams: Count,
+    flows: Count,
+}
+
+/// A place among them; by default one that does not count.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    _stream: Option<Counted>,
+    _flow: Option<Counted>,
+}
+
+impl Places {
+    /// A place for one more stream, which may be one of a flow.
+    pub(crate) fn enter(&self, limits: &Limits, is_flow: bool) -> Result<Place, Refusal> {
+        let many = |what| Refusal::new(Status::Limit, format!("too many {what} at a time"));
+        let stream = self.streams.enter(limits.streams);
+        let stream = stream.ok_or_else(|| many("streams"))?;
+        let flow = match is_flow {
+            true => Some(
+                self.flows
+                    .enter(limits.flows)
+                    .ok_or_else(|| many("flows"))?,
+            ),
+            false => None,
+        };
+        Ok(Place {
+            _stream: Some(stream),
+            _flow: flow,
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::event::{Direction, Event, Events};
 use crate::exchange::{self, Asked};
 use crate::forward::Giving;
 use crate::grant::{Grant, Granted, Limits};
-use crate::limits::{Count, Counted, Throttle};
+use crate::limits::{Count, Counted, Place, Places, Throttle};
 use crate::live::Live;
 use crate::relay::{First, Local, relay_within};
 use crate::tun::{self, Hub};
@@ -35,8 +35,7 @@ pub struct Server {
 struct Client {
     granted: Granted,
     server: Arc<Server>,
-    streams: Count,
-    flows: Count,
+    places: Places,
     waiting: Count,
     pending: Mutex<HashMap<Target, usize>>,
     /// What comes from it.
@@ -69,8 +68,7 @@ impl Server {
         session.as_blocking().set_memory(memory);
         let client = Arc::new(Client {
             granted,
-            streams: Count::default(),
-            flows: Count::default(),
+            places: Places::default(),
             waiting: Count::default(),
             pending: Mutex::default(),
             throttle: Throttle::new(rate),
@@ -116,19 +114,10 @@ impl Client {
             recv,
         } = asked;
         let grant = self.granted.now();
-        let Some(_stream) = self.streams.enter(grant.limits().streams) else {
-            let many = Refusal::new(Status::Limit, "too many streams at a time");
-            return exchange::refuse(&mut send, &many).await;
-        };
         let is_flow = matches!(request, Request::Udp { .. } | Request::Associate { .. });
-        let most = if is_flow {
-            grant.limits().flows
-        } else {
-            usize::MAX
-        };
-        let Some(_flow) = self.flows.enter(most) else {
-            let many = Refusal::new(Status::Limit, "too many flows at a time");
-            return exchange::refuse(&mut send, &many).await;
+        let _place = match self.place(is_flow) {
+            Ok(place) => place,
+            Err(many) => return exchange::refuse(&mut send, &many).await,
         };
         let events = &self.server.events;
         let throttle = &self.throttle;
@@ -319,8 +308,13 @@ impl Client {
         })
     }
 
+    /// A place for one more stream, whoever begins it.
+    fn place(&self, is_flow: bool) -> Result<Place, Refusal> {
+        self.places.enter(self.granted.now().limits(), is_flow)
+    }
+
     /// Where a client may have this end listen.
-    fn place(grant: &Grant, at: &Target) -> Result<SocketAddr, Refusal> {
+    fn listens_at(grant: &Grant, at: &Target) -> Result<SocketAddr, Refusal> {
         match at {
             Target::Ip(address) if grant.permit().lets_listen(*address) => Ok(*address),
             Target::Ip(_) => Err(Refusal::new(
@@ -343,7 +337,7 @@ impl Client {
         listener: u32,
         at: &Target,
     ) -> Result<(), Refusal> {
-        let bound = bind(Self::place(grant, at)?).await;
+        let bound = bind(Self::listens_at(grant, at)?).await;
         let socket = bound.map_err(|error| dial::refusal_of(at, &error))?;
         exchange::accept(send, socket.local_addr().ok()).await?;
         let mut tasks = JoinSet::new();
@@ -351,9 +345,9 @@ impl Client {
         loop {
             let stream = accept(&socket).await;
             while tasks.try_join_next().is_some() {}
-            if tasks.len() >= grant.limits().streams {
+            let Ok(place) = self.place(false) else {
                 continue;
-            }
+            };
             let _ = stream.set_nodelay(true);
             let (live, request, client) = (live.clone(), request.clone(), Arc::clone(self));
             let mut flow = self
@@ -361,6 +355,7 @@ impl Client {
                 .events
                 .flow("tcp", at.to_string(), Direction::Out);
             tasks.spawn(async move {
+                let _place = place;
                 match exchange::ask(&live.session, &request).await {
                     Ok(both) => {
                         let ended = relay_within(
@@ -380,19 +375,21 @@ impl Client {
     }
 
     async fn listen_udp(
-        &self,
+        self: &Arc<Self>,
         grant: &Grant,
         live: &Live,
         send: &mut SendStream,
         (listener, giving): (u32, Giving),
         at: &Target,
     ) -> Result<(), Refusal> {
-        let bound = udp::bind(Self::place(grant, at)?).await;
+        let bound = udp::bind(Self::listens_at(grant, at)?).await;
         let socket = bound.map_err(|error| dial::refusal_of(at, &error))?;
         exchange::accept(send, socket.local_addr().ok()).await?;
+        let client = Arc::clone(self);
         let listening = Listener {
             socket: Arc::new(socket),
             giving,
+            place: Box::new(move || client.place(true).ok()),
             request: Box::new(move |flow| Request::AcceptedUdp { listener, flow }),
             target: at.to_string(),
             events: self.server.events.clone(),
@@ -448,3 +445,6 @@ pub(crate) async fn accept(listener: &TcpListener) -> tokio::net::TcpStream {
 
 /// Until files may have been closed.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -21,7 +21,7 @@ use crate::dial;
 use crate::event::{Direction, Events, Flow};
 use crate::exchange;
 use crate::forward::Giving;
-use crate::limits::Throttle;
+use crate::limits::{Place, Throttle};
 use crate::live::Live;
 use crate::permit::{Permit, Transport, canonical};
 use crate::proxy::Program;
@@ -198,6 +198,8 @@ pub(crate) async fn carry(
 pub(crate) struct Listener {
     pub(crate) socket: Arc<UdpSocket>,
     pub(crate) giving: Giving,
+    /// A place for one more, if there is one.
+    pub(crate) place: Box<dyn Fn() -> Option<Place> + Send + Sync>,
     /// What is asked for, with the number of its flow.
     pub(crate) request: Box<dyn Fn(u64) -> Request + Send + Sync>,
     /// Of flows, for people.
@@ -208,10 +210,20 @@ pub(crate) struct Listener {
 struct Source {
     sender: DatagramSender,
     activity: Arc<Activity>,
-    is_over: Arc<AtomicBool>,
+    place: Held,
     counts: Arc<Counts>,
     /// The flow ends without it.
-    _place: oneshot::Sender<()>,
+    _kept: oneshot::Sender<()>,
+}
+
+/// The place of a source, until its flow is over or another source gets it.
+#[derive(Clone)]
+struct Held(Arc<Mutex<Option<Place>>>);
+
+impl Held {
+    fn lock(&self) -> MutexGuard<'_, Option<Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Listener {
@@ -224,21 +236,26 @@ impl Listener {
         let mut tasks = JoinSet::new();
         loop {
             take(&self.socket, |data, from| {
-                let is_known = |source: &&Source| !source.is_over.load(Ordering::Relaxed);
+                let is_known = |source: &&Source| source.place.lock().is_some();
                 if sources.get(&from).filter(is_known).is_none() {
                     while tasks.try_join_next().is_some() {}
                     sources.retain(|_, source| is_known(&&*source));
                     let Some(live) = live() else {
                         return;
                     };
-                    if sources.len() >= SOURCES_MAX {
-                        let activities = sources.iter();
-                        let quiet = gives_way(activities.map(|(from, it)| (*from, &*it.activity)));
-                        if quiet.and_then(|quiet| sources.remove(&quiet)).is_none() {
-                            return;
-                        }
-                    }
-                    sources.insert(from, self.begin(live, from, &mut tasks));
+                    let free = match sources.len() < SOURCES_MAX {
+                        true => (self.place)(),
+                        false => None,
+                    };
+                    let place = free.or_else(|| {
+                        let activities = sources.iter().map(|(from, it)| (*from, &*it.activity));
+                        let quiet = sources.remove(&gives_way(activities)?)?;
+                        quiet.place.lock().take()
+                    });
+                    let Some(place) = place else {
+                        return;
+                    };
+                    sources.insert(from, self.begin(live, (from, place), &mut tasks));
                 }
                 if let Some(source) = sources.get(&from) {
                     source.activity.touch();
@@ -251,20 +268,25 @@ impl Listener {
         }
     }
 
-    fn begin(&self, live: Live, from: SocketAddr, tasks: &mut JoinSet<()>) -> Source {
+    fn begin(
+        &self,
+        live: Live,
+        (from, place): (SocketAddr, Place),
+        tasks: &mut JoinSet<()>,
+    ) -> Source {
         let flow = live.datagrams.open(self.giving);
         let mut told = self.events.flow("udp", self.target.clone(), Direction::Out);
-        let (place, mut taken) = oneshot::channel();
+        let (kept, mut taken) = oneshot::channel();
         let source = Source {
             sender: flow.sender(),
             activity: Arc::new(Activity::unanswered()),
-            is_over: Arc::default(),
+            place: Held(Arc::new(Mutex::new(Some(place)))),
             counts: Arc::clone(&told.counts),
-            _place: place,
+            _kept: kept,
         };
         let request = (self.request)(flow.number());
         let (socket, activity) = (Arc::clone(&self.socket), Arc::clone(&source.activity));
-        let is_over = Arc::clone(&source.is_over);
+        let place = source.place.clone();
         tasks.spawn(async move {
             let receiver = Receiver::Plain(&socket, from);
             let counts = Arc::clone(&told.counts);
@@ -281,7 +303,7 @@ impl Listener {
                     _ = taken => {}
                 }
             }
-            is_over.store(true, Ordering::Relaxed);
+            *place.lock() = None;
         });
         source
     }

@@ -1,0 +1,148 @@
+use std::net::UdpSocket;
+
+use sphinx_transport::asynchronous::RecvStream;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::*;
+use crate::loopback::Loopback;
+
+/// Long enough for any machine.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A server, and clients of it that do what a test wants.
+struct Stage {
+    loopback: Loopback,
+    server: Arc<Server>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self {
+            loopback: Loopback::new(),
+            server: Arc::new(Server::new(Events::new(drop))),
+        }
+    }
+
+    /// Another client, who may do what `ssh` would let it.
+    async fn client(&self, limits: Limits) -> Live {
+        let (near, far) = self.loopback.session().await;
+        let permit = "tunnel".parse().expect("a rule");
+        let granted = Granted::new(Grant::new("client", permit, limits));
+        tokio::spawn(Arc::clone(&self.server).serve(far, granted));
+        Live::new(near, true)
+    }
+}
+
+/// The streams of something that was asked for, and the address that is told.
+type Served = ((SendStream, RecvStream), Option<SocketAddr>);
+
+async fn ask(live: &Live, request: &Request) -> Result<Served, Refusal> {
+    let (send, mut recv) = exchange::ask(&live.session, request).await?;
+    let address = exchange::reply(&mut recv).await?;
+    Ok(((send, recv), address))
+}
+
+/// Asks for a flow to nobody.
+async fn ask_for_flow(live: &Live) -> Result<Served, Refusal> {
+    let nobody = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let giving = Giving::default();
+    let request = Request::Udp {
+        flow: live.datagrams.open(giving).number(),
+        giving,
+        target: Target::Ip(nobody.expect("a port")),
+    };
+    ask(live, &request).await
+}
+
+fn is_limit<T>(asked: &Result<T, Refusal>) -> bool {
+    matches!(asked, Err(refusal) if refusal.status == Status::Limit)
+}
+
+/// What a listener of the client at the server asks for next.
+async fn accepted(live: &Live) -> Asked {
+    let stream = live.session.accept_bi().await.expect("a session");
+    exchange::asked(stream).await.expect("a header")
+}
+
+#[tokio::test]
+async fn connections_are_no_flows() {
+    let stage = Stage::new();
+    let limits = Limits {
+        flows: 1,
+        ..Limits::default()
+    };
+    let live = stage.client(limits).await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let target = Target::Ip(listener.local_addr().expect("an address"));
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let connected = ask(&live, &Request::Connect(target.clone())).await;
+        held.push(connected.expect("a connection"));
+    }
+    held.push(ask_for_flow(&live).await.expect("the only flow"));
+    assert!(is_limit(&ask_for_flow(&live).await));
+}
+
+#[tokio::test]
+async fn who_connects_to_a_listener_counts_among_the_streams_of_its_client() {
+    let stage = Stage::new();
+    let limits = Limits {
+        streams: 3,
+        ..Limits::default()
+    };
+    let live = stage.client(limits).await;
+    let request = Request::Listen {
+        listener: 0,
+        at: Target::Ip(([127, 0, 0, 1], 0).into()),
+    };
+    let (_listening, at) = ask(&live, &request).await.expect("a listener");
+    let (mut held, mut refused) = (Vec::new(), 0);
+    for _ in 0..5 {
+        let stream = TcpStream::connect(at.expect("an address")).await;
+        let (mut stream, mut byte) = (stream.expect("it listens"), [0]);
+        tokio::select! {
+            carried = accepted(&live) => held.push((carried, stream)),
+            closed = stream.read(&mut byte) => {
+                assert_eq!(closed.expect("an end"), 0);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((held.len(), refused), (2, 3));
+    assert!(is_limit(&ask_for_flow(&live).await));
+}
+
+#[tokio::test]
+async fn the_sources_of_a_listener_count_among_the_flows_of_its_client() {
+    let stage = Stage::new();
+    let limits = Limits {
+        flows: 1,
+        ..Limits::default()
+    };
+    let live = stage.client(limits).await;
+    let request = Request::ListenUdp {
+        listener: 0,
+        giving: Giving::default(),
+        at: Target::Ip(([127, 0, 0, 1], 0).into()),
+    };
+    let (_listening, at) = ask(&live, &request).await.expect("a listener");
+    let sends = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let sent = socket.send_to(b"hello", at.expect("an address"));
+        assert_eq!(sent.expect("it is sent"), 5);
+    };
+    sends();
+    let mut first = accepted(&live).await;
+    assert!(is_limit(&ask_for_flow(&live).await));
+    // The first was never answered: another one has its place.
+    sends();
+    let second = accepted(&live).await;
+    udp::closed(&mut first.recv).await;
+    assert!(is_limit(&ask_for_flow(&live).await));
+    // With the end of its flow there is room.
+    drop(second);
+    let again = async { while is_limit(&ask_for_flow(&live).await) {} };
+    timeout(PATIENCE, again).await.expect("a place");
+}
