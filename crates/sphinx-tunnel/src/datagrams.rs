@@ -24,6 +24,8 @@ const UNREPAIRED_TIME: Duration = Duration::from_millis(100);
 const EARLY_TIME: Duration = Duration::from_secs(1);
 /// Most bytes of these.
 const EARLY_BYTES_MAX: usize = 256 << 10;
+/// What a small datagram that waits costs beside its bytes.
+pub(crate) const OVERHEAD: usize = 64;
 /// How long what was measured of the path is good for.
 const PATH_TIME: Duration = Duration::from_millis(50);
 /// What leaves for a datagram, of its bytes; and how long that is waited for at most.
@@ -237,10 +239,10 @@ impl State {
             if !is_old && self.early_bytes < EARLY_BYTES_MAX {
                 break;
             }
-            self.early_bytes -= data.len() + EARLY_OVERHEAD;
+            self.early_bytes -= data.len() + OVERHEAD;
             self.early.pop_front();
         }
-        self.early_bytes += data.len() + EARLY_OVERHEAD;
+        self.early_bytes += data.len() + OVERHEAD;
         self.early.push_back((now, flow, data));
     }
 
@@ -249,7 +251,7 @@ impl State {
             .into_iter()
             .partition::<VecDeque<_>, _>(|(_, of, _)| *of == flow);
         self.early = others;
-        let bytes = of_it.iter().map(|(_, _, data)| data.len() + EARLY_OVERHEAD);
+        let bytes = of_it.iter().map(|(_, _, data)| data.len() + OVERHEAD);
         self.early_bytes -= bytes.sum::<usize>();
         of_it.into_iter().map(|(_, _, data)| data).collect()
     }
@@ -261,9 +263,6 @@ const FLOW_MAX: u64 = 1 << 62;
 fn is_packet(first: u64, flow: u64) -> bool {
     (first..first.saturating_add(2 * PACKET_FLOWS)).contains(&flow) && flow % 2 == first % 2
 }
-
-/// What a small datagram costs beside its bytes.
-const EARLY_OVERHEAD: usize = 64;
 
 impl DatagramFlow {
     /// The number that the other end has to know.
@@ -359,7 +358,9 @@ mod tests {
         let datagrams = Datagrams::new(&far, false);
         let taken = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&taken);
-        let count = move |_: &mut [u8]| drop(counted.fetch_add(1, Ordering::Relaxed));
+        let count = move |_: &mut [u8]| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
         datagrams
             .enter_packets(0, Arc::new(count))
             .expect("they are free");

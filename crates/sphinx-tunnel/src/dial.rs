@@ -1,11 +1,14 @@
 //! Connecting to what the other end has asked for: names are resolved here, and rules see the addresses that they have led to.
 
+use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpStream, UdpSocket, UnixStream, lookup_host};
-use tokio::task::JoinSet;
+use tokio::net::{TcpStream, UdpSocket, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use crate::permit::{Permit, Transport, canonical};
@@ -17,6 +20,9 @@ use crate::wire::{Refusal, Status, Target};
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// How long the name service may.
 const LOOKUP_TIME: Duration = Duration::from_secs(10);
+/// Names that are asked for at a time, all together and for one client. Each occupies a thread, of which an event loop has 512.
+const LOOKUPS_MAX: usize = 256;
+const LOOKUPS_OF_ONE: usize = 16;
 /// How long after one address the next is tried too (RFC 8305).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Addresses of a name that are tried.
@@ -29,8 +35,69 @@ fn denied(target: &Target) -> Refusal {
     Refusal::new(Status::Denied, format!("{target}: {NO_RULE}"))
 }
 
+/// How a name is asked for.
+type Ask = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+
+/// The name service, for one client. Nobody can take a question back: it goes on, and counts, until it is answered, although its client may have gone
+/// to others long since.
+#[derive(Clone)]
+pub(crate) struct Names {
+    ask: Arc<Ask>,
+    all: Arc<Semaphore>,
+    own: Arc<Semaphore>,
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").finish_non_exhaustive()
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::new(|name, port| Ok((name, port).to_socket_addrs()?.collect()))
+    }
+}
+
+impl Names {
+    pub(crate) fn new(
+        ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            ask: Arc::new(ask),
+            all: Arc::new(Semaphore::new(LOOKUPS_MAX)),
+            own: Arc::new(Semaphore::new(LOOKUPS_OF_ONE)),
+        }
+    }
+
+    /// The same for another client.
+    pub(crate) fn for_another(&self) -> Self {
+        Self {
+            own: Arc::new(Semaphore::new(LOOKUPS_OF_ONE)),
+            ..self.clone()
+        }
+    }
+
+    async fn find(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        // Its own turn first: a client that waits for that is in nobody's way.
+        let own = Arc::clone(&self.own).acquire_owned().await;
+        let all = Arc::clone(&self.all).acquire_owned().await;
+        let turns = (
+            own.map_err(io::Error::other)?,
+            all.map_err(io::Error::other)?,
+        );
+        let (ask, name) = (Arc::clone(&self.ask), name.to_owned());
+        let asked = spawn_blocking(move || {
+            let _turns = turns;
+            ask(&name, port)
+        });
+        asked.await.map_err(io::Error::other)?
+    }
+}
+
 /// The addresses of `target` that `permit` lets through (all, without one): at least one.
 pub(crate) async fn resolve(
+    names: &Names,
     target: &Target,
     transport: Transport,
     permit: Option<&Permit>,
@@ -41,12 +108,12 @@ pub(crate) async fn resolve(
             if permit.is_some_and(|permit| !permit.lets_resolve(transport, name, *port)) {
                 return Err(denied(target));
             }
-            let found = timeout(LOOKUP_TIME, lookup_host((name.as_str(), *port))).await;
+            let found = timeout(LOOKUP_TIME, names.find(name, *port)).await;
             let no_name = |why: &str| Refusal::new(Status::NoName, format!("{name}: {why}"));
             let found = match found {
                 Err(_) => return Err(no_name("the name service does not answer")),
                 Ok(Err(_)) => return Err(no_name("the name has no address")),
-                Ok(Ok(found)) => found.collect::<Vec<_>>(),
+                Ok(Ok(found)) => found,
             };
             if found.is_empty() {
                 return Err(no_name("the name has no address"));
@@ -72,6 +139,7 @@ pub(crate) async fn resolve(
 
 /// Connects: the connection, and where it comes from.
 pub(crate) async fn connect(
+    names: &Names,
     target: &Target,
     permit: Option<&Permit>,
 ) -> Result<(Local, Option<SocketAddr>), Refusal> {
@@ -83,7 +151,7 @@ pub(crate) async fn connect(
         let stream = stream.map_err(|error| refusal_of(target, &error))?;
         return Ok((Local::Unix(stream), None));
     }
-    let addresses = resolve(target, Transport::Tcp, permit).await?;
+    let addresses = resolve(names, target, Transport::Tcp, permit).await?;
     let connected = timeout(CONNECT_TIME, first_of(addresses)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let stream = connected.map_err(|error| refusal_of(target, &error))?;
@@ -121,10 +189,11 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 
 /// A socket for the datagrams of one flow to one target, which hears nobody else.
 pub(crate) async fn connect_udp(
+    names: &Names,
     target: &Target,
     permit: Option<&Permit>,
 ) -> Result<UdpSocket, Refusal> {
-    let addresses = resolve(target, Transport::Udp, permit).await?;
+    let addresses = resolve(names, target, Transport::Udp, permit).await?;
     let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
         let any: SocketAddr = match address.is_ipv4() {
@@ -166,8 +235,42 @@ pub(crate) fn refusal_of(target: &Target, error: &io::Error) -> Refusal {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::{Sender, channel};
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// A name service that says nothing of names that end in `.silent` as long as this lives; others are those of this machine.
+    pub(crate) struct Silence {
+        pub(crate) names: Names,
+        /// Questions so far.
+        pub(crate) asked: Arc<AtomicUsize>,
+        _ends: Sender<()>,
+    }
+
+    impl Silence {
+        pub(crate) fn new() -> Self {
+            let (ends, end) = channel();
+            let (end, asked) = (Mutex::new(end), Arc::new(AtomicUsize::new(0)));
+            let count = Arc::clone(&asked);
+            let names = Names::new(move |name, port| {
+                count.fetch_add(1, Ordering::Relaxed);
+                if name.ends_with(".silent") {
+                    let end = end.lock().unwrap_or_else(PoisonError::into_inner);
+                    // That is its end.
+                    let _ = end.recv();
+                }
+                Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])
+            });
+            Self {
+                names,
+                asked,
+                _ends: ends,
+            }
+        }
+    }
 
     fn permit(text: &str) -> Permit {
         text.parse().unwrap()
@@ -175,8 +278,9 @@ mod tests {
 
     #[tokio::test]
     async fn rules_see_the_addresses_that_names_lead_to() {
+        let names = Names::default();
         let localhost = Target::new("localhost", 80).unwrap();
-        let found = resolve(&localhost, Transport::Tcp, Some(&permit("tunnel"))).await;
+        let found = resolve(&names, &localhost, Transport::Tcp, Some(&permit("tunnel"))).await;
         assert!(
             found
                 .unwrap()
@@ -185,11 +289,11 @@ mod tests {
         );
         // The name is let through, but not where it leads.
         let by_name = permit("tunnel:tcp:*:443,tunnel:tcp:10.0.0.0/8:80");
-        let refused = resolve(&localhost, Transport::Tcp, Some(&by_name)).await;
+        let refused = resolve(&names, &localhost, Transport::Tcp, Some(&by_name)).await;
         assert_eq!(refused.unwrap_err().status, Status::Denied);
         // Numbers that only the name service takes for addresses.
         let odd = Target::new("2852039166", 80).unwrap();
-        let refused = resolve(&odd, Transport::Tcp, Some(&permit("tunnel"))).await;
+        let refused = resolve(&names, &odd, Transport::Tcp, Some(&permit("tunnel"))).await;
         let status = refused.unwrap_err().status;
         assert!(
             matches!(status, Status::Denied | Status::NoName),
@@ -199,19 +303,20 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_reached_is_told() {
+        let names = Names::default();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let free = Target::Ip(listener.local_addr().unwrap());
         drop(listener);
         assert_eq!(
-            connect(&free, None).await.unwrap_err().status,
+            connect(&names, &free, None).await.unwrap_err().status,
             Status::Refused
         );
         let path = Target::path("/nowhere/at/all").unwrap();
         assert_eq!(
-            connect(&path, None).await.unwrap_err().status,
+            connect(&names, &path, None).await.unwrap_err().status,
             Status::Refused
         );
-        let refused = connect(&path, Some(&permit("tunnel"))).await;
+        let refused = connect(&names, &path, Some(&permit("tunnel"))).await;
         assert_eq!(refused.unwrap_err().status, Status::Denied);
     }
 }

@@ -16,24 +16,29 @@ const BURST: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Count(Arc<AtomicUsize>);
 
-/// One of them; it is gone when this is dropped.
+/// Some of them, which are gone when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted(Count);
+pub(crate) struct Counted(Count, usize);
 
 impl Count {
     /// One more, if there are fewer than `most`.
     pub(crate) fn enter(&self, most: usize) -> Option<Counted> {
-        let one_more = |now: usize| (now < most).then_some(now + 1);
+        self.add(1, most)
+    }
+
+    /// So many more, if that makes no more than `most`.
+    pub(crate) fn add(&self, more: usize, most: usize) -> Option<Counted> {
+        let added = |now: usize| now.checked_add(more).filter(|sum| *sum <= most);
         let entered = self
             .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        entered.ok().map(|_| Counted(self.clone()))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, added);
+        entered.ok().map(|_| Counted(self.clone(), more))
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -138,7 +143,10 @@ mod tests {
         assert!(count.enter(1).is_none());
         let third = count.enter(2).unwrap();
         drop((second, third));
-        assert!(count.enter(1).is_some());
+        let fourth = count.enter(1).unwrap();
+        assert!(count.add(3, 3).is_none() && count.add(2, 3).is_some());
+        drop(fourth);
+        assert!(count.add(3, 3).is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::dial;
+use crate::dial::{self, Names};
 use crate::event::{Direction, Event, Events};
 use crate::exchange::{self, Asked};
 use crate::forward::Giving;
@@ -29,6 +29,7 @@ use crate::wire::{Refusal, Request, Status, Target};
 pub struct Server {
     events: Events,
     tun: Option<Hub>,
+    names: Names,
 }
 
 /// One client.
@@ -36,6 +37,9 @@ struct Client {
     granted: Granted,
     server: Arc<Server>,
     places: Places,
+    names: Names,
+    /// Bytes of datagrams that wait for names.
+    unnamed: Count,
     waiting: Count,
     pending: Mutex<HashMap<Target, usize>>,
     /// What comes from it.
@@ -45,7 +49,11 @@ struct Client {
 impl Server {
     /// A server that tells `events` what happens.
     pub fn new(events: Events) -> Self {
-        Self { events, tun: None }
+        Self {
+            events,
+            tun: None,
+            names: Names::default(),
+        }
     }
 
     /// The same, with an interface for clients that may send IP packets.
@@ -69,6 +77,8 @@ impl Server {
         let client = Arc::new(Client {
             granted,
             places: Places::default(),
+            names: self.names.for_another(),
+            unnamed: Count::default(),
             waiting: Count::default(),
             pending: Mutex::default(),
             throttle: Throttle::new(rate),
@@ -157,10 +167,13 @@ impl Client {
                 target,
             } => {
                 let entered = live.datagrams.enter(flow, giving);
-                match (
-                    entered,
-                    dial::connect_udp(&target, Some(grant.permit())).await,
-                ) {
+                let connecting = dial::connect_udp(&self.names, &target, Some(grant.permit()));
+                let connected = tokio::select! {
+                    connected = connecting => connected,
+                    // Nobody waits for it any more.
+                    _ = send.stopped() => return,
+                };
+                match (entered, connected) {
                     (Ok(flow), Ok(socket)) => {
                         let mut told = events.flow("udp", target.to_string(), Direction::In);
                         if exchange::accept(&mut send, socket.local_addr().ok())
@@ -178,10 +191,10 @@ impl Client {
             }
             Request::Associate { flow, giving } => {
                 let entered = live.datagrams.enter(flow, giving);
-                match (
-                    entered,
-                    Association::new(Some(Arc::clone(grant.permit()))).await,
-                ) {
+                let permit = Some(Arc::clone(grant.permit()));
+                let association =
+                    Association::new(permit, self.names.clone(), self.unnamed.clone()).await;
+                match (entered, association) {
                     (Ok(flow), Ok(association)) => {
                         let mut told = events.flow("udp", "any".to_owned(), Direction::In);
                         if exchange::accept(&mut send, None).await.is_ok() {
@@ -285,7 +298,7 @@ impl Client {
         target: &Target,
     ) -> Result<(Local, Option<SocketAddr>), Refusal> {
         let _turn = self.pending(grant.limits(), target)?;
-        dial::connect(target, Some(grant.permit())).await
+        dial::connect(&self.names, target, Some(grant.permit())).await
     }
 
     fn pending(&self, limits: &Limits, target: &Target) -> Result<Pending<'_>, Refusal> {

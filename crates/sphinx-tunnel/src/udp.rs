@@ -16,12 +16,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::datagrams::{DATAGRAM_MAX, DatagramFlow, DatagramSender, TURN};
-use crate::dial;
+use crate::datagrams::{DATAGRAM_MAX, DatagramFlow, DatagramSender, OVERHEAD, TURN};
+use crate::dial::{self, Names};
 use crate::event::{Direction, Events, Flow};
 use crate::exchange;
 use crate::forward::Giving;
-use crate::limits::{Place, Throttle};
+use crate::limits::{Count, Counted, Place, Throttle};
 use crate::live::Live;
 use crate::permit::{Permit, Transport, canonical};
 use crate::proxy::Program;
@@ -42,6 +42,8 @@ const TARGETS_MAX: usize = 1024;
 const TARGET_TIME: Duration = Duration::from_secs(60);
 /// Names that an association asks for at a time, and datagrams that wait for each.
 const LOOKUPS_MAX: usize = 16;
+/// Bytes of datagrams that wait for names, of all associations of a client.
+const UNNAMED_BYTES_MAX: usize = 256 << 10;
 
 /// What a socket keeps while this end is busy. A connection inside another tunnel sends hundreds of datagrams at once, and the system's
 /// usual 208 KiB are 90 of them.
@@ -380,19 +382,27 @@ pub(crate) async fn answers(
 pub(crate) struct Association {
     socket: UdpSocket,
     permit: Option<Arc<Permit>>,
+    names: Names,
     /// Where targets are, or that there is no way there; and until when that is remembered.
     known: HashMap<Target, (Instant, Option<SocketAddr>)>,
     /// Who may answer although no rule for addresses says so: a name has led there.
     spoken_to: HashSet<SocketAddr>,
-    /// What waits for names.
-    waiting: HashMap<Target, VecDeque<Vec<u8>>>,
+    /// What waits for names, and the bytes of all that does.
+    waiting: HashMap<Target, VecDeque<(Vec<u8>, Counted)>>,
+    unnamed: Count,
     lookups: JoinSet<(Target, Result<SocketAddr, Refusal>)>,
 }
 
 impl Association {
+    /// `unnamed`: the bytes that wait for names, of all associations of the client.
+    ///
     /// # Errors
     /// There is no socket.
-    pub(crate) async fn new(permit: Option<Arc<Permit>>) -> io::Result<Self> {
+    pub(crate) async fn new(
+        permit: Option<Arc<Permit>>,
+        names: Names,
+        unnamed: Count,
+    ) -> io::Result<Self> {
         // Both families where the machine has both.
         let socket = match bind(SocketAddr::from(([0_u16; 8], 0))).await {
             Ok(socket) => socket,
@@ -401,9 +411,11 @@ impl Association {
         Ok(Self {
             socket,
             permit,
+            names,
             known: HashMap::new(),
             spoken_to: HashSet::new(),
             waiting: HashMap::new(),
+            unnamed,
             lookups: JoinSet::new(),
         })
     }
@@ -467,39 +479,61 @@ impl Association {
             }
             return;
         }
-        let data = rest.to_vec();
-        if let Some(queue) = self.waiting.get_mut(&target) {
-            if queue.len() < LOOKUPS_MAX {
-                queue.push_back(data);
+        let (names, permit) = (self.names.clone(), self.permit.clone());
+        // No question is asked for an address: it goes at once, and in order.
+        if matches!(target, Target::Ip(_)) {
+            let found = dial::resolve(&names, &target, Transport::Udp, permit.as_deref()).await;
+            if let Some(address) = self.learn(target, found.map(|found| found[0]), denied) {
+                self.send_to(rest, address).await;
             }
             return;
         }
-        let permit = self.permit.clone();
-        match &target {
-            // No question is asked for an address: it goes at once, and in order.
-            Target::Ip(_) => {
-                let found = dial::resolve(&target, Transport::Udp, permit.as_deref()).await;
-                let found = found.map(|found| found[0]);
-                self.waiting.insert(target.clone(), VecDeque::from([data]));
-                self.found(target, found, denied).await;
-            }
-            _ if self.lookups.len() < LOOKUPS_MAX => {
-                self.waiting.insert(target.clone(), VecDeque::from([data]));
-                self.lookups.spawn(async move {
-                    let found = dial::resolve(&target, Transport::Udp, permit.as_deref()).await;
-                    (target, found.map(|found| found[0]))
-                });
-            }
-            _ => {}
+        let queue = self.waiting.get_mut(&target);
+        let has_room = match &queue {
+            Some(queue) => queue.len() < LOOKUPS_MAX,
+            None => self.lookups.len() < LOOKUPS_MAX,
+        };
+        let counted = match has_room {
+            true => self.unnamed.add(data.len() + OVERHEAD, UNNAMED_BYTES_MAX),
+            false => None,
+        };
+        let Some(counted) = counted else {
+            return;
+        };
+        let waiting = (rest.to_vec(), counted);
+        if let Some(queue) = queue {
+            return queue.push_back(waiting);
         }
+        self.waiting
+            .insert(target.clone(), VecDeque::from([waiting]));
+        self.lookups.spawn(async move {
+            let found = dial::resolve(&names, &target, Transport::Udp, permit.as_deref()).await;
+            (target, found.map(|found| found[0]))
+        });
     }
 
+    /// The name service has answered: what has waited for that goes.
     async fn found(
         &mut self,
         target: Target,
         found: Result<SocketAddr, Refusal>,
         denied: &impl Fn(&Target),
     ) {
+        let queue = self.waiting.remove(&target).unwrap_or_default();
+        if let Some(address) = self.learn(target, found, denied) {
+            for (data, _counted) in queue {
+                self.send_to(&data, address).await;
+            }
+        }
+    }
+
+    /// Remembers where a target is, if there is a way there.
+    fn learn(
+        &mut self,
+        target: Target,
+        found: Result<SocketAddr, Refusal>,
+        denied: &impl Fn(&Target),
+    ) -> Option<SocketAddr> {
         if found
             .as_ref()
             .is_err_and(|refusal| refusal.status == Status::Denied)
@@ -514,18 +548,13 @@ impl Association {
             self.known.clear();
         }
         let place = found.ok();
-        let queue = self.waiting.remove(&target).unwrap_or_default();
         if let (Some(address), Target::Name(..)) = (place, &target)
             && self.spoken_to.len() < TARGETS_MAX
         {
             self.spoken_to.insert(address);
         }
         self.known.insert(target, (now + TARGET_TIME, place));
-        if let Some(address) = place {
-            for data in queue {
-                self.send_to(&data, address).await;
-            }
-        }
+        place
     }
 
     async fn send_to(&self, data: &[u8], address: SocketAddr) {
@@ -568,6 +597,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::dial::tests::Silence;
     use crate::tun::packet::{ends, icmp_v4, icmp_v6};
 
     const OWN: (Ipv4Addr, Ipv6Addr) = (
@@ -662,6 +692,40 @@ mod tests {
         ] {
             comes_back(said, &namespace, &tun).await;
         }
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_names_is_little_for_all_associations_of_a_client() {
+        const BYTES: usize = 30_000;
+        let silence = Silence::new();
+        let (names, unnamed, denied) = (&silence.names, Count::default(), |_: &Target| ());
+        let mut associations = Vec::new();
+        for _ in 0..3 {
+            let association = Association::new(None, names.clone(), unnamed.clone()).await;
+            associations.push(association.expect("a socket"));
+        }
+        for name in ["a.silent", "b.silent", "b.silent", "c.silent"] {
+            let target = Target::new(name, 9).expect("a name");
+            for association in &mut associations {
+                let datagram = addressed(&target, &[0; BYTES]);
+                association.send(datagram, &denied).await;
+            }
+        }
+        let waiting = |associations: &[Association]| -> usize {
+            let queues = associations.iter().flat_map(|it| it.waiting.values());
+            queues.map(VecDeque::len).sum()
+        };
+        assert_eq!(waiting(&associations), UNNAMED_BYTES_MAX / BYTES);
+        // What waits no more leaves its room.
+        drop(silence);
+        for association in &mut associations {
+            while let Some(found) = association.lookups.join_next().await {
+                let (target, found) = found.expect("no panic");
+                association.found(target, found, &denied).await;
+            }
+        }
+        assert_eq!(waiting(&associations), 0);
+        assert!(unnamed.add(UNNAMED_BYTES_MAX, UNNAMED_BYTES_MAX).is_some());
     }
 
     #[tokio::test]

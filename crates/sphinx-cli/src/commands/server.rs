@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGHUP;
@@ -26,6 +27,9 @@ use crate::failure::{Outcome, code, local_io, usage};
 use crate::files::{Destination, OutputDir};
 use crate::report::{self, Reporter};
 use crate::state::key;
+
+/// What is being written to the list of clients may take so long in the end.
+const WRITES_TIME: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
     match &args.command {
@@ -214,7 +218,8 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
     });
     crowd.wait(context);
     drop(serving);
-    drop(runtime);
+    // A name that is being asked for is waited for by nobody, and may take half a minute.
+    runtime.shutdown_timeout(WRITES_TIME);
     told.finish();
     match context.stop.requested() {
         true => Err(context.stop.failure()),

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::{ClientError, Plan};
-use crate::dial;
+use crate::dial::{self, Names};
 use crate::event::{Direction, Event, Events};
 use crate::exchange::{self, Asked};
 use crate::forward::{Carried, Forward, Listen};
@@ -26,6 +26,7 @@ const IN_USE_TIME: Duration = Duration::from_secs(5);
 pub(super) struct Remote {
     forwards: Arc<Vec<Forward>>,
     events: Events,
+    names: Names,
 }
 
 /// What keeps a listener at the other end.
@@ -36,6 +37,7 @@ impl Remote {
         Self {
             forwards: Arc::new(plan.remote.clone()),
             events: events.clone(),
+            names: Names::default(),
         }
     }
 
@@ -110,7 +112,7 @@ impl Remote {
                     let mut flow =
                         self.events
                             .flow("tcp", forward.target.to_string(), Direction::In);
-                    match dial::connect(&forward.target, None).await {
+                    match dial::connect(&self.names, &forward.target, None).await {
                         Ok((local, _)) => {
                             if exchange::accept(&mut send, None).await.is_ok() {
                                 let both = (send, recv);
@@ -133,7 +135,8 @@ impl Remote {
                     ..
                 }) => {
                     let entered = live.datagrams.enter(flow, *giving);
-                    match (entered, dial::connect_udp(target, None).await) {
+                    let connected = dial::connect_udp(&self.names, target, None).await;
+                    match (entered, connected) {
                         (Ok(flow), Ok(socket)) => {
                             let mut told =
                                 self.events.flow("udp", target.to_string(), Direction::In);

@@ -1,4 +1,5 @@
 use std::net::UdpSocket;
+use std::sync::atomic::Ordering;
 
 use sphinx_transport::asynchronous::RecvStream;
 use tokio::io::AsyncReadExt;
@@ -6,6 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::*;
+use crate::dial::tests::Silence;
 use crate::loopback::Loopback;
 
 /// Long enough for any machine.
@@ -18,10 +20,14 @@ struct Stage {
 }
 
 impl Stage {
-    fn new() -> Self {
+    fn new(names: &Names) -> Self {
+        let server = Server {
+            names: names.clone(),
+            ..Server::new(Events::new(drop))
+        };
         Self {
             loopback: Loopback::new(),
-            server: Arc::new(Server::new(Events::new(drop))),
+            server: Arc::new(server),
         }
     }
 
@@ -68,7 +74,7 @@ async fn accepted(live: &Live) -> Asked {
 
 #[tokio::test]
 async fn connections_are_no_flows() {
-    let stage = Stage::new();
+    let stage = Stage::new(&Names::default());
     let limits = Limits {
         flows: 1,
         ..Limits::default()
@@ -87,7 +93,7 @@ async fn connections_are_no_flows() {
 
 #[tokio::test]
 async fn who_connects_to_a_listener_counts_among_the_streams_of_its_client() {
-    let stage = Stage::new();
+    let stage = Stage::new(&Names::default());
     let limits = Limits {
         streams: 3,
         ..Limits::default()
@@ -116,7 +122,7 @@ async fn who_connects_to_a_listener_counts_among_the_streams_of_its_client() {
 
 #[tokio::test]
 async fn the_sources_of_a_listener_count_among_the_flows_of_its_client() {
-    let stage = Stage::new();
+    let stage = Stage::new(&Names::default());
     let limits = Limits {
         flows: 1,
         ..Limits::default()
@@ -145,4 +151,54 @@ async fn the_sources_of_a_listener_count_among_the_flows_of_its_client() {
     drop(second);
     let again = async { while is_limit(&ask_for_flow(&live).await) {} };
     timeout(PATIENCE, again).await.expect("a place");
+}
+
+/// A client asks for names that are never answered, more than there are threads for, and does not wait for them: the others have theirs.
+#[tokio::test]
+async fn names_that_are_never_answered_hold_up_nobody_else() {
+    let silence = Silence::new();
+    let stage = Stage::new(&silence.names);
+    let (first, second) = (
+        stage.client(Limits::default()).await,
+        stage.client(Limits::default()).await,
+    );
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let reached = Request::Connect(Target::new("reached", port).expect("a name"));
+    let mut held = Vec::new();
+    for number in 0..600 {
+        let target = Target::new(&format!("{number}.silent"), port).expect("a name");
+        let giving = Giving::default();
+        let request = match number % 2 {
+            0 => Request::Connect(target),
+            _ => Request::Udp {
+                flow: first.datagrams.open(giving).number(),
+                giving,
+                target,
+            },
+        };
+        let (mut send, recv) = exchange::ask(&first.session, &request)
+            .await
+            .expect("a stream");
+        send.flush().await.expect("a stream");
+        held.push((send, recv));
+    }
+    let asked = || silence.asked.load(Ordering::Relaxed);
+    let all = async {
+        while asked() < 16 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, all)
+        .await
+        .expect("as many as it may have");
+    assert!(ask(&second, &reached).await.is_ok());
+    // They are still being asked for when nobody waits for them any more.
+    drop(held);
+    assert!(ask(&second, &reached).await.is_ok());
+    assert_eq!(asked(), 18);
+    // Once they are answered, all the same, it has its own again.
+    drop(silence);
+    let again = async { while ask(&first, &reached).await.is_err() {} };
+    timeout(PATIENCE, again).await.expect("an answer");
 }
