@@ -19,13 +19,15 @@ use zeroize::Zeroizing;
 use super::{Context, holder};
 use crate::addresses::{advertised, everywhere};
 use crate::args::{CommonArgs, ListenArgs};
-use crate::failure::{Failure, Outcome, local_io, usage};
+use crate::failure::{Failure, Outcome, code, local_io, usage};
 use crate::report::Event;
 use crate::state::temporary;
 use crate::text::printable;
 
 /// How often a waiting server looks whether it has been asked to stop.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(200);
+/// How often it looks whether what has begun has ended.
+const END_INTERVAL: Duration = Duration::from_millis(5);
 /// A client that was refused is noted at most so often: whoever has seen its first packet can send it again.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 /// How long sessions get to end after a signal.
@@ -282,6 +284,10 @@ impl Crowd {
         self.0.load(Ordering::Relaxed) >= SESSIONS_MAX
     }
 
+    fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
     /// Serves one more; its failure is reported.
     pub(super) fn serve<T>(
         &self,
@@ -313,14 +319,14 @@ impl Crowd {
     /// What has begun goes on, but not for long once it has been asked to stop.
     pub(super) fn wait(&self, context: &Context) {
         let mut deadline = None;
-        while self.0.load(Ordering::Relaxed) > 0 {
+        while !self.is_empty() {
             if context.stop.requested() {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + STOP_TIME_MAX);
                 if Instant::now() >= deadline {
                     break;
                 }
             }
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(END_INTERVAL);
         }
     }
 }
@@ -378,6 +384,13 @@ pub(super) fn serve<T>(
         }
         let session = session.clone();
         crowd.serve(accepted, context, move |accepted| session(accepted))?;
+    }
+    // Whoever comes now hears so at once, and does not wait until what has begun is over.
+    while !context.stop.requested() && !crowd.is_empty() {
+        if let Some(late) = server.accept(Some(END_INTERVAL))? {
+            let why = "no more sessions are accepted: --expires is over";
+            late.close(code::CANCELLED, why);
+        }
     }
     crowd.wait(context);
     match context.stop.requested() {

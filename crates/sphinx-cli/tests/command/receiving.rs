@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
+use std::time::Duration;
 
 use crate::common::{PATIENCE, Running, Scratch};
 
@@ -179,6 +180,30 @@ fn a_receiver_expires() {
     recv.event("done");
     recv.end().expect(0);
     scratch.assert_same("slow", "in/slow");
+}
+
+#[test]
+fn who_comes_after_the_time_is_refused_at_once() {
+    let scratch = Scratch::new();
+    scratch.file("a", 10);
+    // Long enough for the first one to connect.
+    let recv = scratch.recv(&["--expires", "2s"]);
+    let mut first = scratch.send(&["--stdin", "stream"]);
+    let mut stdin = first.stdin();
+    stdin.write_all(&[1; 10]).unwrap();
+    first.event("progress");
+    thread::sleep(Duration::from_secs(2));
+    // The first one has not come to its end yet.
+    let late = scratch.send(&["a"]).end().expect(6);
+    let error = late.error("cancelled");
+    assert!(
+        error["message"].to_string().contains("--expires is over"),
+        "{error}"
+    );
+    drop(stdin);
+    first.end().expect(0);
+    recv.end().expect(0);
+    assert_eq!(scratch.arrived(), ["stream"]);
 }
 
 /// A receiver on a terminal that `script` makes; and what appears there. Nothing where there is no
