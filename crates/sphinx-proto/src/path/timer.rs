@@ -14,6 +14,10 @@ const INTERRUPTED_PLR_MAX: f64 = 0.2;
 /// How often the number of probes doubles while they are not answered.
 const PROBE_DOUBLINGS: u32 = 2;
 
+/// No path counts as suspect sooner than this: an end whose processor does something else is silent for as long as a processor is
+/// given away, and its path is none the worse for that.
+const SUSPECT_AFTER: Nanos = 20_000_000;
+
 /// Addresses are dead, and not merely losing a burst, after so many probes without an answer …
 const PERSISTENT_PROBES: u32 = 3;
 /// … and so many probe timeouts of silence (compare RFC 9002 §7.6).
@@ -86,7 +90,9 @@ impl ProbeTimer {
 
     /// When a path counts as suspect, if others can take over: nothing has come back for the whole wait.
     pub(crate) fn suspect_at(&self, wait: Nanos) -> Time {
-        self.last_news.max(self.last_probe).saturating_add(wait)
+        let asked = self.last_news.max(self.last_probe);
+        let silent = self.last_news.saturating_add(SUSPECT_AFTER);
+        asked.saturating_add(wait).max(silent)
     }
 
     /// When the peer is to be asked elsewhere what has arrived, once for each silence: news should have been there for `late`. `oldest`: when the
@@ -122,5 +128,30 @@ impl ProbeTimer {
             },
             again: again > 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Nanos = 1_000_000;
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * MS)
+    }
+
+    #[test]
+    fn a_short_stop_is_not_taken_for_silence() {
+        let mut timer = ProbeTimer::new(at(0));
+        timer.on_news(at(100));
+        // A path of tenths of a millisecond, and one of 50.
+        assert_eq!(timer.suspect_at(MS), at(120));
+        assert_eq!(timer.suspect_at(60 * MS), at(160));
+        // A probe gets the time for its answer.
+        timer.on_timeout(at(101), MS);
+        assert_eq!(timer.suspect_at(MS), at(120));
+        timer.on_timeout(at(119), MS);
+        assert_eq!(timer.suspect_at(2 * MS), at(121));
     }
 }
