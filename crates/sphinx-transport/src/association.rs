@@ -692,6 +692,7 @@ impl Association {
         Stats {
             silence: Duration::ZERO,
             unanswered: Duration::ZERO,
+            has_ended: false,
             elapsed: self.lasted.unwrap_or_else(|| self.shared.elapsed()),
             wire_bytes_sent: core.ip_bytes_sent
                 + control.bytes_sent

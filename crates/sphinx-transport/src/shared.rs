@@ -657,6 +657,7 @@ impl Session {
             elapsed,
             silence: since(inner.heard_at),
             unanswered: since(inner.asked_at),
+            has_ended: inner.closed.is_some(),
             datagrams: inner.queues.datagram_counts(),
             ..inner.stats
         }

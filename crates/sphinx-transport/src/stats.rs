@@ -90,6 +90,8 @@ pub struct Stats {
     pub silence: Duration,
     /// Since the first packet left that wants an answer, after the last one of the peer; zero if there is none.
     pub unanswered: Duration,
+    /// Whether the session is over.
+    pub has_ended: bool,
     /// IP bytes sent, both planes.
     pub wire_bytes_sent: u64,
     /// IP packets sent, both planes.

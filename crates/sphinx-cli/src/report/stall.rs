@@ -38,14 +38,41 @@ pub(super) struct Look<'a> {
     pub(super) figures: &'a Figures,
 }
 
+impl Look<'_> {
+    fn is_at_disk_for_long(&self) -> bool {
+        self.at_disk.is_some_and(|time| time >= NOTABLE)
+    }
+
+    /// Whoever is asked answers at once; whoever is not says something now and then.
+    fn is_silent(&self) -> bool {
+        let stats = &self.figures.stats;
+        stats.unanswered >= NOTABLE + stats.rtt || stats.silence >= SILENT
+    }
+}
+
+/// A stall that was told.
+#[derive(Clone, Copy)]
+struct Told {
+    cause: Cause,
+    since: Instant,
+    /// When something had moved last.
+    moved: Instant,
+}
+
 /// Tells of each stall once, and when it is over.
 pub(super) struct StallWatch {
-    /// What was told, and since when it is so.
-    told: Option<(Cause, Instant)>,
+    told: Option<Told>,
     /// Whatever tells that something moves, and when it last did.
     moved: ([u64; 3], Instant),
     /// How long this end had waited for the other one's window then.
     limited: Duration,
+}
+
+/// What a look has found: what is over after how long, and what is waited for now, since how long.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct News {
+    over: Option<(Cause, Duration)>,
+    begun: Option<(Cause, Duration)>,
 }
 
 impl StallWatch {
@@ -58,27 +85,48 @@ impl StallWatch {
     }
 
     pub(super) fn look(&mut self, look: &Look<'_>, peer: Option<&str>, reporter: &Reporter) {
+        let news = self.news(look);
+        if let Some((cause, time)) = news.over {
+            tell_end(cause, time, peer, reporter);
+        }
+        if let Some((cause, time)) = news.begun {
+            let by_ssh = look.figures.stats.io == "ssh";
+            tell(cause, time, (peer, by_ssh), reporter);
+        }
+    }
+
+    fn news(&mut self, look: &Look<'_>) -> News {
+        // Then nothing goes on, and nothing is waited for.
+        if look.figures.stats.has_ended {
+            return News::default();
+        }
         let found = self.find(look);
-        let before = self.told.take();
-        match (before, found) {
-            (Some((cause, since)), Some((now, _))) if cause == now => {
-                self.told = Some((cause, since));
-            }
-            (before, found) => {
-                if let Some((cause, since)) = before {
-                    tell_end(
-                        cause,
-                        look.now.saturating_duration_since(since),
-                        peer,
-                        reporter,
-                    );
-                }
-                if let Some((cause, time)) = found {
-                    let by_ssh = look.figures.stats.io == "ssh";
-                    tell(cause, time, (peer, by_ssh), reporter);
-                    let since = look.now.checked_sub(time).unwrap_or(look.now);
-                    self.told = Some((cause, since));
-                }
+        let mut news = News::default();
+        if let Some(told) = self.told.filter(|told| self.goes_on(told, look)) {
+            let time = look.now.saturating_duration_since(told.since);
+            news.over = Some((told.cause, time));
+            self.told = None;
+        }
+        if let Some((cause, time)) = found
+            && self.told.is_none_or(|told| told.cause != cause)
+        {
+            news.begun = found;
+            self.told = Some(Told {
+                cause,
+                since: look.now.checked_sub(time).unwrap_or(look.now),
+                moved: self.moved.1,
+            });
+        }
+        news
+    }
+
+    /// Whether what was waited for has come.
+    fn goes_on(&self, told: &Told, look: &Look<'_>) -> bool {
+        match told.cause {
+            Cause::OwnDisk => !look.is_at_disk_for_long(),
+            Cause::Path => !look.is_silent(),
+            Cause::PeerTakesNothing | Cause::PeerConfirmsNothing | Cause::PeerSendsNothing => {
+                self.moved.1 != told.moved
             }
         }
     }
@@ -95,11 +143,10 @@ impl StallWatch {
             self.moved = (movement, look.now);
             self.limited = stats.window_limited;
         }
-        if let Some(time) = look.at_disk.filter(|time| *time >= NOTABLE) {
+        if let Some(time) = look.at_disk.filter(|_| look.is_at_disk_for_long()) {
             return Some((Cause::OwnDisk, time));
         }
-        // Whoever is asked answers at once; whoever is not says something now and then.
-        if stats.unanswered >= NOTABLE + stats.rtt || stats.silence >= SILENT {
+        if look.is_silent() {
             return Some((Cause::Path, stats.silence));
         }
         let still = look.now.saturating_duration_since(self.moved.1);
@@ -281,6 +328,42 @@ mod tests {
         assert_eq!(find(62.0, true), None);
         let told = (Cause::PeerConfirmsNothing, Duration::from_secs(2));
         assert_eq!(find(62.1, true), Some(told));
+    }
+
+    #[test]
+    fn it_is_over_when_something_moves_or_is_heard() {
+        let start = Instant::now();
+        let mut watch = StallWatch::new(start);
+        let mut news = |seconds: f64, bytes, silence, has_ended| {
+            let stats = Stats {
+                has_ended,
+                ..stats(silence, 0.0)
+            };
+            let look = Look {
+                now: start + Duration::from_secs_f64(seconds),
+                at_disk: None,
+                bytes,
+                unfinished: true,
+                handed_over: false,
+                figures: &Figures::new(Role::Receiver, stats),
+            };
+            let news = watch.news(&look);
+            let cause = |it: Option<(Cause, Duration)>| it.map(|(cause, _)| cause);
+            (cause(news.over), cause(news.begun))
+        };
+        let (idle, path) = (Some(Cause::PeerSendsNothing), Some(Cause::Path));
+        assert_eq!(news(0.0, 10, 0.1, false), (None, None));
+        assert_eq!(news(3.0, 10, 0.1, false), (None, idle));
+        // Nothing moves when nothing is heard any more, nor when it is again.
+        assert_eq!(news(6.0, 10, 4.1, false), (None, path));
+        assert_eq!(news(7.0, 10, 5.1, false), (None, None));
+        assert_eq!(news(8.0, 10, 0.1, false), (path, idle));
+        assert_eq!(news(9.0, 20, 0.1, false), (idle, None));
+        assert_eq!(news(20.0, 20, 10.0, false), (None, path));
+        // It is given up, and nothing is known of silence.
+        for seconds in [20.3, 25.0] {
+            assert_eq!(news(seconds, 20, 0.0, true), (None, None));
+        }
     }
 
     #[test]
