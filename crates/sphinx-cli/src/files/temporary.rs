@@ -211,14 +211,19 @@ impl Temporary {
         self.file.sync_data()
     }
 
-    /// Gives it its own name, by a function that takes directory and temporary name.
+    /// Gives it its own name, by a function that takes directory and temporary name. If there is something of that name which
+    /// stays, nothing of this is kept: what has come is all there is of it, and no transfer would go on with that.
     pub(super) fn rename(
         mut self,
         rename: impl FnOnce(&OwnedFd, &[u8]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         self.force()
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        rename(&self.directory, &self.name)?;
+        let renamed = rename(&self.directory, &self.name);
+        if renamed == Err(Errno::EXIST) {
+            self.discard();
+        }
+        renamed?;
         self.named = true;
         if let Some(partial) = &self.partial {
             partial.remove_journal(&self.directory);

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::channel::Incoming;
+use crate::failure::local_io;
 use crate::files::journal::{JOURNAL_BYTES, SLOT_BYTES, Slot};
 use crate::files::leftovers::partial_names;
 
@@ -306,7 +308,7 @@ fn two_transfers_of_a_file_do_not_share_a_part() {
     let mut answer = near.accept_uni().unwrap();
     let mut replies = Vec::new();
     let mut buffer = [0; 100];
-    while let n @ 1.. = crate::channel::Incoming::read(&mut answer, &mut buffer).unwrap() {
+    while let n @ 1.. = Incoming::read(&mut answer, &mut buffer).unwrap() {
         replies.write_all(&buffer[..n]).unwrap();
     }
     near.close(0, "done");
@@ -325,4 +327,44 @@ fn feed_by(bytes: &[u8], output: &Path, rules: Rules) -> Outcome<Counts> {
         &quiet(),
     )?;
     Ok(transferred.counts)
+}
+
+/// Bytes that arrive while somebody else puts a file in place.
+struct Overtaken<'a> {
+    arrived: Arrived<'a>,
+    place: PathBuf,
+}
+
+impl Incoming for Overtaken<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> Outcome<usize> {
+        if self.arrived.bytes.len() < SIZE / 16 {
+            fs::write(&self.place, b"another")
+                .map_err(|error| local_io("write to", "the output directory", error))?;
+        }
+        self.arrived.read(buf)
+    }
+}
+
+#[test]
+fn what_is_whole_and_finds_its_name_taken_does_not_stay() {
+    let Dirs { _root, from, to } = dirs();
+    let path = settled(from.join("a"), &contents());
+    let input = Overtaken {
+        arrived: Arrived {
+            bytes: &written(&[&path]),
+            piece: 5000,
+        },
+        place: to.join("a"),
+    };
+    let received = receive_tree(
+        input,
+        &destination(&to, KEEP).expect("an output directory"),
+        &|_| Ok(()),
+        &mut |_| Ok(()),
+        &Progress::default(),
+        &quiet(),
+    );
+    assert_eq!(received.unwrap().counts.skipped, 1);
+    assert_eq!(names(&to), ["a"]);
+    assert_eq!(fs::read(to.join("a")).unwrap(), b"another");
 }
