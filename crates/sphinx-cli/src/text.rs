@@ -57,12 +57,12 @@ pub(crate) fn own_command_line() -> String {
     own_command_line_with("")
 }
 
-/// The same with one more option, behind the command.
+/// The same with one more option, behind the command, unless it stands there already.
 pub(crate) fn own_command_line_with(option: &str) -> String {
     let words = std::env::args_os().skip(1);
     let words = words.map(|word| quoted(&printable(word.as_encoded_bytes())));
     let mut line: Vec<String> = ["sphx".to_owned()].into_iter().chain(words).collect();
-    if !option.is_empty() {
+    if !option.is_empty() && !line.iter().any(|word| word == option) {
         line.insert(line.len().min(2), option.to_owned());
     }
     line.join(" ")

@@ -11,13 +11,17 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use sphinx_transport::Service;
 
 use super::CommonArgs;
+use crate::text::printable;
+
+/// The ssh that is run unless another one is named.
+const RSH: &str = "ssh";
 
 /// Flags of every command that has ssh start the other end.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "The other end")]
 pub(crate) struct SshArgs {
     /// The ssh to run, with its options: 'ssh -p 2222'; split into words, no shell sees it
-    #[arg(short = 'e', long, value_name = "CMD", default_value = "ssh")]
+    #[arg(short = 'e', long, value_name = "CMD", default_value = RSH)]
     pub(crate) rsh: OsString,
     /// UDP ports that an end may listen on
     #[arg(long, value_name = "PORT[-PORT]", default_value_t = Ports::DEFAULT)]
@@ -30,6 +34,17 @@ pub(crate) struct SshArgs {
     pub(crate) push: bool,
     #[command(flatten)]
     pub(crate) written: Written,
+}
+
+impl SshArgs {
+    /// Words of another command that is to get there in the same way.
+    pub(crate) fn same_way(&self) -> Vec<String> {
+        let shown = |text: &OsString| printable(text.as_encoded_bytes());
+        let rsh = (self.rsh != RSH).then(|| ["-e".to_owned(), shown(&self.rsh)]);
+        let sphx = self.remote_sphx.as_ref();
+        let sphx = sphx.map(|sphx| ["--remote-sphx".to_owned(), shown(sphx)]);
+        rsh.into_iter().chain(sphx).flatten().collect()
+    }
 }
 
 /// What ssh starts at the other end: what it has to know to listen at once. Everything else comes through its pipe.

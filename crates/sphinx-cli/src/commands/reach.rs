@@ -114,7 +114,7 @@ impl Way<'_> {
         let ssh = self.ask(&rsh, &request, context)?;
         let meanwhile = meanwhile()?;
         let (ssh, listening) = match listening(ssh, &context.reporter) {
-            Err(NoEnd::Missing(_)) if self.args.push => {
+            Err(NoEnd::Unfit(_)) if self.args.push => {
                 push(&rsh, &context.reporter)?;
                 let again = self.ask(&rsh, &request, context)?;
                 listening(again, &context.reporter).map_err(NoEnd::into_failure)?

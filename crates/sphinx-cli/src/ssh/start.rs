@@ -17,7 +17,7 @@ use super::pipe::{Message, Pipe};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Reporter;
 use crate::signals::{Registration, Stop};
-use crate::text::{own_command_line_with, printable};
+use crate::text::{own_command_line_with, printable, shell_line};
 use sphinx_transport::ErrorKind;
 
 /// What ssh exits with where it is itself that fails.
@@ -51,6 +51,8 @@ pub(crate) const END_COMMAND: &str = "ssh-end";
 #[derive(Clone, Debug)]
 pub(crate) struct Rsh {
     words: Vec<OsString>,
+    /// How many of them were asked for.
+    asked: usize,
     pub(super) host: Host,
 }
 
@@ -65,6 +67,7 @@ impl Rsh {
             let shown = printable(command.as_bytes());
             return Err(usage(format!("'{shown}' is no command: -e 'ssh -p 2222'")));
         };
+        let asked = words.len();
         let words = words.into_iter().map(OsString::from_vec);
         let family = [(ipv4, "-4"), (ipv6, "-6")];
         let family = family.into_iter().filter(|(wanted, _)| *wanted);
@@ -73,6 +76,7 @@ impl Rsh {
                 .chain(SSH_OPTIONS.map(OsString::from))
                 .chain(family.map(|(_, option)| option.into()))
                 .collect(),
+            asked,
             host: host.clone(),
         })
     }
@@ -83,6 +87,15 @@ impl Rsh {
         command.args(&self.words[1..]).arg("--");
         command.arg(&self.host.destination).args(line);
         command
+    }
+
+    /// The line by which a person runs `command` there.
+    fn line(&self, command: &str) -> String {
+        let words = self.words[..self.asked].iter();
+        let words = words.map(|word| word.as_bytes());
+        let words = words.chain([self.host.destination.as_bytes()]);
+        let words = words.map(printable).collect::<Vec<_>>();
+        format!("{} {command}", shell_line(words))
     }
 
     /// The addresses that ssh goes to, as far as its configuration says; asked while it connects.
@@ -146,7 +159,9 @@ pub(crate) struct Ssh {
     child: Arc<Mutex<Child>>,
     stderr: JoinHandle<()>,
     last_line: Arc<Mutex<String>>,
-    host: Host,
+    rsh: Rsh,
+    /// The program that was named, if one was.
+    sphx: Option<String>,
     /// Nothing that ssh still has to do is waited for.
     done: AtomicBool,
     _registration: Registration,
@@ -186,7 +201,8 @@ impl Ssh {
             child,
             stderr,
             last_line,
-            host: rsh.host.clone(),
+            rsh: rsh.clone(),
+            sphx: sphx.map(|sphx| printable(sphx.as_bytes())),
             done: AtomicBool::new(false),
             _registration: registration,
         })
@@ -228,48 +244,68 @@ impl Ssh {
         while !self.stderr.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
-        let host = printable(self.host.destination.as_bytes());
+        let host = printable(self.rsh.host.destination.as_bytes());
+        let works = self.rsh.line("true");
+        let said = lock(&self.last_line).clone();
         match code {
-            Some(SSH_FAILED) => {
-                let said = lock(&self.last_line).clone();
+            Some(SSH_FAILED) if !said.is_empty() => {
                 let refused = ["Permission denied", "Host key verification failed"];
                 let kind = match refused.iter().any(|words| said.contains(words)) {
                     true => ErrorKind::Authentication,
                     false => ErrorKind::Unreachable,
                 };
-                let message = match said.is_empty() {
-                    true => format!("ssh does not get to {host}"),
-                    false => format!("ssh does not get to {host}: {said}"),
-                };
-                let hint = format!("see that this works: ssh {host} true");
+                let message = format!("ssh does not get to {host}: {said}");
+                let hint = format!("see that this works: {works}");
                 NoEnd::Failed(fail_hint(kind, message, hint))
             }
-            Some(code) if NOT_FOUND.contains(&code) => NoEnd::Missing(fail_hint(
+            // It says the same of a program that a signal has ended.
+            Some(SSH_FAILED) => NoEnd::Unfit(fail_hint(
                 ErrorKind::Unreachable,
-                format!("there is no sphx at {host}"),
+                format!("ssh does not get to {host}, or the sphx there does not run"),
                 format!(
-                    "put it there with this line: {}; or say where it is with --remote-sphx PATH",
-                    own_command_line_with("--push")
+                    "see that this works: {works}; if it does, {}",
+                    self.other("it")
                 ),
             )),
-            Some(NOT_KNOWN) => NoEnd::Missing(fail_hint(
+            Some(code) if NOT_FOUND.contains(&code) => NoEnd::Unfit(fail_hint(
+                ErrorKind::Unreachable,
+                match &self.sphx {
+                    Some(sphx) => format!("there is no {sphx} at {host}"),
+                    None => format!("there is no sphx at {host}"),
+                },
+                self.other("it"),
+            )),
+            Some(NOT_KNOWN) => NoEnd::Unfit(fail_hint(
                 ErrorKind::Protocol,
                 format!("the sphx at {host} is an older one"),
-                format!(
-                    "put this one beside it with this line: {}",
-                    own_command_line_with("--push")
-                ),
+                self.other("this one"),
             )),
-            code => NoEnd::Failed(fail_hint(
+            Some(code) => NoEnd::Unfit(fail_hint(
                 ErrorKind::Protocol,
+                format!("the sphx at {host} has not answered (exit status {code})"),
                 format!(
-                    "the sphx at {host} has not answered{}",
-                    code.map_or(String::new(), |code| format!(" (exit status {code})"))
-                ),
-                format!(
-                    "see what this says: ssh {host} sphx --version; it has to be the version of this end"
+                    "it has to be of the version of this end: {}",
+                    self.other("this one")
                 ),
             )),
+            None => NoEnd::Failed(fail_hint(
+                ErrorKind::Protocol,
+                format!("the sphx at {host} has not answered"),
+                format!("see that this works: {works}"),
+            )),
+        }
+    }
+
+    /// How there comes to be another sphx at the other end than the one that was started.
+    fn other(&self, what: &str) -> String {
+        match &self.sphx {
+            Some(_) => {
+                "name another with --remote-sphx; without it, --push puts this one there".to_owned()
+            }
+            None => format!(
+                "put {what} there with this line: {}; or say where it is with --remote-sphx PATH",
+                own_command_line_with("--push")
+            ),
         }
     }
 
@@ -306,15 +342,15 @@ impl Drop for Ssh {
 
 /// Why there is no end of ours.
 pub(crate) enum NoEnd {
-    /// It is not installed.
-    Missing(Failure),
+    /// There is no sphx, or none that does what it is started for.
+    Unfit(Failure),
     Failed(Failure),
 }
 
 impl NoEnd {
     pub(crate) fn into_failure(self) -> Failure {
         match self {
-            Self::Missing(failure) | Self::Failed(failure) => failure,
+            Self::Unfit(failure) | Self::Failed(failure) => failure,
         }
     }
 }

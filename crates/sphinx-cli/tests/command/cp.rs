@@ -296,6 +296,53 @@ fn this_program_is_put_where_there_is_none() {
 }
 
 #[test]
+fn a_broken_program_is_replaced() {
+    let Some(sshd) = Sshd::without_sphx() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.file("a", 1000);
+    let to = there(&scratch, "in");
+    let name = concat!("cache/sphx/sphx-", env!("CARGO_PKG_VERSION"));
+    let put = sshd.home().with_file_name(name);
+    fs::create_dir_all(put.parent().unwrap()).unwrap();
+    // ssh says the same of what a signal ends as of a way that there is not, but for a line.
+    for (broken, code) in [("exit 0", 5), ("kill -SEGV $$", 3)] {
+        let _ = fs::remove_file(&put);
+        fs::write(&put, format!("#!/bin/sh\n{broken}\n")).unwrap();
+        fs::set_permissions(&put, fs::Permissions::from_mode(0o700)).unwrap();
+        let ended = cp(&scratch, &sshd, &["a", &to]).expect(code);
+        let error = ended.events.last().expect("an error");
+        let hint = error["hint"].to_string();
+        assert!(hint.contains("sphx cp --push --json"), "{error}");
+        cp(&scratch, &sshd, &["--push", "a", &to]).expect(0);
+        cp(&scratch, &sshd, &["a", &to]).expect(0);
+    }
+    scratch.assert_same("a", "in/a");
+}
+
+#[test]
+fn what_to_try_is_what_was_run() {
+    let scratch = Scratch::new();
+    let ssh = format!("sh {} h true", scratch.path("fake").display());
+    let ssh = ssh.as_str();
+    let (none, named) = (&[][..], &["--remote-sphx", "/none/sphx"][..]);
+    let push = "sphx cp --push --json";
+    let other = ["name another with --remote-sphx", "without it, --push"];
+    for (script, options, code, hints) in [
+        ("echo no >&2; exit 255", none, 3, [ssh, ""]),
+        ("exit 255", none, 3, [ssh, push]),
+        ("exit 0", none, 5, [push, ""]),
+        ("exit 127", named, 3, other),
+        ("exit 2", named, 5, other),
+    ] {
+        let ended = fake_with(&scratch, script, options).expect(code);
+        let hint = ended.events.last().expect("an error")["hint"].to_string();
+        assert!(hints.iter().all(|it| hint.contains(it)), "{script}: {hint}");
+    }
+}
+
+#[test]
 fn a_part_of_this_program_is_put_nowhere() {
     let scratch = Scratch::new();
     let script = r#"for last; do :; done
@@ -336,6 +383,8 @@ fn mistakes_come_with_the_right_line() {
     let scratch = Scratch::new();
     scratch.file("tree/f", 1);
     scratch.file("a", 1);
+    let here = scratch.path("").canonicalize().unwrap();
+    let named = format!("sphx cp -r -e /none/ssh {} HOST:", here.display());
     for (arguments, line) in [
         (vec!["h:a", "g:b"], "ssh h 'sphx cp a g:b'"),
         (vec!["-r", "h:a", "h:b"], "ssh h 'cp -r a b'"),
@@ -347,10 +396,20 @@ fn mistakes_come_with_the_right_line() {
         (vec!["a", "h:b", "."], "of its own"),
         (vec!["g:a", "h:b", "."], "of its own"),
         (vec!["-r", "h:.", "in"], "in/NAME"),
-        (vec!["-r", "h:.", "in"], "sphx sync h:. in/"),
-        (vec!["-r", "me@h:", "in"], "sphx sync me@h: in/"),
-        (vec!["-r", ".", "h:"], "sphx cp -r ../DIRECTORY HOST:"),
-        (vec!["-r", ".", "h:"], "sphx sync . HOST:DIRECTORY/"),
+        (vec!["-r", "h:.", "in"], "sphx sync -e /none/ssh h:. in/"),
+        (vec!["-r", "me@h:", "in"], "-e /none/ssh me@h: in/"),
+        (
+            vec!["-r", "--remote-sphx", "s", "h:", "in"],
+            "--remote-sphx s h: in/",
+        ),
+        (vec!["-r", "tree/..", "h:"], named.as_str()),
+        (vec!["-r", "tree/.", "h:"], "/tree HOST:; or "),
+        (vec!["-r", ".", "h:"], "-e /none/ssh . HOST:DIRECTORY/"),
+        (
+            vec!["-r", "tree/..", "h:"],
+            "-e /none/ssh tree/.. HOST:DIRECTORY/",
+        ),
+        (vec!["-r", "/", "h:"], "sync -e /none/ssh / HOST:DIRECTORY/"),
         (vec!["h:a", "h:b", "a"], "mkdir -p a"),
         (vec!["-oProxyCommand=x:a", "in"], ""),
         (vec!["--udp-port", "9-8", "a", "h:"], ""),

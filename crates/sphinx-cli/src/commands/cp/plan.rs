@@ -51,7 +51,7 @@ impl Job {
             let name = match (&landing.name, source.name()) {
                 (Some(name), _) => name.clone(),
                 (None, Some(name)) => name.to_vec(),
-                (None, None) => return Err(nameless(source, &path)),
+                (None, None) => return Err(nameless(args, source, &path)),
             };
             if !names.insert(name.clone()) {
                 return Err(twice(&name));
@@ -168,15 +168,7 @@ fn roots_of(args: &CpArgs, sources: &[Place]) -> Outcome<Vec<Root>> {
     let mut things = Vec::new();
     for source in sources {
         let path = PathBuf::from(OsString::from_vec(source.path.clone()));
-        let name = source.name().ok_or_else(|| {
-            let shown = printable(&source.path);
-            fail_hint(
-                ErrorKind::Usage,
-                format!("'{shown}' has no name to get at the other end"),
-                "name what is to be copied: sphx cp -r ../DIRECTORY HOST:; or copy what is in it: \
-                 sphx sync . HOST:DIRECTORY/",
-            )
-        })?;
+        let name = source.name().ok_or_else(|| unnamed(args, source))?;
         if !names.insert(name.to_vec()) {
             return Err(twice(name));
         }
@@ -195,19 +187,48 @@ fn twice(name: &[u8]) -> Failure {
         .with_hint("copy one of them under another name, with a command of its own")
 }
 
-fn nameless(source: &Place, destination: &Path) -> Failure {
+/// Something of this machine that has no name at the other end.
+fn unnamed(args: &CpArgs, source: &Place) -> Failure {
+    let shown = printable(&source.path);
+    let sync = another(
+        args,
+        &["sync"],
+        [shown.clone(), "HOST:DIRECTORY/".to_owned()],
+    );
+    // A directory may be known by its name from above.
+    let path = PathBuf::from(OsString::from_vec(source.path.clone()));
+    let whole = path.canonicalize().ok();
+    let whole = whole.filter(|path| path.file_name().is_some());
+    let named = whole.map_or_else(String::new, |path| {
+        let path = printable(path.as_os_str().as_encoded_bytes());
+        let line = another(args, &["cp", "-r"], [path, "HOST:".to_owned()]);
+        format!("name what is to be copied: {line}; or ")
+    });
+    fail_hint(
+        ErrorKind::Usage,
+        format!("'{shown}' has no name to get at the other end"),
+        format!("{named}copy what is in it: {sync}"),
+    )
+}
+
+fn nameless(args: &CpArgs, source: &Place, destination: &Path) -> Failure {
     let host = (source.host.as_ref()).map_or("", |host| &host.destination);
-    let path = printable(&source.path);
+    let path = format!("{host}:{}", printable(&source.path));
     let destination = printable(destination.as_os_str().as_encoded_bytes());
     let destination = destination.trim_end_matches('/');
+    let sync = another(args, &["sync"], [path.clone(), format!("{destination}/")]);
+    let named = another(args, &["cp", "-r"], [path, format!("{destination}/NAME")]);
     fail_hint(
         ErrorKind::Usage,
         format!("what is at {host} has no name to get here"),
-        format!(
-            "to copy what is in it: sphx sync {host}:{path} {destination}/; or give it a name: \
-             sphx cp -r {host}:{path} {destination}/NAME"
-        ),
+        format!("to copy what is in it: {sync}; or give it a name: {named}"),
     )
+}
+
+/// Another command that gets to the other end as this one does.
+fn another(args: &CpArgs, words: &[&str], paths: [String; 2]) -> String {
+    let words = ["sphx"].iter().chain(words).map(|word| (*word).to_owned());
+    shell_line(words.chain(args.ssh.same_way()).chain(paths))
 }
 
 /// A directory where none was asked for.
