@@ -12,7 +12,7 @@ use sphinx_driver::keys::SECRET_LEN;
 use sphinx_net::Waker;
 use zeroize::Zeroizing;
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::ticket::{base32, unbase32};
 
 /// Length in bytes of what all tickets of a server have in common, and of what only one has.
@@ -284,26 +284,47 @@ impl AccessList {
 #[derive(Clone)]
 pub(crate) struct Guests(Arc<Mutex<Current>>);
 
+/// Looks whether the list is still what it should be.
+type Look = Arc<dyn Fn() + Send + Sync>;
+
 struct Current {
     list: Arc<AccessList>,
     /// How often it was replaced.
     changes: u64,
+    look: Option<Look>,
 }
 
 impl Guests {
     pub(crate) fn new(list: AccessList) -> Self {
         let list = Arc::new(list);
-        Self(Arc::new(Mutex::new(Current { list, changes: 0 })))
+        Self(Arc::new(Mutex::new(Current {
+            list,
+            changes: 0,
+            look: None,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The list, and how often it has changed.
     pub(crate) fn current(&self) -> (Arc<AccessList>, u64) {
-        let current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.lock();
         (Arc::clone(&current.list), current.changes)
     }
 
+    /// The list after whoever keeps it has looked whether it has to be another one.
+    pub(crate) fn looked_after(&self) -> Arc<AccessList> {
+        let look = self.lock().look.clone();
+        if let Some(look) = look {
+            look();
+        }
+        self.current().0
+    }
+
     fn replace(&self, list: AccessList) {
-        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.lock();
         current.list = Arc::new(list);
         current.changes += 1;
     }
@@ -329,6 +350,12 @@ impl Access {
         for waker in &self.wakers {
             waker.wake();
         }
+    }
+
+    /// From now on `look` is called when somebody comes who is not on the list, before that one is refused: it may
+    /// [replace](Self::replace) the list. It is called by an engine, for whoever has ever had a ticket, and has to be quick.
+    pub fn look_before_refusing(&self, look: impl Fn() + Send + Sync + 'static) {
+        self.guests.lock().look = Some(Arc::new(look));
     }
 }
 

@@ -142,10 +142,10 @@ impl Roster {
             state.grant_again();
             Ok((list, next))
         };
-        let loader = Loader::new(list, access);
+        let loader = Loader::new(files, list, access);
         // A roster is watched once.
         let _ = self.loader.set(Arc::clone(&loader));
-        Watch::start(files, loader, reporter)
+        Watch::start(loader, reporter)
     }
 
     /// What somebody who has connected may do.

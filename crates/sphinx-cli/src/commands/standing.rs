@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use sphinx_transport::{Access, AccessList, ErrorKind, ServerKey, TicketId, TicketSecret};
 
@@ -19,6 +20,8 @@ const KEY: &str = "key";
 const ADDRESSES: &str = "addresses";
 /// The ticket that a receiver makes by itself.
 const FIRST: &str = "first";
+/// Who is not on the list has the files read so often at most.
+const STRANGER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a standing receiver keeps. Cheap to clone.
 #[derive(Clone)]
@@ -71,7 +74,7 @@ impl Standing {
             Ok((list, ends.filter(|end| *end > now).min()))
         };
         let files = vec![Watched::new(&self.0.state.file(tickets::FILE))];
-        Watch::start(files, Loader::new(list, access), reporter)
+        Watch::start(Loader::new(files, list, access), reporter)
     }
 
     /// The ticket of a session, as it is now.
@@ -211,18 +214,34 @@ type List = dyn Fn(Moment) -> Outcome<(AccessList, Option<Moment>)> + Send + Syn
 pub(super) struct Loader {
     list: Box<List>,
     access: Access,
+    files: Mutex<Files>,
     /// When the list changes by itself. Held while it is renewed.
     ends: Mutex<Option<Moment>>,
 }
 
+/// The files that the list is of. Held while they are looked at, and read if they have changed.
+struct Files {
+    watched: Vec<Watched>,
+    /// They could not be read the last time.
+    again: bool,
+    /// When they were read last because of somebody who is not on the list.
+    for_stranger: Option<Instant>,
+}
+
 impl Loader {
     pub(super) fn new(
+        watched: Vec<Watched>,
         list: impl Fn(Moment) -> Outcome<(AccessList, Option<Moment>)> + Send + Sync + 'static,
         access: Access,
     ) -> Arc<Self> {
         Arc::new(Self {
             list: Box::new(list),
             access,
+            files: Mutex::new(Files {
+                watched,
+                again: false,
+                for_stranger: None,
+            }),
             ends: Mutex::default(),
         })
     }
@@ -240,6 +259,32 @@ impl Loader {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         ends.is_some_and(|end| end <= Moment::now())
     }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads what may have changed since the last call; `None` if nothing has.
+    fn look(&self, files: &mut Files) -> Option<Outcome<()>> {
+        let mut is_new = self.is_due() || files.again;
+        for file in &mut files.watched {
+            is_new |= file.may_have_changed();
+        }
+        let loaded = is_new.then(|| self.load());
+        files.again = matches!(loaded, Some(Err(_)));
+        loaded
+    }
+
+    /// Somebody comes who is not on the list. Whoever does that again and again has the files looked at, and not read, each time.
+    fn look_for_stranger(&self) {
+        let mut files = self.files();
+        let last = files.for_stranger;
+        if last.is_none_or(|at| at.elapsed() >= STRANGER_INTERVAL)
+            && self.look(&mut files).is_some()
+        {
+            files.for_stranger = Some(Instant::now());
+        }
+    }
 }
 
 /// A thread that looks whether the files have changed, until it is dropped.
@@ -253,27 +298,25 @@ impl Watch {
     ///
     /// # Errors
     /// The files cannot be read at the beginning.
-    pub(super) fn start(
-        mut files: Vec<Watched>,
-        loader: Arc<Loader>,
-        reporter: &Reporter,
-    ) -> Outcome<Self> {
-        for file in &mut files {
+    pub(super) fn start(loader: Arc<Loader>, reporter: &Reporter) -> Outcome<Self> {
+        for file in &mut loader.files().watched {
             // Only what changes from here on is news.
             let _ = file.may_have_changed();
         }
         loader.load()?;
+        let known = Arc::downgrade(&loader);
+        loader.access.look_before_refusing(move || {
+            if let Some(loader) = known.upgrade() {
+                loader.look_for_stranger();
+            }
+        });
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, reporter) = (Arc::clone(&stop), reporter.clone());
         let body = move || {
             let mut warned = None;
             while !stopped.load(Ordering::Relaxed) {
                 thread::park_timeout(watch::INTERVAL);
-                let mut is_new = loader.is_due();
-                for file in &mut files {
-                    is_new |= file.may_have_changed();
-                }
-                let failure = match is_new.then(|| loader.load()) {
+                let failure = match loader.look(&mut loader.files()) {
                     None => continue,
                     Some(loaded) => loaded.err().map(|failure| failure.message),
                 };

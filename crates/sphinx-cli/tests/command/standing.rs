@@ -108,6 +108,21 @@ fn tickets_come_and_go_while_the_receiver_runs() {
 }
 
 #[test]
+fn a_ticket_works_as_soon_as_it_is_made() {
+    let scratch = Scratch::new();
+    let (_recv, _) = standing(&scratch, "127.0.0.1:0", &[]);
+    for name in ["a", "b", "c", "d", "e"] {
+        scratch.file(name, 10);
+        let file = format!("{name}.ticket");
+        ticket(&scratch, &["new", name, "--ticket-file", &file]).expect(0);
+        send(&scratch, &file, name).expect(0);
+    }
+    // One that nobody has made is refused all the same.
+    ticket(&scratch, &["revoke", "a"]).expect(0);
+    until(4, || send(&scratch, "a.ticket", "b"));
+}
+
+#[test]
 fn who_is_revoked_in_the_middle_of_a_transfer_is_cut_off_and_nobody_else() {
     let scratch = Scratch::new();
     scratch.file("large", 20_000_000);

@@ -607,12 +607,16 @@ pub(super) fn identify(
     door_key: &[u8; DOOR_KEY_LEN],
     exporter: &[u8; SECRET_LEN],
 ) -> Option<(SessionSecret, Peer)> {
-    let (list, _) = guests.current();
     let (who, signed) = match credential? {
         Credential::Ticket(id) => (Peer::Ticket(*id), None),
         Credential::Key(key, signature) => (Peer::Key(*key), Some((key, signature))),
         Credential::Both(id, key, signature) => (Peer::Both(*id, *key), Some((key, signature))),
     };
+    let mut list = guests.current().0;
+    if !list.admits(&who) {
+        // Who was invited a moment ago need not have been told of yet.
+        list = guests.looked_after();
+    }
     if !list.admits(&who) {
         return None;
     }

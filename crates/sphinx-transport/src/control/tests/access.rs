@@ -1,9 +1,11 @@
 //! Several tickets, clients with keys, and those who may not come.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use quinn_proto::{Dir, Side, StreamId};
 
 use super::*;
-use crate::access::{ClientKey, Peer, TicketSecret};
+use crate::access::{Access, ClientKey, Peer, TicketSecret};
 use crate::control::params::Credential;
 
 /// A signature over a proof by one of two keys.
@@ -13,7 +15,11 @@ const AT: &str = "10.0.0.2:4433";
 
 /// How the handshake of a client with `ticket` ends at a server with this list: who it is, or what both are told.
 fn meet(identity: &Identity, list: AccessList, ticket: &Ticket) -> Result<Peer, String> {
-    let server = Control::server(identity, Guests::new(list), settings(Service::PERF), ids());
+    meet_at(identity, Guests::new(list), ticket)
+}
+
+fn meet_at(identity: &Identity, guests: Guests, ticket: &Ticket) -> Result<Peer, String> {
+    let server = Control::server(identity, guests, settings(Service::PERF), ids());
     let mut net = Net::new(Control::client(ids()), server);
     net.connect(ticket, Service::PERF);
     net.run(ms(1000));
@@ -63,6 +69,34 @@ fn each_ticket_is_known_and_one_can_be_taken_back() {
     let mut used_up = list;
     used_up.add_ticket(a.clone(), false);
     assert!(meet(&identity, used_up, &ticket(&identity, &a)).is_err());
+}
+
+#[test]
+fn who_is_not_on_the_list_is_looked_for_before_being_refused() {
+    let identity = Identity::generate();
+    let [known, new, unknown] = [(); 3].map(|()| TicketSecret::generate());
+    let key = ClientKey::generate();
+    let by_key = ticket(&identity, &new)
+        .without_secret()
+        .with_key(key.clone());
+    let guests = Guests::new(list_of(&[&known], &[]));
+    let access = Access::new(guests.clone(), Vec::new());
+    let (changed, looks) = (access.clone(), Arc::new(AtomicUsize::new(0)));
+    let (list, counted) = (list_of(&[&known, &new], &[&key]), Arc::clone(&looks));
+    access.look_before_refusing(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        changed.replace(list.clone());
+    });
+    let met = |ticket: &Ticket| {
+        let met = meet_at(&identity, guests.clone(), ticket);
+        (met.is_ok(), looks.swap(0, Ordering::Relaxed))
+    };
+    assert_eq!(met(&ticket(&identity, &known)), (true, 0));
+    assert_eq!(met(&ticket(&identity, &new)), (true, 1));
+    assert_eq!(met(&by_key), (true, 0));
+    assert_eq!(met(&ticket(&identity, &unknown)), (false, 1));
+    access.replace(list_of(&[&known], &[]));
+    assert_eq!(met(&by_key), (true, 1));
 }
 
 #[test]
