@@ -114,7 +114,7 @@ fn answer(question: &str, session: &Session, names: &Names) -> Result<Value, Str
         "paths" => {}
         "add" => {
             let path = path(rest)?;
-            if names.has(&path.name) {
+            if named(session, names, &path.name).is_some() {
                 return Err(format!("there is a path {} already", path.name));
             }
             let add = || session.add_path(&path.options);
@@ -122,13 +122,9 @@ fn answer(question: &str, session: &Session, names: &Names) -> Result<Value, Str
             added.map_err(|error| error.to_string())?;
         }
         "remove" => {
-            let stats = session.stats();
-            let paths = stats.paths.iter().flatten();
-            let mut paths = paths.filter(|path| names.of(path.option).as_deref() == Some(rest));
-            let path = paths
-                .next()
-                .ok_or_else(|| format!("there is no path {rest}"))?;
-            if !session.abandon_path(path.id) {
+            let id =
+                named(session, names, rest).ok_or_else(|| format!("there is no path {rest}"))?;
+            if !session.abandon_path(id) {
                 return Err(format!("{rest} is the last path that works"));
             }
         }
@@ -141,6 +137,14 @@ fn answer(question: &str, session: &Session, names: &Names) -> Result<Value, Str
     }
     let bond = session.stats().bond.to_string();
     Ok(json!({ "bond": bond, "paths": paths_of(session, names) }))
+}
+
+/// The path of this name, while it is open.
+fn named(session: &Session, names: &Names, name: &str) -> Option<u32> {
+    let stats = session.stats();
+    let mut paths = stats.paths.iter().flatten();
+    let path = paths.find(|path| names.of(path.option).as_deref() == Some(name))?;
+    Some(path.id)
 }
 
 // ---- the other end --------------------------------------------------------------------------------

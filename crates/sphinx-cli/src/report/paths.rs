@@ -29,10 +29,6 @@ impl Names {
         name.filter(|name| !name.is_empty())
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.lock().iter().any(|known| known == name)
-    }
-
     /// A path has come.
     pub(crate) fn put(&self, option: usize, name: &str) {
         put(&mut self.lock(), option, name);

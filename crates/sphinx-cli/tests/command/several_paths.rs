@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::pep::ip;
 use super::pep_between::Host;
-use crate::common::{Ended, Running, Scratch, may_make_namespaces};
+use crate::common::{Ended, Running, Scratch, command, may_make_namespaces};
 
 const BYTES: usize = 5_000_000;
 /// What is sent before anything happens to a path.
@@ -302,6 +302,29 @@ fn the_first_interface_of_the_server_goes_down() {
 #[test]
 fn the_second_interface_of_the_server_goes_down() {
     goes_down(1, false);
+}
+
+#[test]
+fn a_path_that_was_removed_may_come_again() {
+    let Some(pair) = Pair::new(Family::V4) else {
+        return;
+    };
+    let second = INTERFACES[1];
+    let ask = |verb: &str| {
+        let scratch = Scratch::new();
+        let words = ["ctl", "paths", verb, second];
+        let run = || command(&scratch.path("in"), &words).output();
+        let output = pair.client.namespace.run(run).expect("a thread");
+        output.expect("the binary starts").status.code()
+    };
+    pair.transfer("aggregate", |_| {
+        assert_eq!(ask("add"), Some(2), "it is there");
+        for _ in 0..2 {
+            assert_eq!(ask("remove"), Some(0));
+            assert_eq!(ask("remove"), Some(2), "it has gone");
+            assert_eq!(ask("add"), Some(0));
+        }
+    });
 }
 
 /// IP bytes that a standby may have: challenges and their answers, MTU probes, and a PING now and then.
