@@ -104,7 +104,7 @@ pub(super) fn list(state: &StateDir, context: &Context) -> Outcome<()> {
             .with("quota", entry.quota)
             .with("taken", entry.taken)
             .with("directory", directory.clone())
-            .with("permit", entry.permit.clone());
+            .with("permit", entry.permits());
         context.reporter.event(event);
         if context.reporter.json() {
             continue;
@@ -120,7 +120,7 @@ pub(super) fn list(state: &StateDir, context: &Context) -> Outcome<()> {
             .quota
             .map(|quota| format!("{} of {}", show_size(entry.taken), show_size(quota))));
         say(directory.map(|it| format!("into {it}")));
-        say(entry.permit.as_ref().map(|it| format!("permit {it}")));
+        say(entry.permits().map(|it| format!("permit {it}")));
         context.reporter.data(&line);
     }
     context.reporter.end_data();

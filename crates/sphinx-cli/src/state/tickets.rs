@@ -76,6 +76,17 @@ impl Entry {
             && self.quota.is_none_or(|quota| self.taken < quota)
     }
 
+    /// What it may do at a server; of an invitation, what the client that joins with it may do.
+    pub(crate) fn permits(&self) -> Option<String> {
+        let Some(grant) = &self.grant else {
+            return self.permit.clone();
+        };
+        let words = words(grant).ok()?;
+        let mut settings = words.iter().filter_map(|word| setting(word).ok());
+        let (_, rules) = settings.find(|(key, _)| *key == "permit")?;
+        Some(rules.to_owned())
+    }
+
     /// Bytes that may still be sent with it.
     pub(crate) fn left(&self) -> Option<u64> {
         Some(self.quota?.saturating_sub(self.taken))
@@ -285,6 +296,22 @@ mod tests {
             grant: Some("permit=tunnel rate=5mbit".to_owned()),
             ..Entry::new("laptop".to_owned())
         }
+    }
+
+    #[test]
+    fn an_invitation_permits_what_its_client_gets() {
+        let of = |permit: Option<&str>, grant: Option<&str>| Entry {
+            permit: permit.map(str::to_owned),
+            grant: grant.map(str::to_owned),
+            ..Entry::new("a".to_owned())
+        };
+        let grant = Some("rate=5mbit permit=tunnel,listen:2222");
+        assert_eq!(
+            of(None, grant).permits().as_deref(),
+            Some("tunnel,listen:2222")
+        );
+        assert_eq!(of(Some("perf"), None).permits().as_deref(), Some("perf"));
+        assert_eq!(of(None, None).permits(), None);
     }
 
     #[test]
