@@ -2,6 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use sphinx_transport::can_advertise;
+
+use crate::text::printable;
+
 /// More would make the ticket long and connecting slow.
 const ADVERTISED_MAX: usize = 8;
 
@@ -47,6 +51,34 @@ fn choose(listen: SocketAddr, interfaces: impl Iterator<Item = IpAddr>) -> Vec<S
     usable.into_iter().map(host).collect()
 }
 
+/// What an option takes for a host, in brackets or not, with a port or without.
+///
+/// # Errors
+/// It is a link-local IPv6 address: it means something on one link only, which each end would have to name.
+pub(crate) fn check_host(text: &str) -> Result<(), String> {
+    let host = text.trim_start_matches('[');
+    let host = host.split(['%', ']']).next().unwrap_or_default();
+    match host.parse::<Ipv6Addr>() {
+        Ok(ip) if ip.is_unicast_link_local() => Err(format!(
+            "{} is link-local, which is not supported: use another address of the machine, or its name",
+            printable(text.as_bytes())
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A host, or host:port, that is to stand in tickets.
+pub(crate) fn advertisable(text: &str) -> Result<String, String> {
+    check_host(text)?;
+    match can_advertise(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "'{}' is no HOST or HOST:PORT (IPv6 addresses with a port in brackets)",
+            printable(text.as_bytes())
+        )),
+    }
+}
+
 /// Addresses that are reachable from more places first.
 fn rank(ip: IpAddr) -> u8 {
     match ip {
@@ -72,6 +104,25 @@ mod tests {
     fn chosen(listen: &str, interfaces: &[&str]) -> Vec<String> {
         let interfaces = interfaces.iter().map(|ip| ip.parse().expect("an address"));
         choose(listen.parse().expect("an address"), interfaces)
+    }
+
+    #[test]
+    fn link_local_addresses_are_told_of() {
+        for text in [
+            "fe80::1",
+            "[fe80::1]:7",
+            "[fe80::1%2]:7",
+            "fe80::a%eth0",
+            "febf::1",
+        ] {
+            let told = advertisable(text).expect_err(text);
+            assert!(told.contains("link-local"), "{told}");
+        }
+        for text in ["fec0::1", "[fd00::1]:7", "169.254.0.1", "a.example:7"] {
+            assert_eq!(advertisable(text).as_deref(), Ok(text));
+        }
+        let told = advertisable("bad host").expect_err("no host");
+        assert!(told.contains("'bad host' is no HOST"), "{told}");
     }
 
     #[test]

@@ -13,6 +13,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "tunnel")]
+use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -21,7 +23,9 @@ use toml::de::{DeTable, DeValue};
 
 use keys::{FORWARDS, Key, SERVER, USER};
 
-use crate::failure::{Outcome, local_io, sentence, usage};
+#[cfg(feature = "tunnel")]
+use crate::args::tunnel::ServerArgs;
+use crate::failure::{Failure, Outcome, local_io, sentence, usage};
 use crate::state::line::unknown;
 use crate::text::printable;
 
@@ -128,7 +132,10 @@ pub(crate) fn complete(
     let words = words.chain(chosen.iter().flat_map(|said| said.words()));
     let words: Vec<OsString> = words.chain(rest.iter().cloned()).collect();
     let completed = grammar.clone().try_get_matches_from(words);
-    completed.map_err(|error| refused(&error, &chosen, file.as_ref().map(|file| &*file.path)))
+    let path = file.as_ref().map(|file| &*file.path);
+    let completed = completed.map_err(|error| refused(&error, &chosen, path))?;
+    fits(&completed, &chosen, path)?;
+    Ok(completed)
 }
 
 /// What is added to a command line: what it does not say itself, and of a file what the environment does not say.
@@ -144,18 +151,38 @@ fn choose<'s>(matches: &ArgMatches, of_file: &'s [Said], environment: &'s [Said]
 }
 
 /// An error of the grammar, with the place where the value stands.
-fn refused(error: &clap::Error, chosen: &[&Said], path: Option<&Path>) -> crate::failure::Failure {
+fn refused(error: &clap::Error, chosen: &[&Said], path: Option<&Path>) -> Failure {
     let about = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(about)) => about.as_str(),
         _ => "",
     };
-    let is_about = |said: &&&Said| about.split([' ', '=']).next() == Some(said.flag);
-    let place = match chosen.iter().find(is_about).map(|said| &said.origin) {
+    let flag = about.split([' ', '=']).next().unwrap_or_default();
+    usage(format!("{}{}", place(flag, chosen, path), sentence(error)))
+}
+
+/// Where the values of an option stand; nothing if that is the command line.
+fn place(flag: &str, chosen: &[&Said], path: Option<&Path>) -> String {
+    let said = chosen.iter().find(|said| said.flag == flag);
+    match said.map(|said| &said.origin) {
         Some(Origin::File(line)) => format!("{}:{line}: ", show(path)),
         Some(Origin::Environment(name)) => format!("${name}: "),
         _ => String::new(),
-    };
-    usage(format!("{place}{}", sentence(error)))
+    }
+}
+
+/// Whether the values of one setting of a server fit together.
+fn fits(matches: &ArgMatches, chosen: &[&Said], path: Option<&Path>) -> Outcome<()> {
+    #[cfg(feature = "tunnel")]
+    if let Some(matches) = matches.subcommand_matches("server") {
+        let args = ServerArgs::from_arg_matches(matches);
+        let args = args.map_err(|error| refused(&error, chosen, path))?;
+        return args.check_pools().map_err(|failure| Failure {
+            message: place("--tun-pool", chosen, path) + &failure.message,
+            ..failure
+        });
+    }
+    let _ = (matches, chosen, path);
+    Ok(())
 }
 
 fn show(path: Option<&Path>) -> String {
@@ -450,9 +477,8 @@ pub(crate) fn check(kind: Kind, grammar: &Command, file: &File) -> Outcome<()> {
             .map(|word| word.as_os_str())
             .chain(more.iter().map(OsStr::new));
         let parsed = grammar.clone().try_get_matches_from(line);
-        parsed
-            .map(drop)
-            .map_err(|error| refused(&error, said, Some(&file.path)))
+        let parsed = parsed.map_err(|error| refused(&error, said, Some(&file.path)))?;
+        fits(&parsed, said, Some(&file.path))
     };
     let (forwards, others): (Vec<&Said>, Vec<&Said>) = file
         .said

@@ -33,7 +33,7 @@ use crate::shards::{Place, SHARDS_MAX, Shard, options_of};
 use crate::shared::Session;
 use crate::signal::{Signal, Waiter};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
-use crate::ticket::{Identity, ServerKey, Ticket};
+use crate::ticket::{Identity, ServerKey, Ticket, is_address};
 
 /// Addresses of one ticket that are tried.
 const ATTEMPTS_MAX: usize = 8;
@@ -694,6 +694,11 @@ fn spawn_thread(run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, E
         .map_err(|error| Error::new(ErrorKind::Other, format!("cannot start a thread: {error}")))
 }
 
+/// Whether tickets can name this: a host, or host:port ([`Server::ticket`]).
+pub fn can_advertise(host: &str) -> bool {
+    is_address(&with_port(host, 1))
+}
+
 fn with_port(host: &str, port: u16) -> String {
     if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
         return SocketAddr::new(ip, port).to_string();
@@ -706,7 +711,17 @@ fn with_port(host: &str, port: u16) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::with_port;
+    use super::{can_advertise, with_port};
+
+    #[test]
+    fn what_tickets_can_name_is_known_before_there_is_one() {
+        for host in ["a.example", "a.example:9", "10.0.0.1", "::1", "[::1]:9"] {
+            assert!(can_advertise(host), "{host}");
+        }
+        for wrong in ["", "a b", "a:", "a:0", "[a]", "[::1%2]:9", "::1%lo"] {
+            assert!(!can_advertise(wrong), "{wrong}");
+        }
+    }
 
     #[test]
     fn ports_are_added_where_missing() {

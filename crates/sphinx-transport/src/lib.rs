@@ -94,7 +94,7 @@ pub use access::{
 pub use datagram::{
     DatagramInfo, DatagramOptions, LiveInfo, LiveOptions, LiveReceiver, LiveSender,
 };
-pub use endpoint::{Server, connect};
+pub use endpoint::{Server, can_advertise, connect};
 pub use error::{Error, ErrorKind, close_code};
 pub use memory::path_memory_file;
 pub use message::{MessageReceiver, MessageSender};

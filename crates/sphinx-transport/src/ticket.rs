@@ -420,7 +420,7 @@ fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 
 /// `name:port`, `1.2.3.4:port` or `[v6]:port`, port not 0; nothing that a resolver or a terminal
 /// could misunderstand.
-fn is_address(address: &str) -> bool {
+pub(crate) fn is_address(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else {
         return false;
     };

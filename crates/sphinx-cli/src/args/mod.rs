@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::addresses::{advertisable, check_host};
 use crate::channel::Mode;
 use crate::pep::PepArgs;
 use crate::tools::{self, Tools};
@@ -296,7 +297,7 @@ pub(crate) struct ListenArgs {
     #[arg(long, value_name = "[ADDR]:PORT", default_value_t = Listen::DEFAULT, value_parser = listen_address)]
     pub(crate) listen: Listen,
     /// Host or host:port to put into the ticket, once for each [default: this machine's addresses]
-    #[arg(long, value_name = "HOST[:PORT]", num_args = 1..)]
+    #[arg(long, value_name = "HOST[:PORT]", num_args = 1.., value_parser = advertisable)]
     pub(crate) advertise: Vec<String>,
     /// Write the ticket to this file (readable only by you) instead of printing it; needed with --json
     #[arg(long, value_name = "F")]
@@ -509,13 +510,20 @@ fn listen_address(text: &str) -> Result<Listen, String> {
     {
         return Ok(Listen { ip: None, port });
     }
-    let address = text.parse().map_err(|_| {
+    check_host(text)?;
+    let address: Result<SocketAddr, String> = text.parse().map_err(|_| {
         format!("'{text}' is not an address and a port, such as 0.0.0.0:7749, [::]:7749 or :7749")
     });
-    address.map(|address: SocketAddr| Listen {
-        ip: Some(address.ip()),
-        port: address.port(),
-    })
+    match address? {
+        // It would be lost.
+        SocketAddr::V6(address) if address.scope_id() > 0 => {
+            Err(format!("'{text}': only link-local addresses have a zone"))
+        }
+        address => Ok(Listen {
+            ip: Some(address.ip()),
+            port: address.port(),
+        }),
+    }
 }
 
 /// An interval at which reporting costs nothing that matters.
@@ -658,6 +666,9 @@ mod tests {
         assert_eq!(listen_address("[::]:0"), at("::", 0));
         assert_eq!(listen_address("0.0.0.0:0"), at("0.0.0.0", 0));
         assert_eq!(listen_address("[::1]:7"), at("::1", 7));
+        for (text, why) in [("[fe80::1%2]:7", "link-local"), ("[::1%2]:7", "a zone")] {
+            assert!(listen_address(text).unwrap_err().contains(why), "{text}");
+        }
         for text in [":7749", "[::1]:7", "0.0.0.0:0"] {
             assert_eq!(listen_address(text).unwrap().to_string(), text);
         }

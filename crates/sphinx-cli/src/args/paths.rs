@@ -8,6 +8,7 @@ use sphinx_transport::{
     Sc,
 };
 
+use crate::addresses::check_host;
 use crate::failure::{Failure, Outcome, fail_hint};
 use crate::report::Names;
 use crate::units;
@@ -121,6 +122,7 @@ fn named_place(text: &str) -> Result<(String, LocalPath), String> {
         Some(_) => return Err(EXPECTED.to_owned()),
         None => (None, text),
     };
+    check_host(place)?;
     let address = place.trim_start_matches('[').trim_end_matches(']');
     let begin = match address.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() || address.is_multicast() => {
@@ -135,6 +137,7 @@ fn named_place(text: &str) -> Result<(String, LocalPath), String> {
 }
 
 fn endpoint(text: &str) -> Result<String, String> {
+    check_host(text)?;
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     match port.map(|(_, port)| port.parse::<u16>()) {
         Some(Ok(1..)) => Ok(text.to_owned()),
@@ -372,6 +375,9 @@ mod tests {
             "wlan0,to=host:0",
         ] {
             assert!(path(bad).is_err(), "{bad}");
+        }
+        for bad in ["fe80::1", "[fe80::1%wlan0]", "wlan0,to=[fe80::1]:7"] {
+            assert!(path(bad).unwrap_err().contains("link-local"), "{bad}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use crate::addresses::advertisable;
 use crate::report::Settings;
 use crate::state::{line, tickets};
 use crate::units;
@@ -64,7 +65,7 @@ pub(crate) struct NewTicketArgs {
     #[arg(long, value_name = "RULES", value_parser = permit, conflicts_with_all = ["quota", "directory"])]
     pub(crate) permit: Option<String>,
     /// Host or host:port to put into the ticket, once for each [default: where the receiver was last]
-    #[arg(long, value_name = "HOST:PORT", num_args = 1..)]
+    #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_parser = advertisable)]
     pub(crate) advertise: Vec<String>,
     #[command(flatten)]
     pub(crate) state: StateArgs,

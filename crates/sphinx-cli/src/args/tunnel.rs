@@ -9,6 +9,8 @@ use clap::{Args, Subcommand};
 use sphinx_tunnel::{Forward, Limits, Permit, Pool, Prefix, Target};
 
 use super::{CommonArgs, Listen, ServingArgs, listen_address};
+use crate::addresses::advertisable;
+use crate::failure::{Outcome, usage};
 use crate::report::Settings;
 use crate::state::date::Moment;
 use crate::state::line;
@@ -102,7 +104,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "[ADDR]:PORT", default_value_t = Listen::DEFAULT, value_parser = listen_address)]
     pub(crate) listen: Listen,
     /// Host or host:port to put into the ticket, once for each [default: this machine's addresses]
-    #[arg(long, value_name = "HOST[:PORT]", num_args = 1..)]
+    #[arg(long, value_name = "HOST[:PORT]", num_args = 1.., value_parser = advertisable)]
     pub(crate) advertise: Vec<String>,
     /// Write the ticket to this file (readable only by you) instead of printing it; needed with --json
     #[arg(long, value_name = "F")]
@@ -208,7 +210,7 @@ pub(crate) struct InviteArgs {
     #[arg(long, value_name = "DATE", value_parser = date)]
     pub(crate) until: Option<String>,
     /// Host or host:port to put into the invitation, once for each [default: where the server was last]
-    #[arg(long, value_name = "HOST:PORT", num_args = 1..)]
+    #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_parser = advertisable)]
     pub(crate) advertise: Vec<String>,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
@@ -305,6 +307,22 @@ impl ServerArgs {
     pub(crate) fn config_file(&self) -> Option<PathBuf> {
         let named = || std::env::var_os("SPHX_SERVER_CONFIG").filter(|it| !it.is_empty());
         self.config.clone().or_else(|| named().map(PathBuf::from))
+    }
+
+    /// Whether the interface can have these networks: it has one address of each family.
+    pub(crate) fn check_pools(&self) -> Outcome<()> {
+        for (n, second) in self.tun_pool.iter().enumerate() {
+            let mut before = self.tun_pool[..n].iter();
+            if let Some(first) = before.find(|first| first.is_like(second)) {
+                let failure = usage(format!(
+                    "--tun-pool {first} and {second}: both are of one family"
+                ));
+                return Err(
+                    failure.with_hint("one larger network, like 10.9.0.0/16, has room for more")
+                );
+            }
+        }
+        Ok(())
     }
 
     /// What a client may have at a time, unless its line says something else.

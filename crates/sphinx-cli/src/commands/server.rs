@@ -50,18 +50,7 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         let failure = usage("--permit tun: clients need addresses");
         return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
     }
-    for (n, second) in args.tun_pool.iter().enumerate() {
-        // The interface has one address of each family.
-        let mut before = args.tun_pool[..n].iter();
-        if let Some(first) = before.find(|first| first.is_like(second)) {
-            let failure = usage(format!(
-                "--tun-pool {first} and {second}: both are of one family"
-            ));
-            return Err(
-                failure.with_hint("one larger network, like 10.9.0.0/16, has room for more")
-            );
-        }
-    }
+    args.check_pools()?;
     if let Some(output) = &args.output {
         // One that cannot be written to is found before anybody is invited to send.
         OutputDir::open(output, recv::rules_usual())?;

@@ -120,6 +120,17 @@ fn values_are_those_of_the_command_line() {
     assert_eq!(check_text(Kind::Server, "permit = \"tunnel\""), Ok(()));
     let wrong = check_text(Kind::Server, "\npermit = \"tunel\"").unwrap_err();
     assert!(wrong.starts_with("f.toml:2: "), "{wrong}");
+    let pools = "[tun]\npool = [\"10.9.0.0/24\", \"10.8.0.0/24\"]";
+    let wrong = check_text(Kind::Server, pools).unwrap_err();
+    assert!(
+        wrong.starts_with("f.toml:2: ") && wrong.contains("one family"),
+        "{wrong}"
+    );
+    let wrong = check_text(Kind::Server, "advertise = [\"a\", \"bad host\"]").unwrap_err();
+    assert!(
+        wrong.starts_with("f.toml:1: ") && wrong.contains("'bad host'"),
+        "{wrong}"
+    );
     let wrong = check_text(Kind::Server, "[limits]\nrate-per-client = \"5\"").unwrap_err();
     assert!(wrong.starts_with("f.toml:2: "), "{wrong}");
     let forwards = "connect-timeout = \"5s\"\n[tunnel.office]\nlocal = [\"8080:db:5432\"]";
