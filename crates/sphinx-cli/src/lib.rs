@@ -64,7 +64,7 @@ pub fn run() -> ExitCode {
     let parsed = match grammar.clone().try_get_matches_from(&arguments) {
         Ok(matches) => match config::complete(&grammar, &arguments, matches) {
             Ok(matches) => Cli::from_arg_matches(&matches),
-            Err(failure) => return ExitCode::from(refuse_config(&failure, &arguments)),
+            Err(failure) => return ExitCode::from(refuse_failure(&failure, &arguments)),
         },
         Err(error) => Err(error),
     };
@@ -85,8 +85,8 @@ fn parse_again() -> failure::Outcome<Cli> {
     Cli::from_arg_matches(&matches).map_err(|error| usage(failure::sentence(&error)))
 }
 
-/// A configuration that cannot be followed.
-fn refuse_config(failure: &Failure, arguments: &[OsString]) -> u8 {
+/// What is wrong before there is a command: a configuration that cannot be followed.
+fn refuse_failure(failure: &Failure, arguments: &[OsString]) -> u8 {
     let json = arguments.iter().any(|argument| argument == "--json");
     let reporter = Reporter::new(Settings::new(json, false), Stop::default());
     let code = reporter.end_with_error(failure, None);
@@ -111,14 +111,21 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
         // clap shows the help; a script that forgot its arguments still has to notice.
         _ => 2,
     };
-    // Standard output or error may be closed: then nobody wants to read it.
     let text = error.to_string();
     let shown_text = without_tickets(&text);
-    let _ = match text == shown_text {
+    let printed = match text == shown_text {
         true => error.print(),
         // Without colours, but also without the secret that was given in the wrong place.
         false => write!(std::io::stderr(), "{shown_text}"),
     };
+    // Standard output may be closed: then nobody wants to read it.
+    if let Err(error) = printed
+        && shown == 0
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        let failure = failure::local_io("write to", "standard output", error);
+        return refuse_failure(&failure, arguments);
+    }
     if shown != 0 && arguments.iter().any(|argument| argument == "--json") {
         let failure = usage(failure::sentence(error));
         let settings = Settings::new(true, true);

@@ -99,5 +99,6 @@ fn shown(args: &ShowArgs, context: &Context) -> Outcome<()> {
         }
     }
     context.reporter.end_data();
-    context.reporter.delivered("the settings")
+    // Whoever reads it may take as much as he likes.
+    Ok(())
 }

@@ -279,6 +279,37 @@ fn a_ticket_that_cannot_be_written_is_an_io_error() {
 }
 
 #[test]
+fn what_is_only_shown_may_be_left_unread_but_not_be_lost() {
+    let scratch = Scratch::new();
+    let new = [
+        "ticket",
+        "new",
+        "a",
+        "--json",
+        "--state",
+        "s",
+        "--ticket-file",
+        "t",
+    ];
+    let new = [&new[..], &["--advertise", "a.example:1"]].concat();
+    Running::start(&scratch, &new, &[]).end().expect(0);
+    for words in [
+        &["--help"][..],
+        &["config", "show"],
+        &["ticket", "list", "--state", "s"],
+    ] {
+        let (read, unread) = pipe().expect("a pipe");
+        drop(read);
+        let full = File::options().write(true).open("/dev/full");
+        let full = full.expect("it is there");
+        for (output, code) in [(Stdio::from(unread), 0), (full.into(), 8)] {
+            let mut shown = Plain::start(&scratch, words, output, Stdio::null());
+            assert_eq!(shown.end().code(), Some(code), "{words:?}");
+        }
+    }
+}
+
+#[test]
 fn reports_that_cannot_be_written_are_an_io_error() {
     let scratch = Scratch::new();
     scratch.file("a", 1000);
