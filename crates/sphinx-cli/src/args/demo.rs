@@ -6,6 +6,16 @@ use clap::Args;
 
 use crate::units;
 
+/// With more than that nothing is there to be shown: hardly anything arrives.
+const LOSS_MAX: f64 = 0.95;
+
+fn loss(text: &str) -> Result<f64, String> {
+    match units::fraction(text)? {
+        loss if loss <= LOSS_MAX => Ok(loss),
+        _ => Err(format!("'{text}' is too much: at most 95%")),
+    }
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
     /// Rate of the emulated link, at the IP layer
@@ -14,8 +24,8 @@ pub(crate) struct DemoArgs {
     /// Its round-trip time
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = units::duration_positive)]
     pub(crate) rtt: Duration,
-    /// Share of packets it loses at random, towards the receiver
-    #[arg(long, value_name = "SHARE", default_value = "6%", value_parser = units::fraction)]
+    /// Share of packets it loses at random, towards the receiver, at most 95%
+    #[arg(long, value_name = "SHARE", default_value = "6%", value_parser = loss)]
     pub(crate) loss: f64,
     /// Seed of the emulated link's randomness
     #[arg(long, value_name = "N", default_value_t = 1)]

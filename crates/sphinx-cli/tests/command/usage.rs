@@ -62,6 +62,7 @@ fn mistakes_are_usage_errors() {
         "perf client --json sphx1x --message-size 17MB --interval 20ms --mode message",
         "perf client --json sphx1x --mode live",
         "demo --json --loss 7",
+        "demo --json --loss 96%",
         "demo --json --rate 5MB/s",
     ] {
         let words: Vec<&str> = line.split(' ').collect();
