@@ -8,7 +8,7 @@ use std::io;
 
 /// Codes of `Session::close`, and of verdicts inside the application protocols.
 pub(crate) use sphinx_transport::close_code as code;
-use sphinx_transport::{Error, ErrorKind, ResolveError, TicketError};
+use sphinx_transport::{Error, ErrorKind, Family, ResolveError, TicketError};
 
 /// What happened, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,22 +67,30 @@ impl From<TicketError> for Failure {
     }
 }
 
+/// What the user can do about a name in a ticket that leads nowhere.
+fn of_name(why: &ResolveError) -> &'static str {
+    match why {
+        ResolveError::FamilyMissing {
+            family: Family::V4, ..
+        } => "leave -4 out, or use a ticket with an IPv4 address",
+        ResolveError::FamilyMissing {
+            family: Family::V6, ..
+        } => "leave -6 out, or use a ticket with an IPv6 address",
+        _ => "check the name in the ticket and this machine's name service",
+    }
+}
+
 /// What the user of a command can do about an error of the library.
 fn hint(error: &Error) -> &'static str {
-    let is_name = || {
-        error
-            .source()
-            .is_some_and(|source| source.is::<ResolveError>())
-    };
+    if let Some(why) = error.source().and_then(|source| source.downcast_ref()) {
+        return of_name(why);
+    }
     match (error.kind(), error.io_kind()) {
         (ErrorKind::Authentication, _) => {
             "use the ticket that the other end printed when it was started last, or ask there for another"
         }
         (ErrorKind::Unreachable, Some(io::ErrorKind::ConnectionRefused)) => {
             "start the other end first, and use the ticket that it prints then"
-        }
-        (ErrorKind::Unreachable, _) if is_name() => {
-            "check the name in the ticket and this machine's name service"
         }
         (ErrorKind::Unreachable, _) => {
             "is the other end running, and does a firewall let UDP through?"
@@ -255,6 +263,16 @@ pub(crate) fn kind_name(kind: ErrorKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_family_that_is_missing_is_not_asked_of_the_name_service() {
+        let of = |family| {
+            let host = "127.0.0.1".to_owned();
+            of_name(&ResolveError::FamilyMissing { host, family })
+        };
+        assert!(of(Family::V6).contains("leave -6 out"));
+        assert!(of(Family::V4).contains("leave -4 out"));
+    }
 
     #[test]
     fn exit_codes_are_the_contract() {

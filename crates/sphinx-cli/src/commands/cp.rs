@@ -16,12 +16,15 @@ use crate::args::ssh::SshArgs;
 use crate::channel::Channel;
 use crate::failure::{Outcome, local_io};
 use crate::files::roots::Root;
-use crate::files::{Announced, Destination, SourceKey, SyncRequest, recv, roots, send};
+use crate::files::{
+    Announced, Destination, SourceKey, SyncRequest, Transferred, recv, roots, send,
+};
 use crate::report::{Done, Figures, Progress, Reporter, Role, Ticker};
 use crate::ssh::Host;
 use crate::ssh::meeting::Met;
 use crate::ssh::messages::CopyRules;
 use crate::text::printable;
+use crate::units::show_size;
 use crate::usage as used;
 
 pub(super) use plan::directory;
@@ -193,23 +196,42 @@ impl End<'_> {
             true => event.with("dry_run", true),
             false => event,
         });
-        transferred.tell(&self.summary(&done), &self.reporter);
+        let summary = match self.dry_run {
+            true => self.trial_summary(&transferred),
+            false => self.summary(&done),
+        };
+        transferred.tell(&summary, &self.reporter);
         Ok(code)
     }
 
     fn summary(&self, done: &Done) -> String {
-        let place = match self.job {
-            Job::Send { .. } => format!("to {}", self.host),
-            Job::Receive { .. } => format!("from {}", self.host),
-        };
         let by = match self.carrier {
             "ssh" => " through ssh",
             _ => "",
         };
-        let trial = match self.dry_run {
-            true => "nothing was changed: this would be ",
-            false => "",
+        format!("{} {}{by}", done.summary(), self.place())
+    }
+
+    /// Of one that has changed nothing.
+    fn trial_summary(&self, transferred: &Transferred) -> String {
+        let Transferred { counts, work, .. } = transferred;
+        let verb = match self.job {
+            Job::Send { .. } => "sent",
+            Job::Receive { .. } => "received",
         };
-        format!("{trial}{} {place}{by}", done.summary())
+        format!(
+            "nothing was changed: {} of {} files would be {verb} {}, {} at most",
+            counts.files.saturating_sub(counts.files_present),
+            counts.files,
+            self.place(),
+            show_size(counts.bytes.saturating_sub(work.reused)),
+        )
+    }
+
+    fn place(&self) -> String {
+        match self.job {
+            Job::Send { .. } => format!("to {}", self.host),
+            Job::Receive { .. } => format!("from {}", self.host),
+        }
     }
 }

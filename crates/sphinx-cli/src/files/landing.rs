@@ -44,7 +44,10 @@ impl Landing {
                     _ => ErrorKind::Usage,
                 },
                 format!("{shown} is no directory"),
-                format!("make it: mkdir -p {shown}"),
+                match is_new {
+                    true => format!("make it: mkdir -p {shown}"),
+                    false => "name another place: something else is there".to_owned(),
+                },
             ));
         }
         let refused = |error| local_io("use", &shown, error);

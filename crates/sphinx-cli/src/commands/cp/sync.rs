@@ -74,7 +74,11 @@ pub(crate) fn run(mut args: SyncArgs, context: &Context) -> Outcome<u8> {
     };
     let mut retry = Retry::new(args.retry);
     let done = until_done(&asked, &mut job, &mut retry, context);
-    tell_how(done, Deed::Synchronizes, retry.has_begun(), context)
+    match args.dry_run {
+        // It changes nothing that another one could go on with.
+        true => done,
+        false => tell_how(done, Deed::Synchronizes, retry.has_begun(), context),
+    }
 }
 
 /// One file where a directory has to be.
@@ -100,12 +104,7 @@ fn copy_line(args: &SyncArgs) -> String {
     } = args;
     let mut words = vec!["sphx".to_owned(), "cp".to_owned()];
     let shown = |word: &OsString| printable(word.as_encoded_bytes());
-    if ssh.rsh != "ssh" {
-        words.extend(["-e".to_owned(), shown(&ssh.rsh)]);
-    }
-    if let Some(path) = &ssh.remote_sphx {
-        words.extend(["--remote-sphx".to_owned(), shown(path)]);
-    }
+    words.extend(ssh.same_way());
     words.extend([shown(source), shown(destination)]);
     shell_line(words)
 }

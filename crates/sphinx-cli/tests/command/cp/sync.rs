@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -212,6 +213,16 @@ fn a_directory_goes_into_another_one_and_what_else_is_there_stays() {
     let run = sync(&scratch, &sshd, &["src/", &new]).expect(0);
     assert_eq!(lines(&trial), lines(&run));
     scratch.assert_same("src/deep/f", "new/deep/f");
+    // What it would send is said, and nothing of going on.
+    let _socket = UnixListener::bind(scratch.path("src/socket")).unwrap();
+    let again = sync(&scratch, &sshd, &["-n", "src/", &new]).expect(7);
+    for (ended, said) in [
+        (&trial, "1 of 1 files would be sent"),
+        (&again, "0 of 1 files"),
+    ] {
+        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    }
+    assert!(!again.stderr.contains("same command"), "{}", again.stderr);
 }
 
 #[test]
