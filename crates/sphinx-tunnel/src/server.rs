@@ -252,14 +252,15 @@ impl Client {
                 carried.map_err(|refusal| ("tun".to_owned(), refusal))
             }
             Request::Join => {
-                let joined = match grant.enrol() {
-                    None => Err("an invitation is needed to join".to_owned()),
-                    // It writes to a file.
-                    Some(enrol) => tokio::task::spawn_blocking(move || enrol())
-                        .await
-                        .unwrap_or_else(|error| Err(error.to_string())),
+                let Some(enrol) = grant.enrol() else {
+                    // Whoever is in already looks whether that is so: no rule is in the way.
+                    let why = "an invitation is needed to join";
+                    let refusal = Refusal::new(Status::Denied, why);
+                    return exchange::refuse(&mut send, &refusal).await;
                 };
-                match joined {
+                // It writes to a file.
+                let joined = tokio::task::spawn_blocking(move || enrol()).await;
+                match joined.unwrap_or_else(|error| Err(error.to_string())) {
                     Ok(()) => {
                         if exchange::accept(&mut send, None).await.is_ok() {
                             let _ = send.finish().await;

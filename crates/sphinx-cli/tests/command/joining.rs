@@ -125,7 +125,9 @@ fn who_is_invited_joins_once_and_comes_back_after_the_server_was_started_again()
     first.end().expect(143);
 
     running.signal(Signal::TERM);
-    running.end().expect(143);
+    let ended = running.end().expect(143);
+    // That a client asks whether it is in is nothing that a rule denies.
+    assert!(ended.events.iter().all(|it| it["event"] != "denied"));
     let (_again, _) = server(&scratch, &[&at]);
     let (_tunnel, mut stream) = tunnel(&scratch, "a", &target);
     says_back(&mut stream);
