@@ -447,7 +447,7 @@ pub(crate) struct PerfClientArgs {
     /// Size of one block [default: what --rate carries in 40 ms, at most 100kB]
     #[arg(long, value_name = "SIZE", value_parser = units::size_positive, requires = "rate")]
     pub(crate) block_size: Option<u64>,
-    /// Streams side by side, at most 10000; with --rate or --message-size 256
+    /// Streams side by side, at most 10000, and not more than the other end has memory for; with --rate or --message-size 256
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) streams: u16,
     /// The server sends, the client receives
