@@ -57,8 +57,17 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let of_interface = error.source().and_then(bypass::hint);
         let hint = of_interface.unwrap_or_else(|| hint(&error).to_owned());
-        fail_hint(error.kind(), error.to_string(), hint)
+        Failure {
+            is_refusal: is_out_of_budget(&error),
+            ..fail_hint(error.kind(), error.to_string(), hint)
+        }
     }
+}
+
+/// The paths of this end have carried what they may.
+fn is_out_of_budget(error: &Error) -> bool {
+    let cause = (error.kind(), error.io_kind());
+    cause == (ErrorKind::Cancelled, Some(io::ErrorKind::QuotaExceeded))
 }
 
 impl From<TicketError> for Failure {
@@ -86,6 +95,9 @@ fn hint(error: &Error) -> &'static str {
         return of_name(why);
     }
     match (error.kind(), error.io_kind()) {
+        _ if is_out_of_budget(error) => {
+            "give a path a larger budget=, or name another one: what has come is not sent again"
+        }
         (ErrorKind::Authentication, _) => {
             "use the ticket that the other end printed when it was started last, or ask there for another"
         }

@@ -839,7 +839,8 @@ fn error_of(end: EndReason, idle_timeout: Duration) -> Error {
         EndReason::OutOfBudget => Error::new(
             ErrorKind::Cancelled,
             "the budget of the last path is spent",
-        ),
+        )
+        .caused_by(io::Error::from(io::ErrorKind::QuotaExceeded)),
         EndReason::PeerGone => Error::new(
             ErrorKind::PeerLost,
             "the peer is gone: its port is closed (ICMP port unreachable), and nothing is heard from it",

@@ -107,9 +107,13 @@ pub(super) fn tell_how(
 /// A failure with what is to be done about it.
 fn explained(failure: Failure, deed: Deed, line: &str) -> Failure {
     if failure.is_refusal {
-        return failure.with_hint(
-            "the same command is refused again, until whoever runs the other end allows more",
-        );
+        return match failure.hint.is_empty() {
+            true => failure.with_hint(
+                "the same command is refused again, until whoever runs the other end allows more",
+            ),
+            // It is this end that has to allow more.
+            false => failure,
+        };
     }
     if !is_interruption(&failure) {
         return failure;

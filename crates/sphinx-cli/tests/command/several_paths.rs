@@ -305,6 +305,18 @@ fn the_second_interface_of_the_server_goes_down() {
 }
 
 #[test]
+fn a_budget_that_is_spent_has_to_be_larger() {
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES);
+    let _recv = scratch.recv(&[]);
+    let sent = scratch.send(&["--path", "127.0.0.1,budget=1MB", "movie"]);
+    let ended = sent.end().expect(6);
+    let hint = ended.error("cancelled")["hint"].to_string();
+    assert!(hint.contains("larger budget="), "{hint}");
+    assert!(!hint.contains("the same command"), "{hint}");
+}
+
+#[test]
 fn a_path_that_was_removed_may_come_again() {
     let Some(pair) = Pair::new(Family::V4) else {
         return;
