@@ -16,6 +16,8 @@ const RTO_MIN: Time = 200 * MS;
 const DELAYED_ACK: Time = 40 * MS;
 const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: f64 = 0.7;
+/// What a Reno flow that falls to [`CUBIC_BETA`] too adds to its window in a round trip to have the same mean as one that falls to a half.
+const RENO_ALPHA: f64 = 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA);
 const STEADY_WINDOW: f64 = 1000.0;
 /// SACK blocks beside timestamps.
 const BLOCKS: usize = 3;
@@ -95,6 +97,8 @@ pub struct Sender {
     largest: f64,
     epoch: Option<(Time, f64)>,
     origin: f64,
+    /// Window of a Reno flow since then, which CUBIC does not fall behind (RFC 9438, section 4.3).
+    reno: f64,
     bbr: Option<Bbr>,
     // HyStart.
     round_end: u64,
@@ -144,6 +148,7 @@ impl Default for Sender {
             largest: 0.0,
             epoch: None,
             origin: 0.0,
+            reno: 0.0,
             bbr: None,
             round_end: 0,
             round_start: 0,
@@ -529,6 +534,7 @@ impl Sender {
                 false => 0.0,
             };
             self.origin = self.largest.max(self.cwnd);
+            self.reno = self.cwnd;
             (now, k)
         });
         let t = (now - start + self.rtt_min) as f64 / 1e9 - k;
@@ -537,6 +543,8 @@ impl Sender {
             true => (target - self.cwnd) / self.cwnd,
             false => 0.01 / self.cwnd,
         };
+        self.reno += RENO_ALPHA * acked / self.cwnd;
+        let step = step.max((self.reno - self.cwnd) / self.cwnd);
         self.cwnd += acked * step.min(0.5);
     }
 }
