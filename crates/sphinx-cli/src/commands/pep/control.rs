@@ -4,11 +4,13 @@
 //! agent does, and goes with the process. Prometheus asks by HTTP (`--metrics`). Both are served by threads of
 //! their own; the loop that packets pass answers between them.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,8 @@ const SOCKET: &[u8] = b"sphx-pep";
 const FLOWS_MAX: usize = 1000;
 /// Longest question.
 const QUESTION_BYTES_MAX: u64 = 8192;
+/// Most connections that ask for numbers at once: of more, the oldest ends.
+const SCRAPES_MAX: usize = 16;
 /// Whoever asks, and the agent, are waited for no longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -152,12 +156,7 @@ pub(super) fn listen(
         let listener = TcpListener::bind(metrics)?;
         address = Some(listener.local_addr()?);
         let asker = asker.clone();
-        start("metrics", move || {
-            for stream in listener.incoming().flatten() {
-                // Whoever does not wait for the answer has no use for it.
-                let _ = scrape(&stream, &asker);
-            }
-        })?;
+        start("metrics", move || serve_metrics(&listener, &asker))?;
     }
     start("questions", move || {
         for stream in own.incoming().flatten() {
@@ -166,6 +165,28 @@ pub(super) fn listen(
         }
     })?;
     Ok((Questions { asked, ways }, address))
+}
+
+/// Answers each connection by a thread of its own: one that asks nothing keeps nobody waiting.
+fn serve_metrics(listener: &TcpListener, asker: &Asker) {
+    let mut open: VecDeque<Weak<TcpStream>> = VecDeque::new();
+    for stream in listener.incoming().flatten() {
+        open.retain(|stream| stream.strong_count() > 0);
+        if open.len() >= SCRAPES_MAX
+            && let Some(oldest) = open.pop_front().and_then(|it| it.upgrade())
+        {
+            // It may have ended by itself.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        let stream = Arc::new(stream);
+        open.push_back(Arc::downgrade(&stream));
+        let asker = asker.clone();
+        // Where there can be no more threads, it ends.
+        let _ = start("scrape", move || {
+            // Whoever does not wait for the answer has no use for it.
+            let _ = scrape(&stream, &asker);
+        });
+    }
 }
 
 fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -213,7 +234,7 @@ fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
     writeln!(stream, "{value}")
 }
 
-/// Reads the head of a request; whoever sends it has [`PATIENCE`] for all of it, as others wait.
+/// Reads the head of a request; whoever sends it has [`PATIENCE`] for all of it.
 fn head(mut stream: &TcpStream) -> io::Result<String> {
     let deadline = Instant::now() + PATIENCE;
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
