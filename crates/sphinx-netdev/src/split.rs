@@ -5,13 +5,17 @@
 //! that time, also when the machine has moved to another network. The second table has the default route, if it is to lead into the tunnel; it is asked
 //! behind the main table's routes to networks, as a default route should.
 //!
+//! Other programs remove rules that they do not know, and the kernel the routes of a device that somebody turns off: [`SplitRoutes::restore`] adds what is missing.
+//!
 //! Routes to a device go with the device. Rules and `throw` routes of a process that was killed stay: lookups fall through them, and the next process
 //! with a device of that name removes them.
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 
-use crate::{netlink::Message, netns::context, tun::index_and_mtu};
+use crate::tun::{bring_up, index_and_mtu};
+use crate::{lookup::interface, netlink::Message, netns::context};
 
 /// Attributes of rules; they are not in libc.
 const RULE_PRIORITY: u16 = 6;
@@ -41,8 +45,11 @@ pub type Prefix = (IpAddr, u8);
 /// What leads into a tunnel, in the namespace of the thread that made it; all calls are to be made there. It goes when this is dropped.
 #[derive(Debug)]
 pub struct SplitRoutes {
+    device: String,
     table: u32,
     index: i32,
+    routes: Vec<Prefix>,
+    excluded: Mutex<Vec<Prefix>>,
     has_default: bool,
 }
 
@@ -59,28 +66,58 @@ impl SplitRoutes {
             hash.wrapping_mul(31).wrapping_add(u32::from(byte))
         });
         let split = SplitRoutes {
+            device: device.to_owned(),
             table: TABLES + 2 * (hash % PAIRS),
             index,
+            routes: routes.to_vec(),
+            excluded: Mutex::new(excluded.to_vec()),
             has_default: routes.iter().any(|route| route.1 == 0),
         };
         split.remove();
-        for prefix in excluded {
-            split.exclude(*prefix)?;
+        split.lay()?;
+        Ok(split)
+    }
+
+    /// Adds what is missing, and turns the device on. Whether anything was missing.
+    ///
+    /// # Errors
+    ///
+    /// Those of netlink; `ENODEV` if the device is gone, or has another name.
+    pub fn restore(&self) -> io::Result<bool> {
+        let gone = || io::Error::from_raw_os_error(libc::ENODEV);
+        let found = interface(&self.device).map_err(|_| gone())?;
+        if found.index.cast_signed() != self.index {
+            return Err(gone());
         }
-        for &(address, prefix) in routes {
-            let table = split.table + u32::from(prefix == 0);
-            split
-                .change(libc::RTM_NEWROUTE, (address, prefix), table, UNICAST)
-                .map_err(|error| context(&format!("a route to {address}/{prefix}"), error))?;
+        if !found.is_up {
+            bring_up(&self.device)?;
+        }
+        Ok(self.lay()? || !found.is_up)
+    }
+
+    /// Adds what is not there, what leads into the tunnel last. Whether anything was not.
+    fn lay(&self) -> io::Result<bool> {
+        let mut any = false;
+        let excluded = self.excluded.lock().unwrap_or_else(PoisonError::into_inner);
+        for prefix in excluded.iter() {
+            any |= self.leave_out(*prefix, libc::NLM_F_EXCL)?;
+        }
+        drop(excluded);
+        for &(address, prefix) in &self.routes {
+            let table = self.table + u32::from(prefix == 0);
+            let added = is_new(self.add((address, prefix), table, (UNICAST, libc::NLM_F_EXCL)));
+            any |=
+                added.map_err(|error| context(&format!("a route to {address}/{prefix}"), error))?;
         }
         for family in FAMILIES {
-            let added = split.add_rules(family);
+            let added = self.add_rules(family);
             // Without IPv6 there is nothing to lead.
-            if i32::from(family) == libc::AF_INET {
-                added.map_err(|error| context("a rule for a tunnel", error))?;
-            }
+            any |= match i32::from(family) {
+                libc::AF_INET => added.map_err(|error| context("a rule for a tunnel", error))?,
+                _ => added.unwrap_or(false),
+            };
         }
-        Ok(split)
+        Ok(any)
     }
 
     /// Leaves a destination out, from now on. Where the kernel has no IPv6, nothing of it goes into a tunnel.
@@ -89,12 +126,27 @@ impl SplitRoutes {
     ///
     /// Those of netlink.
     pub fn exclude(&self, prefix: Prefix) -> io::Result<()> {
+        let mut excluded = self.excluded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !excluded.contains(&prefix) {
+            excluded.push(prefix);
+        }
+        drop(excluded);
+        self.leave_out(prefix, libc::NLM_F_REPLACE).map(drop)
+    }
+
+    fn leave_out(&self, prefix: Prefix, before: libc::c_int) -> io::Result<bool> {
         leave_out(prefix, [self.table, self.table + 1], |table| {
-            self.change(libc::RTM_NEWROUTE, prefix, table, THROW)
+            self.add(prefix, table, (THROW, before))
         })
     }
 
-    fn change(&self, kind: u16, (address, prefix): Prefix, table: u32, is: u8) -> io::Result<()> {
+    /// Adds a route of a kind; `before` says what becomes of one that is there.
+    fn add(
+        &self,
+        (address, prefix): Prefix,
+        table: u32,
+        (is, before): (u8, libc::c_int),
+    ) -> io::Result<()> {
         let family = match address {
             IpAddr::V4(_) => FAMILIES[0],
             IpAddr::V6(_) => FAMILIES[1],
@@ -118,9 +170,9 @@ impl SplitRoutes {
             0,
             0,
         ];
-        let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
-        let mut message =
-            Message::new(kind, flags, &fixed).with(libc::RTA_TABLE, &table.to_ne_bytes());
+        let flags = libc::NLM_F_CREATE | before;
+        let mut message = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
+            .with(libc::RTA_TABLE, &table.to_ne_bytes());
         message = match address {
             IpAddr::V4(address) => message.with(libc::RTA_DST, &address.octets()),
             IpAddr::V6(address) => message.with(libc::RTA_DST, &address.octets()),
@@ -131,28 +183,19 @@ impl SplitRoutes {
         message.send()
     }
 
-    fn add_rules(&self, family: u8) -> io::Result<()> {
+    /// Whether any of them was not there.
+    fn add_rules(&self, family: u8) -> io::Result<bool> {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-        let add = |message: Message| message.send();
-        add(rule(
-            libc::RTM_NEWRULE,
-            flags,
-            family,
-            (PRIORITY, self.table),
-        ))?;
+        let new = |at| rule(libc::RTM_NEWRULE, flags, family, at);
+        let mut any = is_new(new((PRIORITY, self.table)).send())?;
         if self.has_default {
-            // All of the main table but its default route.
-            let main = u32::from(libc::RT_TABLE_MAIN);
-            let main = rule(libc::RTM_NEWRULE, flags, family, (PRIORITY + 1, main));
-            match add(main.with(RULE_SUPPRESS_PREFIX_LENGTH, &0_u32.to_ne_bytes())) {
-                // Another tunnel's: it says the same.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                added => added?,
-            }
-            let at = (PRIORITY + 2, self.table + 1);
-            add(rule(libc::RTM_NEWRULE, flags, family, at))?;
+            // All of the main table but its default route. Another tunnel's says the same.
+            let main = new((PRIORITY + 1, u32::from(libc::RT_TABLE_MAIN)));
+            let main = main.with(RULE_SUPPRESS_PREFIX_LENGTH, &0_u32.to_ne_bytes());
+            any |= is_new(main.send())?;
+            any |= is_new(new((PRIORITY + 2, self.table + 1)).send())?;
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Removes rules and routes, also those of a process that was killed.
@@ -192,24 +235,34 @@ impl Drop for SplitRoutes {
     }
 }
 
-/// Adds routes to these tables with `add`.
+/// Adds routes to these tables with `add`. Whether any of them was not there.
 fn leave_out(
     (address, prefix): Prefix,
     tables: [u32; 2],
     add: impl Fn(u32) -> io::Result<()>,
-) -> io::Result<()> {
+) -> io::Result<bool> {
+    let mut any = false;
     for table in tables {
-        match add(table) {
+        match is_new(add(table)) {
             Err(error) if address.is_ipv6() && is_unknown(&error) => {}
-            added => added.map_err(|error| {
-                context(
-                    &format!("leaving {address}/{prefix} out of a tunnel"),
-                    error,
-                )
-            })?,
+            added => {
+                any |= added.map_err(|error| {
+                    let what = format!("leaving {address}/{prefix} out of a tunnel");
+                    context(&what, error)
+                })?;
+            }
         }
     }
-    Ok(())
+    Ok(any)
+}
+
+/// Whether something was added that was not there.
+fn is_new(added: io::Result<()>) -> io::Result<bool> {
+    match added {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the kernel knows nothing of the family that it was asked about.

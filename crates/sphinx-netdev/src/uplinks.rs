@@ -1,7 +1,7 @@
 //! Interfaces by which everything is reached: those with a default route in the main table, tunnels left out; and when they change.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, netlink::SocketAddrNetlink};
 
@@ -15,6 +15,9 @@ const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_ROUTE
     | libc::RTMGRP_IPV6_IFADDR
     | libc::RTMGRP_IPV6_ROUTE) as u32;
+/// Those of rules of both families.
+const RULE_GROUPS: u32 =
+    (1 << (libc::RTNLGRP_IPV4_RULE - 1)) | (1 << (libc::RTNLGRP_IPV6_RULE - 1));
 /// Flags of a route that leads nowhere at present: its interface is gone, or has no carrier.
 const NOWHERE: u32 = 1 | 16;
 /// Bytes in front of the attributes of one of several next hops (`struct rtnexthop`): length, flags, weight, interface.
@@ -134,11 +137,24 @@ impl Changes {
     ///
     /// Those of netlink.
     pub fn open() -> io::Result<Changes> {
+        Changes::of(GROUPS)
+    }
+
+    /// Listens from now on, for changes of rules too.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Changes::open).
+    pub fn with_rules() -> io::Result<Changes> {
+        Changes::of(GROUPS | RULE_GROUPS)
+    }
+
+    fn of(groups: u32) -> io::Result<Changes> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Protocol `None` is 0, NETLINK_ROUTE.
         let socket =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
         Ok(Changes(socket))
     }
 
@@ -152,6 +168,12 @@ impl Changes {
                 Err(_) => return,
             }
         }
+    }
+}
+
+impl AsRawFd for Changes {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

@@ -99,7 +99,7 @@ pub enum ClientError {
 /// Forwards until `stop`, or until there is no point in trying to connect again.
 ///
 /// # Errors
-/// Why there is none; before that, that there is no first session, or that something cannot listen.
+/// Why there is none; before that, that there is no first session, or that something cannot listen; at any time, that the interface of `--tun` is gone.
 pub async fn forward(
     mut plan: Plan,
     ticket: &Ticket,
@@ -111,7 +111,18 @@ pub async fn forward(
     let listeners = listen(&plan).await?;
     let tun = plan.tun.take().map(|plan| tun::Client::open(plan, events));
     let tun = tun.transpose()?;
-    let mut stop = std::pin::pin!(stop);
+    let mut stop = std::pin::pin!(async {
+        let failure = async {
+            match &tun {
+                Some(tun) => tun.failure().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            stop = stop => Ok(stop),
+            error = failure => Err(error),
+        }
+    });
     let (current, link) = watch::channel(None);
     let link = Link::new(link);
     let remote = Remote::new(&plan, events);
@@ -119,7 +130,7 @@ pub async fn forward(
     let mut listeners = Some(listeners);
     let mut next = tokio::select! {
         session = connect(ticket, Service::Tunnel, options) => session?,
-        _ = &mut stop => return Ok(()),
+        ended = &mut stop => return ended.map(drop),
     };
     loop {
         let live = Live::new(next, true);
@@ -148,9 +159,9 @@ pub async fn forward(
             let held = tokio::select! {
                 held = ready => held,
                 error = &mut serving => Err(error.into()),
-                _ = &mut stop => {
+                ended = &mut stop => {
                     close(&live.session, "done").await;
-                    return Ok(());
+                    return ended.map(drop);
                 }
             };
             match held {
@@ -170,12 +181,12 @@ pub async fn forward(
                     tokio::select! {
                         error = serving => error,
                         error = carrying => error,
-                        stop = &mut stop => {
+                        ended = &mut stop => {
                             if let Some(tun) = &tun {
-                                tun.end(stop == Stop::Delivered).await;
+                                tun.end(matches!(ended, Ok(Stop::Delivered))).await;
                             }
                             close(&live.session, "done").await;
-                            return Ok(());
+                            return ended.map(drop);
                         }
                     }
                 }
@@ -191,7 +202,7 @@ pub async fn forward(
         drop(live);
         next = tokio::select! {
             session = again(ticket, tun.as_deref(), options, events, over) => session?,
-            _ = &mut stop => return Ok(()),
+            ended = &mut stop => return ended.map(drop),
         };
     }
 }

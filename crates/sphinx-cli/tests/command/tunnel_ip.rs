@@ -273,3 +273,41 @@ fn a_server_that_has_moved_is_found_by_its_name() {
     let link = ["--rate", "50mbit", "--rtt", "10ms"];
     joined(&scratch, &link, left, right);
 }
+
+/// Other programs remove rules that they do not know, the kernel removes routes of what somebody turns off, and somebody removes the interface itself.
+#[test]
+fn what_others_remove_is_there_again_or_the_tunnel_ends() {
+    if !may_run(&["python3", "ip"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 10);
+    let left = "\
+        ip route add default via 10.77.0.2; ip -6 route add default via fd77::2; \
+        $SPHX tunnel --ticket-file t --json --tun vpn --address 10.9.0.2/24 --address fd09::2/64 --route 0.0.0.0/0 ::/0 198.51.100.0/24 \
+          --exclude 192.0.2.0/24 > events & one=$!; up events $one; \
+        goes() { while ! ip route get 198.51.100.1 | grep -q 'dev vpn' || ! ip route get 203.0.113.1 | grep -q 'dev vpn' || \
+          ! ip -6 route get 2001:db8::1 | grep -q 'dev vpn'; do kill -0 $one; sleep 0.02; done; \
+          $TOOLS ping 10.9.0.1 1; $TOOLS ping fd09::1 1; ip route get 192.0.2.1 > excluded; not grep 'dev vpn' excluded; }; goes; \
+        for priority in 7749 7750 7751; do ip rule del priority $priority; goes; ip -6 rule del priority $priority; goes; done; \
+        ip link set vpn down; ip link set vpn up; goes; ip link set vpn down; goes; ip addr flush dev vpn; goes; \
+        table=$(ip rule | sed -n 's/^7749:.*lookup //p'); ip route flush table $table; goes; \
+        grep -q 'had removed' events; touch cut; \
+        while ! grep -q 'another one in its place' served.events; do kill -0 $one; sleep 0.02; done; goes; \
+        ip link del vpn; wait $one || code=$?; test $code = 8; grep -q 'nothing goes into the tunnel' events; \
+        ip rule > rules; ip -6 rule >> rules; not grep -e '^77' rules";
+    fs::write(scratch.path("tun.py"), TOOLS).expect("a file");
+    // The server's interface is removed as soon as there is a file `cut`.
+    let right = "\
+        $SPHX server --permit tun --key key --ticket-file t --tun-pool 10.9.0.0/24 --tun-pool fd09::/64 --json > served.events & one=$!; \
+        while ! test -e cut; do kill -0 $one; sleep 0.05; done; ip link del sphx0; wait $one";
+    let left = format!(
+        "while ! test -s t; do sleep 0.02; done; TOOLS='python3 tun.py'; not() {{ if \"$@\"; then echo is so: $* >&2; exit 1; fi; }}; {left}"
+    );
+    joined(
+        &scratch,
+        &["--rate", "50mbit", "--rtt", "10ms"],
+        &left,
+        right,
+    );
+}

@@ -4,18 +4,21 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sphinx_netdev::split::SplitRoutes;
 use sphinx_netdev::tcp::listen_on;
 use sphinx_netdev::tun::{JoiningTun, Unfinished, add_address};
+use sphinx_netdev::uplinks::Changes;
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
 use sphinx_transport::{Error, Ticket};
+use tokio::io::unix::AsyncFd;
 use tokio::net::lookup_host;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::device::Device;
+use super::device::{Device, is_gone};
 use super::outbox::Outbox;
 use super::settings::Settings;
 use super::split::{Split, Taken};
@@ -35,6 +38,12 @@ const ADDRESSES_MAX: usize = 16;
 const ASK_TIME: Duration = Duration::from_secs(5);
 /// After the device has failed, until it is read again.
 const READ_PAUSE: Duration = Duration::from_millis(200);
+/// After a look for what leads into the tunnel, until the next one, however much changes.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// How often it fails to add what is missing before there is no hope: the interface may be turned off meanwhile.
+const TRIES: u32 = 3;
+/// How often it is told at most that something was missing.
+const MISSING_TIME: Duration = Duration::from_secs(10);
 
 /// What a client is to carry of IP packets.
 #[derive(Debug)]
@@ -72,6 +81,8 @@ pub(crate) struct Client {
     state: Mutex<State>,
     split: Option<Arc<Split>>,
     events: Events,
+    failing: UnboundedSender<ClientError>,
+    failed: tokio::sync::Mutex<UnboundedReceiver<ClientError>>,
 }
 
 #[derive(Default)]
@@ -121,6 +132,7 @@ impl Client {
         } else {
             None
         };
+        let (failing, failed) = unbounded_channel();
         Ok(Arc::new(Self {
             device,
             plan,
@@ -130,6 +142,8 @@ impl Client {
             }),
             split,
             events: events.clone(),
+            failing,
+            failed: failed.into(),
         }))
     }
 
@@ -145,14 +159,99 @@ impl Client {
                 let read = client
                     .device
                     .read_joined(|rest, packet| client.take(rest, packet));
-                if read.await.is_err() {
-                    sleep(READ_PAUSE).await;
+                match read.await {
+                    Ok(()) => {}
+                    Err(error) if is_gone(&error) => {
+                        return client.fail(io::Error::other("somebody has removed it"));
+                    }
+                    Err(_) => sleep(READ_PAUSE).await,
                 }
             }
         });
+        if self.state().routes.is_some() {
+            tasks.spawn(Arc::clone(self).keep());
+        }
         if let Some(split) = &self.split {
             tasks.spawn(Arc::clone(split).run(Arc::clone(self), link.clone()));
         }
+    }
+
+    /// Waits until the interface can carry nothing any more, and says why.
+    pub(crate) async fn failure(&self) -> ClientError {
+        match self.failed.lock().await.recv().await {
+            Some(error) => error,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn fail(&self, error: io::Error) {
+        let what = format!(
+            "--tun: nothing goes into the tunnel any more: {}",
+            self.device.name()
+        );
+        // Whoever waits for it may have ended.
+        let _ = self.failing.send(failed(&what)(error));
+    }
+
+    /// Adds what others remove of what leads into the tunnel: what is for the tunnel would go elsewhere, and nobody notice.
+    async fn keep(self: Arc<Self>) {
+        #[expect(
+            deprecated,
+            reason = "what replaces it is unsafe, for files that may change: this one is the socket's for as long as that lives"
+        )]
+        let changes = match Changes::with_rules().and_then(AsyncFd::new) {
+            Ok(changes) => changes,
+            Err(error) => return self.fail(error),
+        };
+        let (mut told, mut failures): (Option<Instant>, _) = (None, 0);
+        loop {
+            // What has changed before was not told.
+            match self.restore() {
+                Ok(false) => failures = 0,
+                Ok(true) => {
+                    failures = 0;
+                    if told.is_none_or(|told| told.elapsed() >= MISSING_TIME) {
+                        told = Some(Instant::now());
+                        self.warn("somebody had removed rules, routes or addresses that lead into the tunnel: they are there again");
+                    }
+                }
+                Err(error) => {
+                    failures += 1;
+                    if failures == TRIES {
+                        return self.fail(error);
+                    }
+                    sleep(LOOK_PAUSE).await;
+                    continue;
+                }
+            }
+            sleep(LOOK_PAUSE).await;
+            match changes.readable().await {
+                Ok(mut ready) => {
+                    changes.get_ref().clear();
+                    ready.clear_ready();
+                }
+                Err(error) => return self.fail(error),
+            }
+        }
+    }
+
+    /// Whether anything was missing.
+    fn restore(&self) -> io::Result<bool> {
+        let (mut any, addresses) = {
+            let state = self.state();
+            let restored = state.routes.as_ref().map(SplitRoutes::restore);
+            (restored.transpose()? == Some(true), state.addresses.clone())
+        };
+        let name = self.device.name();
+        let known = if_addrs::get_if_addrs()?;
+        for (address, prefix) in addresses {
+            let has = |it: &if_addrs::Interface| it.name == name && it.ip() == address;
+            if !known.iter().any(has) {
+                add_address(name, address, prefix)?;
+                any = true;
+            }
+        }
+        Ok(any)
     }
 
     /// Connections that are ended here are reset; `delivers`: after those that their programs have closed are delivered.

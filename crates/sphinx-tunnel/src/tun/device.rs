@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::io::Errno;
 use sphinx_netdev::tun::{JoiningTun, MTU_MAX, TunConfig, Unfinished};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::MTU;
@@ -91,7 +93,11 @@ impl Device {
         &self,
         each: impl FnMut(Unfinished, &mut [u8]),
     ) -> io::Result<()> {
-        let mut ready = self.file.readable().await?;
+        // That of an interface which is gone is an error, and nothing to read.
+        let mut ready = self
+            .file
+            .ready(Interest::READABLE | Interest::ERROR)
+            .await?;
         if !self.read_now(each)? {
             ready.clear_ready();
         }
@@ -123,6 +129,11 @@ impl Device {
     pub(super) fn write_back(&self, rest: Unfinished, packet: &[u8]) {
         let _ = self.file.get_ref().0.send_unfinished(rest, packet);
     }
+}
+
+/// Whether this is what reading says when somebody has removed the interface.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::BADFD.raw_os_error())
 }
 
 fn is_taken(error: &io::Error) -> bool {

@@ -13,7 +13,7 @@ use sphinx_transport::asynchronous::{RecvStream, SendStream, Session};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::device::Device;
+use super::device::{Device, is_gone};
 use super::outbox::Outbox;
 use super::settings::Settings;
 use super::{Prefix, contains, first_of, packet};
@@ -34,6 +34,8 @@ const RESOLVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.c
 const NAMESERVERS_MAX: usize = 3;
 /// After the device has failed, until it is read again.
 const READ_PAUSE: Duration = Duration::from_millis(200);
+/// How often it is tried to have an interface again that somebody has removed.
+const OPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Addresses for clients; the server has the first one behind the network's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,8 +143,10 @@ impl std::fmt::Debug for Hub {
 }
 
 struct Inner {
-    device: Device,
+    /// Another one, if somebody removes it.
+    device: Mutex<Arc<Device>>,
     clients: Clients,
+    events: Events,
 }
 
 /// Who has which address.
@@ -164,29 +168,29 @@ impl Hub {
     /// # Errors
     /// There is none: `PermissionDenied` without `CAP_NET_ADMIN`.
     pub fn open(pools: &[Pool], reserved: &Reserved, events: &Events) -> io::Result<Self> {
-        let device = Device::open(None)?;
-        let mut addresses = Vec::new();
-        for pool in pools {
-            let (own, prefix) = (pool.own(), pool.0.1);
-            add_address(device.name(), own, prefix)?;
-            addresses.push(format!("{own}/{prefix}"));
-        }
+        let device = open(None, pools)?;
+        let addresses = pools.iter();
         events.tell(Event::Tun {
             interface: device.name().to_owned(),
-            addresses,
+            addresses: addresses
+                .map(|pool| format!("{}/{}", pool.own(), pool.0.1))
+                .collect(),
             commands: commands(device.name(), pools),
         });
         let inner = Arc::new(Inner {
-            device,
+            device: Mutex::new(Arc::new(device)),
             clients: Clients::new(pools, reserved),
+            events: events.clone(),
         });
         let mut reading = JoinSet::new();
         let reader = Arc::clone(&inner);
         reading.spawn(async move {
             loop {
-                let read = reader.device.read(|packet| reader.route(packet)).await;
-                if read.is_err() {
-                    sleep(READ_PAUSE).await;
+                let device = reader.device();
+                match device.read(|packet| reader.route(packet, &device)).await {
+                    Ok(()) => {}
+                    Err(error) if is_gone(&error) => reader.open_again(device.name()).await,
+                    Err(_) => sleep(READ_PAUSE).await,
                 }
             }
         });
@@ -195,6 +199,15 @@ impl Hub {
             _reading: reading,
         })
     }
+}
+
+/// An interface with the server's addresses of these pools, in an event loop.
+fn open(name: Option<&str>, pools: &[Pool]) -> io::Result<Device> {
+    let device = Device::open(name)?;
+    for pool in pools {
+        add_address(device.name(), pool.own(), pool.0.1)?;
+    }
+    Ok(device)
 }
 
 /// What somebody has to run for packets of clients to go further than to this machine. That is for the machine's owner to decide.
@@ -225,13 +238,43 @@ fn commands(interface: &str, pools: &[Pool]) -> Vec<String> {
 }
 
 impl Inner {
+    fn device(&self) -> Arc<Device> {
+        let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&device)
+    }
+
+    /// Opens the interface again that somebody has removed: rules of the packet filter have its name.
+    async fn open_again(&self, name: &str) {
+        let warn = |what: &str| {
+            let message = format!("--tun-pool: somebody has removed the interface {name}: {what}");
+            self.events.tell(Event::Warning(message));
+        };
+        let mut is_told = false;
+        loop {
+            match open(Some(name), &self.clients.pools) {
+                Ok(device) => {
+                    *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(device);
+                    return warn("there is another one in its place");
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        warn(&format!(
+                            "clients' packets go nowhere until there is another one: {error}"
+                        ));
+                    }
+                    sleep(OPEN_PAUSE).await;
+                }
+            }
+        }
+    }
+
     /// Takes a packet of the device to whom it belongs.
-    fn route(&self, packet: &[u8]) {
+    fn route(&self, packet: &[u8], device: &Device) {
         let Some(ends) = packet::ends(packet) else {
             return;
         };
         if let Some(outbox) = self.clients.outbox(ends.destination) {
-            outbox.push(packet, &self.device);
+            outbox.push(packet, device);
         }
     }
 }
@@ -401,7 +444,7 @@ pub(crate) async fn serve(
     let arrived = move |packet: &mut [u8]| {
         if lets_in(packet, &own, &clamping) {
             clamping.arrived(packet);
-            arriving.device.write(packet);
+            arriving.device().write(packet);
         }
     };
     let entered = live.datagrams.enter_packets(first, Arc::new(arrived));
