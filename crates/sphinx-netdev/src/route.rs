@@ -15,6 +15,8 @@ mod attribute {
     pub(super) const RULE_PROTOCOL: u16 = 22;
 }
 
+/// Bytes in front of the attributes of a rule (`struct fib_rule_hdr`).
+const RULE: usize = 12;
 /// "Look in a table."
 const ACTION_TABLE: u8 = 1;
 const TCP: u8 = 6;
@@ -31,7 +33,8 @@ const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 ///
 /// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`.
 pub fn default_route(device: &str) -> io::Result<()> {
-    everything_to(device, u32::from(libc::RT_TABLE_MAIN), None)
+    let main = u32::from(libc::RT_TABLE_MAIN);
+    everything_to(device, main, None, libc::NLM_F_REPLACE).map(drop)
 }
 
 /// Makes a device one more default route: for those who send through it by name. The larger the metric, the less others use it; each route
@@ -41,12 +44,20 @@ pub fn default_route(device: &str) -> io::Result<()> {
 ///
 /// As [`default_route`].
 pub fn further_default_route(device: &str, metric: u32) -> io::Result<()> {
-    everything_to(device, u32::from(libc::RT_TABLE_MAIN), Some(metric))
+    let main = u32::from(libc::RT_TABLE_MAIN);
+    everything_to(device, main, Some(metric), libc::NLM_F_REPLACE).map(drop)
 }
 
-/// Makes a device the route of a table for everything that has no other one there.
-fn everything_to(device: &str, table: u32, metric: Option<u32>) -> io::Result<()> {
+/// Makes a device the route of a table for everything that has no other one there; `before` says what becomes of one that is there. Whether a route
+/// was added.
+fn everything_to(
+    device: &str,
+    table: u32,
+    metric: Option<u32>,
+    before: libc::c_int,
+) -> io::Result<bool> {
     let (index, _) = index_and_mtu(device)?;
+    let mut any = false;
     for family in FAMILIES {
         let scope = if i32::from(family) == libc::AF_INET {
             SCOPE_LINK
@@ -68,19 +79,26 @@ fn everything_to(device: &str, table: u32, metric: Option<u32>) -> io::Result<()
             0,
             0,
         ];
-        let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+        let flags = libc::NLM_F_CREATE | before;
         let mut route = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
             .with(libc::RTA_TABLE, &table.to_ne_bytes())
             .with(libc::RTA_OIF, &index.to_ne_bytes());
         if let Some(metric) = metric {
             route = route.with(libc::RTA_PRIORITY, &metric.to_ne_bytes());
         }
-        let added = route.send();
-        if i32::from(family) == libc::AF_INET {
-            added.map_err(|error| context("adding a route", error))?;
-        }
+        any |= added(route.send(), family, "adding a route")?;
     }
-    Ok(())
+    Ok(any)
+}
+
+/// Whether something was added that was not there. Without IPv6 there is nothing to lead.
+fn added(answer: io::Result<()>, family: u8, what: &str) -> io::Result<bool> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(_) if i32::from(family) == libc::AF_INET6 => Ok(false),
+        Err(error) => Err(context(what, error)),
+    }
 }
 
 /// A diversion: a routing table of its own, and rules that lead there. All calls work in the calling
@@ -94,41 +112,38 @@ pub struct Diversion {
 }
 
 impl Diversion {
-    /// Makes a device, of this name, the only route of the table, for both families, as far as there is IPv6.
+    /// Makes a device, of this name, the only route of the table, for both families, as far as there is IPv6. Whether it was not there.
     ///
     /// # Errors
     ///
     /// Those of netlink: `PermissionDenied` without `CAP_NET_ADMIN`.
-    pub fn route_to(&self, device: &str) -> io::Result<()> {
-        everything_to(device, self.table, None)
+    pub fn route_to(&self, device: &str) -> io::Result<bool> {
+        everything_to(device, self.table, None, libc::NLM_F_EXCL)
     }
 
-    /// Leads TCP packets that arrive at an interface to the table.
+    /// Leads TCP packets that arrive at an interface to the table. Whether the rule was not there.
     ///
     /// # Errors
     ///
     /// As [`route_to`](Diversion::route_to).
-    pub fn divert(&self, interface: &str) -> io::Result<()> {
+    pub fn divert(&self, interface: &str) -> io::Result<bool> {
+        let mut any = false;
         for family in FAMILIES {
             let mut name = interface.as_bytes().to_vec();
             name.push(0);
-            let added = self
-                .rule(
-                    libc::RTM_NEWRULE,
-                    libc::NLM_F_CREATE | libc::NLM_F_EXCL,
-                    family,
-                )
+            let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+            let answer = self
+                .rule(libc::RTM_NEWRULE, flags, family)
+                .with(attribute::RULE_PRIORITY, &self.priority.to_ne_bytes())
                 .with(attribute::RULE_INTERFACE, &name)
                 .with(attribute::RULE_PROTOCOL, &[TCP])
                 .send();
-            if i32::from(family) == libc::AF_INET {
-                added.map_err(|error| context(&format!("a rule for {interface}"), error))?;
-            }
+            any |= added(answer, family, &format!("a rule for {interface}"))?;
         }
-        Ok(())
+        Ok(any)
     }
 
-    /// Removes all rules that lead to the table, those of a process that was killed too.
+    /// Removes all rules that lead to the table, whatever their priority, those of a process that was killed too.
     ///
     /// # Errors
     ///
@@ -149,9 +164,7 @@ impl Diversion {
 
     fn rule(&self, kind: u16, flags: libc::c_int, family: u8) -> Message {
         // Family, no addresses, no TOS, table below, reserved, action, then no flags.
-        let fixed = [family, 0, 0, 0, 0, 0, 0, ACTION_TABLE, 0, 0, 0, 0];
-        Message::new(kind, flags, &fixed)
-            .with(attribute::RULE_PRIORITY, &self.priority.to_ne_bytes())
-            .with(attribute::RULE_TABLE, &self.table.to_ne_bytes())
+        let fixed: [u8; RULE] = [family, 0, 0, 0, 0, 0, 0, ACTION_TABLE, 0, 0, 0, 0];
+        Message::new(kind, flags, &fixed).with(attribute::RULE_TABLE, &self.table.to_ne_bytes())
     }
 }

@@ -54,6 +54,12 @@ pub(crate) trait Port: fmt::Debug + Send {
     /// Sends what the agent lets out by time.
     fn send(&mut self, agent: &mut Agent);
 
+    /// Whether packets have passed without the agent, as somebody has removed what leads them here. They are led here again. Fails if they can be no
+    /// more.
+    fn look(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Leads no more packets here.
     fn withdraw(&mut self) -> io::Result<()>;
 
@@ -80,6 +86,8 @@ pub enum Notice {
     Reported(LossReport),
     /// The agent has become too late, or is in time again ([`Agent::handle_lag`]).
     Overload(bool),
+    /// Somebody had removed rules or routes that lead packets here; they are there again.
+    Restored,
     /// The rate of the agent's own queue is probably more than the link carries ([`Agent::rate_doubted`]), for the first time or again.
     RateDoubted,
 }
@@ -127,7 +135,7 @@ pub struct Attachment {
 impl Attachment {
     /// Leads the routed TCP traffic of these interfaces of the calling thread's namespace here, by rules
     /// that lead to TUN devices: those at which packets from fixed hosts arrive, and the one for mobile
-    /// hosts. What rules a killed process left is replaced.
+    /// hosts. What rules a killed process left is replaced, and rules that somebody removes are added again.
     ///
     /// # Errors
     ///
@@ -297,6 +305,10 @@ impl Attachment {
             let at = now();
             let asked = self.stop.0.look.swap(false, Ordering::AcqRel);
             if asked || alive.is_none_or(|next| next <= at) {
+                if until.is_none() && self.port.look()? {
+                    agent.handle_unseen(at);
+                    notice(agent, Notice::Restored);
+                }
                 notice(agent, Notice::Alive(at));
                 alive = Some(at + ALIVE_NS);
             }

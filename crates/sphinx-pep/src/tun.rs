@@ -5,7 +5,13 @@
 //! machine routes it on. The devices are not persistent: when the process dies, however that happens, they
 //! vanish with their routes, and packets go where they went before.
 
-use std::{io, net::Ipv4Addr};
+use std::{
+    io,
+    net::Ipv4Addr,
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -20,19 +26,20 @@ use crate::{
     attach::{Port, Served, interfaces},
 };
 
-/// Where packets from fixed and from mobile hosts are led: devices, and routing tables.
+/// Where packets from fixed and from mobile hosts are led: devices, and routing tables. The rules come in front of those of tunnels
+/// ([`sphinx_netdev::split`]), which have other priorities: who removes the ones does not remove the others.
 const PLACES: [(&str, Diversion); 2] = [
     (
         "pep-fixed",
         Diversion {
-            priority: 7749,
+            priority: 7747,
             table: 7_749_001,
         },
     ),
     (
         "pep-mobile",
         Diversion {
-            priority: 7750,
+            priority: 7748,
             table: 7_749_002,
         },
     ),
@@ -46,6 +53,8 @@ const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const QUEUE_PACKETS: u32 = 5000;
 /// Most packets read from one device before the other has its turn.
 const BATCH: usize = 64;
+/// How often it is looked whether packets are still led here.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The devices, and the rules that lead there. The rules are removed when this is dropped.
 #[derive(Debug)]
@@ -55,6 +64,7 @@ pub(crate) struct Devices {
     leaving: [Vec<Bytes>; 2],
     buffer: Vec<u8>,
     refused: u64,
+    watch: Option<Watch>,
 }
 
 impl Devices {
@@ -64,22 +74,81 @@ impl Devices {
         // 20 ms to remove a device. What is on its way to one that nobody reads is lost: less of that matters where acknowledgements come from.
         let [(fixed, _), (mobile, _)] = PLACES;
         let mobile = open(mobile)?;
-        let opened = Devices {
+        let mut opened = Devices {
             devices: [open(fixed)?, mobile],
             leaving: [Vec::new(), Vec::new()],
             buffer: vec![0; MTU_MAX],
             refused: 0,
+            watch: None,
         };
-        for ((_, diversion), device) in PLACES.iter().zip(&opened.devices) {
-            diversion.remove()?;
-            diversion.route_to(device.name())?;
-        }
-        let [(_, to_fixed), (_, to_mobile)] = &PLACES;
-        for interface in wired {
-            to_fixed.divert(interface)?;
-        }
-        to_mobile.divert(wireless)?;
+        remove_rules()?;
+        let lead = Lead {
+            wired: wired.to_vec(),
+            wireless: wireless.to_owned(),
+        };
+        lead.lay()?;
+        opened.watch = Some(Watch::start(lead)?);
         Ok(opened)
+    }
+}
+
+/// Where packets are led here from.
+#[derive(Debug)]
+struct Lead {
+    wired: Vec<String>,
+    wireless: String,
+}
+
+impl Lead {
+    /// Adds the routes and the rules that are not there. Whether there were such.
+    fn lay(&self) -> io::Result<bool> {
+        let [(fixed, to_fixed), (mobile, to_mobile)] = &PLACES;
+        let mut any = to_fixed.route_to(fixed)? | to_mobile.route_to(mobile)?;
+        for interface in &self.wired {
+            any |= to_fixed.divert(interface)?;
+        }
+        Ok(any | to_mobile.divert(&self.wireless)?)
+    }
+}
+
+/// Looks whether packets are still led here: other programs remove rules that they do not know. It has a thread of its own, as the kernel's lock
+/// for changes may be others' for longer than packets should wait.
+#[derive(Debug)]
+struct Watch {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+    /// What was missing is there again; or why the agent cannot stay.
+    told: Receiver<io::Result<()>>,
+}
+
+impl Watch {
+    fn start(lead: Lead) -> io::Result<Watch> {
+        let (stop, stopped) = channel::<()>();
+        let (tell, told) = channel();
+        let body = move || {
+            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                let found = match lead.lay() {
+                    Ok(false) => continue,
+                    Ok(true) => Ok(()),
+                    Err(error) => Err(error),
+                };
+                let is_over = found.is_err();
+                if tell.send(found).is_err() || is_over {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("rules".to_owned())
+            .spawn(body)?;
+        Ok(Watch { stop, thread, told })
+    }
+
+    /// It adds nothing any more.
+    fn end(self) {
+        drop(self.stop);
+        // If it has panicked, it adds nothing either.
+        let _ = self.thread.join();
     }
 }
 
@@ -163,7 +232,18 @@ impl Port for Devices {
         self.flush();
     }
 
+    fn look(&mut self) -> io::Result<bool> {
+        let told = self.watch.as_ref().map(|watch| watch.told.try_recv());
+        match told {
+            Some(Ok(found)) => found.map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
     fn withdraw(&mut self) -> io::Result<()> {
+        if let Some(watch) = self.watch.take() {
+            watch.end();
+        }
         remove_rules()
     }
 
@@ -175,7 +255,7 @@ impl Port for Devices {
 impl Drop for Devices {
     fn drop(&mut self) {
         // Rules without a device lead nowhere, and the next agent removes them.
-        let _ = remove_rules();
+        let _ = self.withdraw();
     }
 }
 

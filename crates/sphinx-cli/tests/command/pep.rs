@@ -1351,6 +1351,54 @@ fn whoever_asks_for_no_numbers_keeps_nobody_waiting() {
 }
 
 #[test]
+fn rules_that_somebody_removes_are_added_again() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    // Those of an agent of before, which had another priority, go.
+    ip(
+        &scene.middle,
+        "rule add iif left priority 7749 table 7749001",
+    )
+    .expect("a rule");
+    // A tunnel's stay, and its numbers are not ours.
+    let tunnel = "rule add priority 7749 table 785338";
+    ip(&scene.middle, tunnel).expect("a rule");
+    let scratch = Scratch::new();
+    let mut agent = scene.agent(&scratch, &["--attach", "tun"]);
+    let sorted = || {
+        let rules = scene.rules();
+        let mut rules: Vec<String> = rules.lines().map(str::to_owned).collect();
+        rules.sort();
+        rules
+    };
+    let with_agent = sorted();
+    let of_7749 = with_agent.iter().filter(|it| it.starts_with("7749:"));
+    assert_eq!(of_7749.count(), 1, "{with_agent:?}");
+    for line in [
+        "rule del table 7749001",
+        "-6 rule del table 7749002",
+        "route flush table 7749001",
+    ] {
+        ip(&scene.middle, line).expect("it is there");
+        agent.event("restored");
+        assert_eq!(sorted(), with_agent, "{line}");
+        let routes = ip(&scene.middle, "route show table 7749001").expect("a table");
+        assert!(routes.contains("pep-fixed"), "{line}: {routes}");
+    }
+    scene.transfer(scene.addresses()[0], 2_000_000, || ());
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = totals(&ended);
+    assert!(done["repaired"].as_u64() > Some(0), "{done}");
+    let after = scene.rules();
+    assert!(
+        after.contains("785338") && !after.contains("77490"),
+        "{after}"
+    );
+}
+
+#[test]
 fn an_agent_that_is_late_says_so_and_passes_everything() {
     let Some(scene) = Scene::new(0.01) else {
         return;

@@ -107,6 +107,10 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
             }
         }
         Notice::Overload(false) => reporter.event(Event::new("recovered")),
+        Notice::Restored => {
+            reporter.event(Event::new("restored"));
+            reporter.note("sphx: somebody had removed rules or routes that lead packets here: they are there again");
+        }
     });
     report(&agent, context);
     // The numbers are what it was run for.
