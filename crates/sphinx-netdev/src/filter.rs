@@ -1,6 +1,6 @@
 //! What the packet filter of this machine does with packets that an agent should see.
 
-use std::io;
+use std::{fs, io};
 
 use crate::nfnetlink::{FILTER_HEADER, Head, Messages, Socket, Values, Writer};
 
@@ -12,6 +12,11 @@ mod number {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
 }
+
+/// The families of chains that see IP packets: both at once (`inet`), IPv4 and IPv6.
+const IP_FAMILIES: [u8; 3] = [1, 2, 10];
+/// The hooks by which routed packets come: PREROUTING, FORWARD and POSTROUTING.
+const ROUTED: [u32; 3] = [0, 2, 4];
 
 /// A table of flows whose packets go from one interface to another without passing rules, routes or
 /// queues.
@@ -33,7 +38,7 @@ pub struct Flowtable {
 ///
 /// `PermissionDenied` without `CAP_NET_ADMIN`; others where there is no packet filter.
 pub fn flowtables() -> io::Result<Vec<Flowtable>> {
-    list(number::GET_FLOWTABLE, flowtable)
+    list(number::GET_FLOWTABLE, |_, values| flowtable(values))
 }
 
 fn flowtable(values: Values<'_>) -> Flowtable {
@@ -59,16 +64,67 @@ fn flowtable(values: Values<'_>) -> Flowtable {
     found
 }
 
-/// Whether chains that translate addresses (NAT) are in the calling thread's namespace.
+/// Whether chains that translate addresses (NAT) are in the calling thread's namespace, or the table of iptables that does.
 ///
 /// # Errors
 ///
 /// As [`flowtables`].
 pub fn translates() -> io::Result<bool> {
-    let kinds = list(number::GET_CHAIN, |mut values| {
+    if legacy_tables().iter().any(|it| it == "nat") {
+        return Ok(true);
+    }
+    let kinds = list(number::GET_CHAIN, |_, mut values| {
         values.any(|(kind, value)| kind == 7 && name(value) == "nat")
     })?;
     Ok(kinds.contains(&true))
+}
+
+/// Whether chains in the calling thread's namespace, or tables of iptables, see packets that are routed; those in tables of this name do not count.
+///
+/// # Errors
+///
+/// As [`flowtables`].
+pub fn sees_routed(but: &str) -> io::Result<bool> {
+    if !legacy_tables().is_empty() {
+        return Ok(true);
+    }
+    let seeing = list(number::GET_CHAIN, |family, values| {
+        sees(family, values, but)
+    })?;
+    Ok(seeing.contains(&true))
+}
+
+/// Whether packets that are routed come by a chain.
+fn sees(family: u8, values: Values<'_>, but: &str) -> bool {
+    let (mut table, mut hook) = (String::new(), None);
+    for (kind, value) in values {
+        match kind {
+            1 => table = name(value),
+            4 => {
+                let number = Values(value).find(|it| it.0 == 1);
+                let number = number.and_then(|it| it.1.first_chunk());
+                hook = number.map(|it| u32::from_be_bytes(*it));
+            }
+            _ => {}
+        }
+    }
+    IP_FAMILIES.contains(&family) && hook.is_some_and(|it| ROUTED.contains(&it)) && table != but
+}
+
+/// The tables of iptables without nf_tables. Where only root may ask for them, there may be one.
+fn legacy_tables() -> Vec<String> {
+    let mut tables = Vec::new();
+    for list in ["ip_tables_names", "ip6_tables_names"] {
+        match fs::read_to_string(format!("/proc/thread-self/net/{list}")) {
+            Ok(names) => tables.extend(names.lines().map(str::to_owned)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                tables.push("filter".to_owned());
+            }
+            // The kernel has none, or none for this family.
+            Err(_) => {}
+        }
+    }
+    tables
 }
 
 fn name(value: &[u8]) -> String {
@@ -76,8 +132,8 @@ fn name(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]).into_owned()
 }
 
-/// Everything of a kind, in all families.
-fn list<T>(kind: u16, mut read: impl FnMut(Values<'_>) -> T) -> io::Result<Vec<T>> {
+/// Everything of a kind, in all families, which are told too.
+fn list<T>(kind: u16, mut read: impl FnMut(u8, Values<'_>) -> T) -> io::Result<Vec<T>> {
     let socket = Socket::open()?;
     let mut writer = Writer::default();
     let head = Head {
@@ -101,7 +157,8 @@ fn list<T>(kind: u16, mut read: impl FnMut(Values<'_>) -> T) -> io::Result<Vec<T
                 }
                 _ => {
                     let values = message.body.get(FILTER_HEADER..).unwrap_or(&[]);
-                    found.push(read(Values(values)));
+                    let family = message.body.first().copied().unwrap_or(0);
+                    found.push(read(family, Values(values)));
                 }
             }
         }
@@ -189,6 +246,41 @@ mod tests {
                 (flowtables().unwrap(), translates().unwrap()),
                 (vec![], false)
             );
+            let chain = |family: u8, name: &str, hook: u32, kind: &str| {
+                let of = |kind| Head {
+                    family,
+                    ..head(kind)
+                };
+                let edge = |kind| Head {
+                    kind,
+                    flags: 0,
+                    family: 0,
+                    resource: 10,
+                };
+                let mut writer = Writer::default();
+                writer.message(edge(BEGIN), |_| ());
+                writer.message(of(TABLE), |it| it.name(1, "shop"));
+                writer.message(of(TABLE | 3), |it| {
+                    it.name(1, "shop");
+                    it.name(3, name);
+                    it.nest(4, |it| {
+                        it.number(1, hook);
+                        it.number(2, 0);
+                    });
+                    it.name(7, kind);
+                });
+                writer.message(edge(END), |_| ());
+                writer.transact(&Socket::open()?)
+            };
+            // What this machine gets itself, and what a bridge forwards, is not routed.
+            for (family, hook) in [(1, 1), (2, 3), (7, 2)] {
+                if let Err(error) = chain(family, "own", hook, "filter") {
+                    eprintln!("skipped for family {family}: {error}");
+                }
+            }
+            assert!(!sees_routed("").unwrap());
+            chain(10, "zones", 2, "filter").expect("a chain");
+            assert!(sees_routed("").unwrap() && !sees_routed("shop").unwrap());
             let nat = install(|writer| {
                 writer.message(head(TABLE | 3), |it| {
                     it.name(1, "shop");

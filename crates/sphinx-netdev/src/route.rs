@@ -5,7 +5,7 @@
 
 use std::io;
 
-use crate::{netlink::Message, netns::context, tun::index_and_mtu};
+use crate::{netlink::Message, netns::context, nfnetlink::Values, tun::index_and_mtu};
 
 /// Attributes of rules; they are not in libc.
 mod attribute {
@@ -141,6 +141,23 @@ impl Diversion {
             any |= added(answer, family, &format!("a rule for {interface}"))?;
         }
         Ok(any)
+    }
+
+    /// Whether rules lead to the table.
+    ///
+    /// # Errors
+    ///
+    /// Those of netlink.
+    pub fn leads(&self) -> io::Result<bool> {
+        let mut fixed = [0; RULE];
+        fixed[0] = FAMILIES[0];
+        let mut leads = false;
+        Message::new(libc::RTM_GETRULE, libc::NLM_F_DUMP, &fixed).list(|body| {
+            let mut values = Values(body.get(RULE..).unwrap_or(&[]));
+            let table = (attribute::RULE_TABLE, &self.table.to_ne_bytes()[..]);
+            leads |= values.any(|it| it == table);
+        })?;
+        Ok(leads)
     }
 
     /// Removes all rules that lead to the table, whatever their priority, those of a process that was killed too.

@@ -14,7 +14,6 @@ use rustix::{
     fd::{BorrowedFd, OwnedFd},
     io::Errno,
 };
-use sphinx_netdev::nfqueue::Selection;
 /// Lets the calling thread be served before others, as packets wait for it. Needs `CAP_SYS_NICE`; what a thread has
 /// got so stays with it when that right is gone.
 pub use sphinx_netdev::tun::serve_in_time;
@@ -23,6 +22,7 @@ pub use sphinx_netdev::{
     cgroup::OwnGroup,
     nfqueue::{Cgroup, Own},
 };
+use sphinx_netdev::{ethernet::index_and_is_port, nfqueue::Selection};
 
 use crate::{
     Agent, FlowReport, MS, Place, Time,
@@ -140,7 +140,7 @@ impl Attachment {
     /// # Errors
     ///
     /// `NotFound` if there is no such interface, `ResourceBusy` if an agent runs already,
-    /// `PermissionDenied` without `CAP_NET_ADMIN`.
+    /// `PermissionDenied` without `CAP_NET_ADMIN`; `InvalidInput` if one of them is a port of a bridge, or if addresses are translated here.
     pub fn tun(wired: &[String], wireless: &str) -> io::Result<Attachment> {
         let interfaces = wired.iter().map(String::as_str).chain([wireless]);
         check(interfaces)?;
@@ -364,6 +364,26 @@ impl Attachment {
 /// `PermissionDenied` without `CAP_NET_ADMIN`.
 pub fn clean() -> io::Result<()> {
     tun::remove_rules()
+}
+
+/// Whether traffic that the calling thread's namespace routes may be led through devices ([`Attachment::tun`]) without anybody noticing: it routes, no rule of
+/// the packet filter sees packets on their way there, and this interface is no port of a bridge.
+pub fn suits_devices(wireless: &str) -> bool {
+    forwards() && !tun::is_seen() && !is_port(wireless)
+}
+
+/// Whether the calling thread's namespace routes packets of others.
+pub(crate) fn forwards() -> bool {
+    let is_on = |path: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/net/{path}"));
+        text.is_ok_and(|text| text.trim() == "1")
+    };
+    is_on("ipv4/ip_forward") || is_on("ipv6/conf/all/forwarding")
+}
+
+/// Whether an interface is there, and a port of a bridge.
+pub fn is_port(name: &str) -> bool {
+    index_and_is_port(name).is_ok_and(|it| it.1)
 }
 
 /// The interfaces of the calling thread's namespace except loopback.

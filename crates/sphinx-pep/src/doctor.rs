@@ -172,6 +172,73 @@ fn quic_message(all: usize, quic: usize) -> String {
     format!("{quic} of {all} connections ({share:.0} %) seem to be QUIC, which no agent can help")
 }
 
+/// Looks for what keeps packets from an agent at this interface, or is in their way to it, in the calling thread's namespace. It takes no time, however many
+/// connections there are.
+pub fn examine_way(wireless: &str) -> Vec<Finding> {
+    Way::read(Some(wireless)).findings()
+}
+
+/// How packets come to an agent.
+#[derive(Debug)]
+struct Way {
+    forwards: bool,
+    /// The interface, if it is a port of a bridge on a machine that routes.
+    port: Option<String>,
+    /// An agent has devices, and rules of the packet filter see what goes there.
+    seen: bool,
+    /// An agent has devices, and no rules lead there.
+    stray: bool,
+}
+
+impl Way {
+    fn read(wireless: Option<&str>) -> Way {
+        let has_devices = tun::is_open().unwrap_or(false);
+        let forwards = attach::forwards();
+        let port = wireless.filter(|name| forwards && attach::is_port(name));
+        Way {
+            forwards,
+            port: port.map(str::to_owned),
+            seen: has_devices && tun::is_seen(),
+            stray: has_devices && !tun::is_led().unwrap_or(true),
+        }
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut tell = |name, message: String, hint| {
+            found.push(Finding {
+                name,
+                message,
+                hint,
+            });
+        };
+        if !self.forwards {
+            let message = "this machine does not forward: only its own connections can be helped";
+            let hint = "net.ipv4.ip_forward=1, if others' are to be helped";
+            tell("forwarding", message.to_owned(), hint);
+        }
+        if let Some(name) = &self.port {
+            let message = format!(
+                "{name} is a port of a bridge: only what that forwards comes to an agent there, nothing that this machine routes"
+            );
+            let hint = "for what this machine routes, --wireless with the bridge's name";
+            tell("bridge", message, hint);
+        }
+        if self.seen {
+            let message = "rules of the packet filter see packets twice, and pep-fixed and pep-mobile as where they come from and go to: what they let pass \
+                           by the names of other interfaces does not pass";
+            let hint = "--attach nfqueue, or rules for these two as well";
+            tell("firewall", message.to_owned(), hint);
+        }
+        if self.stray {
+            let message = "no rules lead packets to the agent that runs: somebody has removed them";
+            let hint = "'ip rule' lists them; the agent adds them again within a second";
+            tell("rules", message.to_owned(), hint);
+        }
+        found
+    }
+}
+
 /// What was read.
 #[derive(Debug)]
 struct Facts {
@@ -179,7 +246,7 @@ struct Facts {
     wireless: Option<(String, bool)>,
     wifi: bool,
     tun: bool,
-    forwards: bool,
+    way: Way,
     flowtables: io::Result<Vec<Flowtable>>,
     translates: bool,
     /// Whether connection tracking takes sequence numbers that it does not expect, if there is any.
@@ -209,8 +276,7 @@ impl Facts {
                     .exists()
             }),
             tun: Path::new("/dev/net/tun").exists(),
-            forwards: net("ipv4/ip_forward") == Some(1)
-                || net("ipv6/conf/all/forwarding") == Some(1),
+            way: Way::read(wireless),
             flowtables: flowtables(),
             translates: translates().unwrap_or(false),
             liberal: net("netfilter/nf_conntrack_tcp_be_liberal").map(|it| it != 0),
@@ -274,11 +340,6 @@ impl Facts {
                 "load the module tun, or use --attach nfqueue",
             );
         }
-        if !self.forwards {
-            let message = "this machine does not forward: only its own connections can be helped";
-            let hint = "net.ipv4.ip_forward=1, if others' are to be helped";
-            tell("forwarding", message.to_owned(), hint);
-        }
         for name in &self.strict {
             let message = format!(
                 "source addresses are checked strictly at {name}: all that the agent sends is dropped"
@@ -291,7 +352,7 @@ impl Facts {
             tell("conntrack", message.to_owned(), hint);
         }
         if self.translates {
-            let message = "addresses are translated here (NAT): with --eln, both agents have to see the same ones";
+            let message = "addresses are translated here (NAT): packets come by nfqueue only; with --eln, both agents have to see the same ones";
             tell(
                 "nat",
                 message.to_owned(),
@@ -307,6 +368,7 @@ impl Facts {
         if let Some((all, quic @ 1..)) = self.connections {
             tell("quic", quic_message(all, quic), "");
         }
+        found.extend(self.way.findings());
         found
     }
 }
@@ -324,12 +386,21 @@ fn quic(tracked: &str) -> usize {
 mod tests {
     use super::*;
 
+    fn sound_way() -> Way {
+        Way {
+            forwards: true,
+            port: None,
+            seen: false,
+            stray: false,
+        }
+    }
+
     fn sound() -> Facts {
         Facts {
             wireless: Some(("wlan0".to_owned(), true)),
             wifi: false,
             tun: true,
-            forwards: true,
+            way: sound_way(),
             flowtables: Ok(Vec::new()),
             translates: false,
             liberal: Some(true),
@@ -348,6 +419,11 @@ mod tests {
             hardware: true,
         };
         let denied = || Err(io::ErrorKind::PermissionDenied.into());
+        let of_way = |change: fn(&mut Way)| {
+            let mut facts = sound();
+            change(&mut facts.way);
+            facts
+        };
         for (name, part, facts) in [
             (
                 "interface",
@@ -389,14 +465,7 @@ mod tests {
                     ..sound()
                 },
             ),
-            (
-                "forwarding",
-                "forward",
-                Facts {
-                    forwards: false,
-                    ..sound()
-                },
-            ),
+            ("forwarding", "forward", of_way(|it| it.forwards = false)),
             (
                 "rp_filter",
                 "pep-fixed",
@@ -413,6 +482,13 @@ mod tests {
                     ..sound()
                 },
             ),
+            (
+                "bridge",
+                "wlan0 is a port",
+                of_way(|it| it.port = Some("wlan0".to_owned())),
+            ),
+            ("firewall", "pep-fixed", of_way(|it| it.seen = true)),
+            ("rules", "no rules lead", of_way(|it| it.stray = true)),
             (
                 "nat",
                 "NAT",

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The table of the rules, and the number of the queue.
-const TABLE: &str = "sphx-pep";
+pub(crate) const TABLE: &str = "sphx-pep";
 pub(crate) const QUEUE: u16 = 7749;
 /// What the agent itself sends.
 const MARK: u32 = 0x7749_7749;
@@ -66,7 +66,8 @@ impl Filtered {
         if !shows_ports() {
             let message = format!(
                 "{name} is a port of a bridge, which does not show its packets to the packet filter: \
-                 modprobe br_netfilter; sysctl net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1"
+                 modprobe br_netfilter; sysctl net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1; \
+                 or, for what this machine routes, name the bridge"
             );
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }

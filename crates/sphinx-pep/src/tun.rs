@@ -4,6 +4,9 @@
 //! at the wired ones to another. What the agent lets out goes into the device that it came from, and the
 //! machine routes it on. The devices are not persistent: when the process dies, however that happens, they
 //! vanish with their routes, and packets go where they went before.
+//!
+//! So a packet is routed twice, and the packet filter sees it twice, the first time on its way to a device. What connection tracking remembers of it is of that
+//! first time: translation of addresses that was to be done on the way out is not done any more.
 
 use std::{
     io,
@@ -16,6 +19,8 @@ use std::{
 use bytes::Bytes;
 use rustix::fd::{AsFd, BorrowedFd};
 use sphinx_netdev::{
+    ethernet::index_and_is_port,
+    filter::{sees_routed, translates},
     netns::write_sysctl,
     route::Diversion,
     tun::{JoiningTun, MTU_MAX, TunConfig, Unfinished},
@@ -24,6 +29,7 @@ use sphinx_netdev::{
 use crate::{
     Agent, Side, Time,
     attach::{Port, Served, interfaces},
+    queue,
 };
 
 /// Where packets from fixed and from mobile hosts are led: devices, and routing tables. The rules come in front of those of tunnels
@@ -70,6 +76,15 @@ pub(crate) struct Devices {
 impl Devices {
     /// See [`Attachment::tun`](crate::attach::Attachment::tun).
     pub(crate) fn open(wired: &[String], wireless: &str) -> io::Result<Devices> {
+        for interface in wired.iter().map(String::as_str).chain([wireless]) {
+            if index_and_is_port(interface)?.1 {
+                let message = format!(
+                    "{interface} is a port of a bridge, and what this machine routes comes by the bridge: name that"
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+        }
+        refuse_translation()?;
         // Whoever has the devices is the one agent of the namespace. When it is killed, the kernel closes first what was opened last, and takes some
         // 20 ms to remove a device. What is on its way to one that nobody reads is lost: less of that matters where acknowledgements come from.
         let [(fixed, _), (mobile, _)] = PLACES;
@@ -125,9 +140,19 @@ impl Watch {
     fn start(lead: Lead) -> io::Result<Watch> {
         let (stop, stopped) = channel::<()>();
         let (tell, told) = channel();
+        let was_seen = is_seen();
+        let look = move || {
+            refuse_translation()?;
+            if !was_seen && is_seen() {
+                return Err(io::Error::other(
+                    "the packet filter has got rules for what is routed: packets have to come here in another way",
+                ));
+            }
+            lead.lay()
+        };
         let body = move || {
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                let found = match lead.lay() {
+                let found = match look() {
                     Ok(false) => continue,
                     Ok(true) => Ok(()),
                     Err(error) => Err(error),
@@ -149,6 +174,22 @@ impl Watch {
         drop(self.stop);
         // If it has panicked, it adds nothing either.
         let _ = self.thread.join();
+    }
+}
+
+/// Whether the packet filter of the calling thread's namespace sees what is routed. One that cannot be asked does not.
+pub(crate) fn is_seen() -> bool {
+    sees_routed(queue::TABLE).unwrap_or(false)
+}
+
+fn refuse_translation() -> io::Result<()> {
+    match translates() {
+        Ok(true) => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "addresses are translated here (NAT), which packets that are led to a device are kept from",
+        )),
+        // Where the packet filter cannot be asked, it does not translate.
+        _ => Ok(()),
     }
 }
 
@@ -265,6 +306,12 @@ pub(crate) fn is_open() -> io::Result<bool> {
     Ok(PLACES
         .iter()
         .any(|(name, _)| known.iter().any(|it| it == name)))
+}
+
+/// Whether rules lead to an agent of this kind.
+pub(crate) fn is_led() -> io::Result<bool> {
+    let [(_, to_fixed), (_, to_mobile)] = &PLACES;
+    Ok(to_fixed.leads()? && to_mobile.leads()?)
 }
 
 pub(crate) fn remove_rules() -> io::Result<()> {

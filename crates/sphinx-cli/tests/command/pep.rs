@@ -326,7 +326,7 @@ impl Scene {
     }
 
     /// Starts a command in the middle that cannot do what it shall.
-    fn refused(&self, scratch: &Scratch, arguments: &[&str]) -> Ended {
+    pub(super) fn refused(&self, scratch: &Scratch, arguments: &[&str]) -> Ended {
         let start = || Running::start(scratch, arguments, &[]);
         self.middle.run(start).expect("a thread").end().expect(8)
     }
@@ -1306,51 +1306,6 @@ fn interfaces_may_go_and_come_under_way() {
 }
 
 #[test]
-fn whoever_asks_for_no_numbers_keeps_nobody_waiting() {
-    let Some(scene) = Scene::new(0.0) else {
-        return;
-    };
-    let scratch = Scratch::new();
-    let run = "pep run --json --wireless left --attach tun --lag-max 10s --metrics 127.0.0.1:0";
-    let run: Vec<&str> = run.split(' ').collect();
-    let start = || Running::start(&scratch, &run, &[]);
-    let mut agent = scene.middle.run(start).expect("a thread");
-    let address = agent.event("started")["metrics"].clone();
-    let address: SocketAddr = address.as_str().expect("an address").parse().unwrap();
-    let connect = || {
-        let connect = || TcpStream::connect(address).expect("a connection");
-        scene.middle.run(connect).expect("a thread")
-    };
-    let ask = || {
-        let mut stream = connect();
-        let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
-        asked.expect("a reader");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    };
-    // Whether none of those that wait had to end for that; a machine that does other things may take so long that they do.
-    let keeps_none_waiting = || {
-        let idle: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
-        ask();
-        idle.iter().all(|mut stream| {
-            stream.set_nonblocking(true).expect("a socket");
-            let read = stream.read(&mut [0]);
-            read.is_err_and(|it| it.kind() == std::io::ErrorKind::WouldBlock)
-        })
-    };
-    assert!((0..5).any(|_| keeps_none_waiting()));
-    // Of many, the oldest makes room.
-    let idle: Vec<TcpStream> = (0..40).map(|_| connect()).collect();
-    ask();
-    let mut oldest = &idle[0];
-    oldest.set_read_timeout(Some(PATIENCE)).expect("a time");
-    assert!(!matches!(oldest.read(&mut [0]), Ok(1..)));
-    agent.signal(Signal::INT);
-    agent.end().expect(130);
-}
-
-#[test]
 fn rules_that_somebody_removes_are_added_again() {
     let Some(scene) = Scene::new(0.02) else {
         return;
@@ -1396,6 +1351,67 @@ fn rules_that_somebody_removes_are_added_again() {
         after.contains("785338") && !after.contains("77490"),
         "{after}"
     );
+}
+
+#[test]
+fn who_forwards_nothing_is_told_that_nothing_comes() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let run = "pep run --json --wireless uplink --attach tun";
+    let run: Vec<&str> = run.split(' ').collect();
+    let start = || Running::start(&scratch, &run, &[]);
+    let mut agent = scene.fixed.run(start).expect("a thread");
+    agent.event("started");
+    agent.says("does not forward");
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+}
+
+#[test]
+fn whoever_asks_for_no_numbers_keeps_nobody_waiting() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let run = "pep run --json --wireless left --attach tun --lag-max 10s --metrics 127.0.0.1:0";
+    let run: Vec<&str> = run.split(' ').collect();
+    let start = || Running::start(&scratch, &run, &[]);
+    let mut agent = scene.middle.run(start).expect("a thread");
+    let address = agent.event("started")["metrics"].clone();
+    let address: SocketAddr = address.as_str().expect("an address").parse().unwrap();
+    let connect = || {
+        let connect = || TcpStream::connect(address).expect("a connection");
+        scene.middle.run(connect).expect("a thread")
+    };
+    let ask = || {
+        let mut stream = connect();
+        let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+        asked.expect("a reader");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    };
+    // Whether none of those that wait had to end for that; a machine that does other things may take so long that they do.
+    let keeps_none_waiting = || {
+        let idle: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
+        ask();
+        idle.iter().all(|mut stream| {
+            stream.set_nonblocking(true).expect("a socket");
+            let read = stream.read(&mut [0]);
+            read.is_err_and(|it| it.kind() == std::io::ErrorKind::WouldBlock)
+        })
+    };
+    assert!((0..5).any(|_| keeps_none_waiting()));
+    // Of many, the oldest makes room.
+    let idle: Vec<TcpStream> = (0..40).map(|_| connect()).collect();
+    ask();
+    let mut oldest = &idle[0];
+    oldest.set_read_timeout(Some(PATIENCE)).expect("a time");
+    assert!(!matches!(oldest.read(&mut [0]), Ok(1..)));
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
 }
 
 #[test]

@@ -183,17 +183,26 @@ pub(super) fn translate(scene: &Scene) -> bool {
     can
 }
 
+/// The fixed host has no way to the mobile host's own addresses.
+fn cut_off(scene: &Scene) {
+    for network in ["10.77.0.0/24", "fd77::/64"] {
+        let line = format!("route add blackhole {network}");
+        ip(&scene.fixed, &line).expect("a route");
+    }
+}
+
 #[test]
 fn connections_whose_addresses_are_translated_are_helped() {
     let Some(scene) = Scene::new(0.02) else {
         return;
     };
-    if !translate(&scene) {
+    if !ways().contains(&"nfqueue") || !translate(&scene) {
         return;
     }
+    cut_off(&scene);
     let scratch = Scratch::new();
-    for way in ways() {
-        let agent = scene.agent(&scratch, &["--attach", way]);
+    for more in [&["--attach", "nfqueue"][..], &[]] {
+        let agent = scene.agent(&scratch, more);
         for address in scene.addresses() {
             scene.transfer(address, 2_000_000, || ());
         }
@@ -202,7 +211,118 @@ fn connections_whose_addresses_are_translated_are_helped() {
         let done = totals(&ended);
         let number = |field: &str| done[field].as_u64().expect("a number");
         let hidden = number("held") + number("concealed");
-        assert!(number("repaired") > 0 && hidden > 0, "{way}: {done}");
-        assert_eq!(number("packets_refused"), 0, "{way}: {done}");
+        assert!(number("repaired") > 0 && hidden > 0, "{more:?}: {done}");
+        assert_eq!(number("packets_refused"), 0, "{more:?}: {done}");
     }
+    // Packets that are led to devices would keep their addresses, also where nothing is changed.
+    let base = ["pep", "run", "--json", "--wireless", "left"];
+    for more in [&["--attach", "tun"][..], &["--attach", "tun", "--dry-run"]] {
+        let ended = scene.refused(&scratch, &[&base[..], more].concat());
+        let error = ended.error("local_io");
+        let message = error["message"].to_string();
+        assert!(message.contains("NAT"), "{message}");
+        let hint = error["hint"].to_string();
+        assert!(hint.contains("nfqueue"), "{hint}");
+        assert!(!scene.rules().contains("7749"), "{}", scene.rules());
+    }
+}
+
+/// The agent comes first, and the packet filter's rules afterwards.
+#[test]
+fn an_agent_makes_way_for_addresses_that_are_translated_later() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut agent = scene.agent(&scratch, &[]);
+    assert!(scene.rules().contains("7749"), "{}", scene.rules());
+    if !translate(&scene) {
+        return;
+    }
+    cut_off(&scene);
+    agent.event("worker_ended");
+    assert_eq!(agent.event("started")["attach"], "nfqueue");
+    assert!(!scene.rules().contains("7749"), "{}", scene.rules());
+    for address in scene.addresses() {
+        scene.transfer(address, 200_000, || ());
+    }
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+}
+
+/// A firewall that lets connections pass by the names of the interfaces that they come from and go to.
+#[test]
+fn where_a_packet_filter_knows_interfaces_connections_pass() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    let zones = "\
+        table inet zones { chain forward { type filter hook forward priority 0; policy drop; \
+        meta l4proto != tcp accept; ct state established,related accept; iifname \"left\" oifname \"wired\" accept; }\n}\n";
+    if !nft(&scene.middle, zones) {
+        eprintln!("skipped: no 'nft', or the kernel tracks no connections");
+        return;
+    }
+    let scratch = Scratch::new();
+    for more in [&["--dry-run"][..], &[]] {
+        let agent = scene.agent(&scratch, more);
+        for address in scene.addresses() {
+            scene.transfer(address, 200_000, || ());
+        }
+        agent.signal(Signal::INT);
+        agent.end().expect(130);
+    }
+    // Who wants devices all the same is told.
+    let agent = scene.agent(&scratch, &["--attach", "tun"]);
+    agent.says("pep-fixed and pep-mobile");
+    let doctor = ["pep", "doctor", "--json", "--wireless", "left"];
+    let start = || Running::start(&scratch, &doctor, &[]);
+    let found = scene.middle.run(start).expect("a thread").end().expect(0);
+    let mut found = found.events.iter();
+    assert!(found.any(|it| it["name"] == "firewall"));
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+}
+
+#[test]
+fn what_is_routed_does_not_come_by_the_port_of_a_bridge() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    for line in [
+        "link add br0 type bridge",
+        "link add air type veth peer name beyond",
+        "link set air master br0",
+        "link set air up",
+        "link set br0 up",
+    ] {
+        if ip(&scene.middle, line).is_none() {
+            return eprintln!("skipped: no 'ip', or it refuses: {line}");
+        }
+    }
+    let scratch = Scratch::new();
+    let base = ["pep", "run", "--json", "--wireless"];
+    for more in [&["air"][..], &["left", "--wired", "air"]] {
+        let arguments = [&base[..], more, &["--attach", "tun"]].concat();
+        let ended = scene.refused(&scratch, &arguments);
+        let message = ended.error("local_io")["message"].to_string();
+        assert!(message.contains("air is a port of a bridge"), "{message}");
+    }
+    // Those that are meant by themselves are the others.
+    let agent = scene.agent(&scratch, &["--attach", "tun"]);
+    assert!(!scene.rules().contains("iif air"), "{}", scene.rules());
+    assert!(scene.rules().contains("iif br0"), "{}", scene.rules());
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
+    let doctor = ["pep", "doctor", "--json", "--wireless", "air"];
+    let start = || Running::start(&scratch, &doctor, &[]);
+    let found = scene.middle.run(start).expect("a thread").end().expect(0);
+    let mut found = found.events.iter();
+    assert!(found.any(|it| it["name"] == "bridge"));
 }

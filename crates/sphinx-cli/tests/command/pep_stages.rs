@@ -62,7 +62,8 @@ fn stages_carry_the_same_where_segments_are_joined_and_addresses_translated() {
             continue;
         }
         let scratch = Scratch::new();
-        for way in ways() {
+        // Where addresses are translated, no devices can be.
+        for way in ways().into_iter().filter(|it| !translated || *it != "tun") {
             for stages in TOGETHER {
                 let agent = scene.agent(&scratch, &[&["--attach", way], stages].concat());
                 for address in scene.addresses() {

@@ -217,7 +217,7 @@ pub(crate) enum Eln {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Attach {
-    /// tun on machines that forward, else nfqueue
+    /// tun on machines that forward and whose packet filter has no rules for that, else nfqueue
     Auto,
     /// Routed traffic, by rules that lead to TUN devices
     Tun,

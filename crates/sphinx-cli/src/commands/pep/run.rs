@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use sphinx_pep::acks::MarkPost;
-use sphinx_pep::attach::{Attachment, Cgroup, Notice, Own, interfaces};
+use sphinx_pep::attach::{Attachment, Cgroup, Notice, Own, interfaces, is_port, suits_devices};
+use sphinx_pep::doctor::examine_way;
 use sphinx_pep::eln::Post;
 use sphinx_pep::handoff::Courier;
 use sphinx_pep::{Agent, Config, Place, Stage};
@@ -82,6 +83,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         false => "",
     };
     reporter.note(&format!("TCP {whose} passes here until Ctrl-C{unchanged}."));
+    warn(&led, args, context);
     let mut agent = Agent::new(config);
     let result = attachment.run(&mut agent, |agent, notice| match notice {
         Notice::Alive(now) => {
@@ -125,6 +127,22 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     result.map_err(|error| local_io("serve", "the traffic", error))
 }
 
+/// Tells what keeps packets from the agent, or is in their way.
+fn warn(led: &Led, args: &RunArgs, context: &Context) {
+    let is_routed = match led {
+        Led::Routed { .. } => true,
+        Led::Interface => false,
+        Led::Own(_) => return,
+    };
+    for finding in examine_way(args.wireless()) {
+        // A host that forwards nothing has connections of its own.
+        if is_routed || finding.name != "forwarding" {
+            let line = format!("{} ({})", finding.message, finding.hint);
+            context.reporter.warn(&line);
+        }
+    }
+}
+
 /// How packets are led to the agent.
 #[derive(Debug)]
 enum Led {
@@ -158,13 +176,16 @@ fn led(args: &RunArgs) -> Outcome<Led> {
             ));
         }
         (_, Place::Mobile) => Attach::Nfqueue,
-        (way, Place::Base) => chosen(way),
+        (Attach::Auto, Place::Base) if suits_devices(args.wireless()) => Attach::Tun,
+        (Attach::Auto, Place::Base) => Attach::Nfqueue,
+        (way, Place::Base) => way,
     };
     match (way, args.wired.is_empty()) {
         (Attach::Tun, true) => {
             let known = interfaces().map_err(|error| local_io("list", "the interfaces", error))?;
-            let others = known.into_iter().filter(|name| name != args.wireless());
-            let wired = others.collect();
+            let mut wired = known;
+            // What comes by a port and is routed comes by its bridge.
+            wired.retain(|name| name != args.wireless() && !is_port(name));
             Ok(Led::Routed { wired })
         }
         (Attach::Tun, false) => {
@@ -180,7 +201,11 @@ fn led(args: &RunArgs) -> Outcome<Led> {
         (_, true) => Ok(Led::Interface),
         (_, false) => {
             let message = "--wired is for --attach tun: a queue takes all of --wireless";
-            Err(usage(message))
+            let unsuited = "--wired is for --attach tun, which is not for machines that forward nothing or have a packet filter for what they forward: a queue takes all of --wireless";
+            Err(usage(match args.attach {
+                Attach::Auto => unsuited,
+                _ => message,
+            }))
         }
     }
 }
@@ -265,21 +290,6 @@ fn marks(args: &RunArgs) -> Outcome<Option<MarkPost>> {
     post.map(Some)
 }
 
-/// The way that packets come to the agent.
-fn chosen(way: Attach) -> Attach {
-    let forwards = |path: &str| {
-        let text = std::fs::read_to_string(format!("/proc/sys/net/{path}"));
-        text.is_ok_and(|text| text.trim() == "1")
-    };
-    match way {
-        Attach::Auto if forwards("ipv4/ip_forward") || forwards("ipv6/conf/all/forwarding") => {
-            Attach::Tun
-        }
-        Attach::Auto => Attach::Nfqueue,
-        way => way,
-    }
-}
-
 fn refused(error: io::Error) -> Failure {
     let lacking = rights::lacking().join(" and ");
     let rights = format!("run it as root, or with {lacking}");
@@ -289,6 +299,7 @@ fn refused(error: io::Error) -> Failure {
             "an agent runs in this network namespace already: one is enough"
         }
         io::ErrorKind::NotFound => "'ip link' lists the interfaces",
+        io::ErrorKind::InvalidInput => "--attach nfqueue takes packets on their way",
         io::ErrorKind::Unsupported => {
             "--attach nfqueue needs nf_tables with 'queue', or NFQUEUE of iptables and NFT_COMPAT"
         }
