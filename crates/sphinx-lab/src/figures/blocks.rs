@@ -91,53 +91,54 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
          latency of a block, which is here. At 6 % loss:",
     );
     let exactly = Sample::Exactly;
-    let sentence = |about, published, claim, remark| Sentence {
+    let sentence = |about, published, check, remark| Sentence {
         about,
         published,
-        claim: Some(claim),
+        check: Some(check),
         remark,
     };
+    let longer = |left: Sample, right: Sample| Check::at_least("", &left, 1.0, &right);
     sheet.sentences(&[
         sentence(
             "interval with workers: at most a tenth above 4 ms",
             "about 4 ms",
-            (exactly(4.4), 1.0, interval("sphinx-workers")),
+            Check::at_most("", &interval("sphinx-workers"), 1.0, &exactly(4.4)),
             "the rate of the paper's link is not told; at 200 Mbit/s no interval is shorter than 4 ms / (1 − p)",
         ),
         sentence(
             "TCP: interval above 100 ms",
             "more than 100 ms",
-            (interval("tcp-cubic"), 1.0, exactly(100.0)),
+            longer(interval("tcp-cubic"), exactly(100.0)),
             "CUBIC, as in the paper",
         ),
         sentence(
             "TCP: mean latency above 100 ms",
             "more than 100 ms",
-            (value("tcp-cubic", mean_ms), 1.0, exactly(100.0)),
+            longer(value("tcp-cubic", mean_ms), exactly(100.0)),
             "that of a backlog, which grows as long as the run lasts",
         ),
         sentence(
             "latency without ICM against with",
             "ICM shortens it",
-            (value("sphinx-no-icm", mean_ms), 1.0, value("sphinx-paper", mean_ms)),
+            longer(value("sphinx-no-icm", mean_ms), value("sphinx-paper", mean_ms)),
             "a block each 40 ms: when a Symbol-SACK is on a third block, the first was due 80 ms before",
         ),
         sentence(
             "latency of traditional LT against semi-random LT",
             "longer",
-            (value("sphinx-lt", mean_ms), 1.0, value("sphinx-paper", mean_ms)),
+            longer(value("sphinx-lt", mean_ms), value("sphinx-paper", mean_ms)),
             "both as the paper has them: many blocks need another round",
         ),
         sentence(
             "latency of Reed–Solomon against semi-random LT",
             "longer",
-            (value("sphinx-rs", mean_ms), 1.0, value("sphinx-paper", mean_ms)),
+            longer(value("sphinx-rs", mean_ms), value("sphinx-paper", mean_ms)),
             "a fixed share of 14 %, which hardly any block exceeds",
         ),
         sentence(
             "latency of TCP BBR against what you get without options",
             "–",
-            (value("tcp-bbr", mean_ms), 1.0, value("sphinx", mean_ms)),
+            longer(value("tcp-bbr", mean_ms), value("sphinx", mean_ms)),
             "not in the paper",
         ),
     ]);

@@ -1,7 +1,7 @@
 //! Claims, and what runs say of them.
 //!
-//! A claim is that one thing is so many times another. Runs are compared in pairs of one seed, and a claim holds if the 95 % interval
-//! of these ratios lies on its side as a whole: its end nearest to the claim decides.
+//! A claim is that one thing is at least, or at most, so many times another. Runs are compared in pairs of one seed, and a claim holds if
+//! the 95 % interval of these ratios lies on its side as a whole: its end nearest to the claim decides.
 
 use std::collections::BTreeMap;
 
@@ -201,12 +201,45 @@ impl Verdict {
         }
     }
 
-    /// Whether something is known to be above a limit.
-    fn of_limit(limit: f64, interval: Option<(f64, f64)>) -> Verdict {
-        match interval {
-            Some((low, _)) if low >= limit => Verdict::Holds,
-            Some((_, high)) if high < limit => Verdict::Fails,
-            _ => Verdict::Undecided,
+    /// Whether something is known to be on one side of a limit.
+    fn of_limit(side: Side, limit: f64, interval: Option<(f64, f64)>) -> Verdict {
+        let Some((low, high)) = interval else {
+            return Verdict::Undecided;
+        };
+        let (near, far) = match side {
+            Side::AtLeast => (low, high),
+            Side::AtMost => (high, low),
+        };
+        if side.holds(near, limit) {
+            Verdict::Holds
+        } else if side.holds(far, limit) {
+            Verdict::Undecided
+        } else {
+            Verdict::Fails
+        }
+    }
+}
+
+/// Where something is claimed to be.
+#[derive(Clone, Copy)]
+enum Side {
+    AtLeast,
+    AtMost,
+}
+
+impl Side {
+    fn holds(self, value: f64, limit: f64) -> bool {
+        match self {
+            Side::AtLeast => value >= limit,
+            Side::AtMost => value <= limit,
+        }
+    }
+
+    /// How far a ratio is on this side of its limit.
+    fn margin(self, ratio: f64, limit: f64) -> f64 {
+        match self {
+            Side::AtLeast => ratio / limit,
+            Side::AtMost => limit / ratio,
         }
     }
 }
@@ -227,14 +260,22 @@ struct Compared {
     verdict: Verdict,
     /// In words.
     text: String,
-    /// How far the near end is above the limit, so that the worst of several is the lowest.
+    /// How far the near end is on the claim's side of the limit, so that the worst of several is the lowest.
     margin: f64,
 }
 
 impl Check {
     /// Claims that `left` is at least `factor` times `right`.
     pub(super) fn at_least(claim: &str, left: &Sample, factor: f64, right: &Sample) -> Check {
-        let compared = compare(left, factor, right);
+        Check::one(claim, compare(left, (Side::AtLeast, factor), right))
+    }
+
+    /// Claims that `left` is at most `factor` times `right`.
+    pub(super) fn at_most(claim: &str, left: &Sample, factor: f64, right: &Sample) -> Check {
+        Check::one(claim, compare(left, (Side::AtMost, factor), right))
+    }
+
+    fn one(claim: &str, compared: Compared) -> Check {
         Check {
             claim: claim.to_owned(),
             measured: compared.text,
@@ -248,11 +289,28 @@ impl Check {
         factor: f64,
         places: impl IntoIterator<Item = (String, Sample, Sample)>,
     ) -> Check {
+        Check::worst(claim, (Side::AtLeast, factor), places)
+    }
+
+    /// Claims that nowhere the first is above `factor` times the second; tells of the worst place.
+    pub(super) fn nowhere_above(
+        claim: &str,
+        factor: f64,
+        places: impl IntoIterator<Item = (String, Sample, Sample)>,
+    ) -> Check {
+        Check::worst(claim, (Side::AtMost, factor), places)
+    }
+
+    fn worst(
+        claim: &str,
+        limit: (Side, f64),
+        places: impl IntoIterator<Item = (String, Sample, Sample)>,
+    ) -> Check {
         let mut verdict = None::<Verdict>;
         let mut worst: Option<(f64, String)> = None;
         let (mut count, mut undecided) = (0, 0);
         for (place, left, right) in places {
-            let one = compare(&left, factor, &right);
+            let one = compare(&left, limit, &right);
             verdict = Some(verdict.map_or(one.verdict, |so_far| so_far.max(one.verdict)));
             count += 1;
             undecided += usize::from(one.verdict == Verdict::Undecided);
@@ -278,11 +336,15 @@ impl Check {
 
 /// Of numbers that are only known to be at least so much, some may be larger: then what is claimed to be smaller than something is not known to
 /// be so, nor what is claimed to be larger not to be.
-fn compare(left: &Sample, factor: f64, right: &Sample) -> Compared {
-    let compared = compare_least(left, factor, right);
+fn compare(left: &Sample, limit: (Side, f64), right: &Sample) -> Compared {
+    let compared = compare_least(left, limit, right);
+    let (smaller, larger) = match limit.0 {
+        Side::AtLeast => (right, left),
+        Side::AtMost => (left, right),
+    };
     let verdict = match compared.verdict {
-        Verdict::Holds if right.is_cut_off() => Verdict::Undecided,
-        Verdict::Fails if left.is_cut_off() => Verdict::Undecided,
+        Verdict::Holds if smaller.is_cut_off() => Verdict::Undecided,
+        Verdict::Fails if larger.is_cut_off() => Verdict::Undecided,
         verdict => verdict,
     };
     Compared {
@@ -291,7 +353,7 @@ fn compare(left: &Sample, factor: f64, right: &Sample) -> Compared {
     }
 }
 
-fn compare_least(left: &Sample, factor: f64, right: &Sample) -> Compared {
+fn compare_least(left: &Sample, (side, factor): (Side, f64), right: &Sample) -> Compared {
     let show = |sample: &Sample| match sample.median().map(|middle| sample.known(middle)) {
         Some(Measured::Exactly(value)) => number(value),
         Some(Measured::AtLeast(value)) => format!("> {}", number(value)),
@@ -301,13 +363,13 @@ fn compare_least(left: &Sample, factor: f64, right: &Sample) -> Compared {
     let pairs = match left.pairs(right) {
         Pairs::Exactly(left, right) => {
             let verdict = match left.zip(right) {
-                Some((left, right)) if left >= factor * right => Verdict::Holds,
+                Some((left, right)) if side.holds(left, factor * right) => Verdict::Holds,
                 Some(_) => Verdict::Fails,
                 None => Verdict::NotMeasured,
             };
-            let margin = left
-                .zip(right)
-                .map_or(f64::NEG_INFINITY, |(left, right)| left / right / factor);
+            let margin = left.zip(right).map_or(f64::NEG_INFINITY, |(left, right)| {
+                side.margin(left / right, factor)
+            });
             return Compared {
                 verdict,
                 text: sides,
@@ -332,26 +394,36 @@ fn compare_least(left: &Sample, factor: f64, right: &Sample) -> Compared {
         None => format!(" ({count})"),
     };
     if let Some(ratio) = paired_ratio(&pairs) {
+        let near = match (side, ratio.interval) {
+            (Side::AtLeast, Some((low, _))) => low,
+            (Side::AtMost, Some((_, high))) => high,
+            (_, None) => ratio.middle,
+        };
         return Compared {
-            verdict: Verdict::of_limit(factor, ratio.interval),
+            verdict: Verdict::of_limit(side, factor, ratio.interval),
             text: format!(
                 "{sides}: {} times{}",
                 number(ratio.middle),
                 between(ratio.interval)
             ),
-            margin: ratio.interval.map_or(ratio.middle, |(low, _)| low) / factor,
+            margin: side.margin(near, factor),
         };
     }
     // What is nothing, or less, has no ratio.
-    let above: Vec<f64> = pairs
-        .iter()
-        .map(|(left, right)| left - factor * right)
-        .collect();
-    let (middle, interval) = centre(&above).unwrap_or((f64::NAN, None));
+    let beyond = pairs.iter().map(|(left, right)| match side {
+        Side::AtLeast => left - factor * right,
+        Side::AtMost => factor * right - left,
+    });
+    let beyond: Vec<f64> = beyond.collect();
+    let (middle, interval) = centre(&beyond).unwrap_or((f64::NAN, None));
+    let word = match side {
+        Side::AtLeast => "more",
+        Side::AtMost => "less",
+    };
     Compared {
-        verdict: Verdict::of_limit(0.0, interval),
+        verdict: Verdict::of_limit(Side::AtLeast, 0.0, interval),
         text: format!(
-            "{sides}: {} more than claimed{}",
+            "{sides}: {} {word} than claimed{}",
             number(middle),
             between(interval)
         ),
@@ -399,6 +471,33 @@ mod tests {
         assert_eq!(verdict(&left, 11.0, &right), Verdict::Fails);
         let check = Check::at_least("c", &left, 9.0, &right);
         assert!(check.measured.ends_with("10 pairs)"), "{}", check.measured);
+    }
+
+    #[test]
+    fn what_is_at_most_so_much_is_shown_as_its_part_of_that() {
+        let (ours, theirs) = (seeds(&TEN).map(|it| 0.5 * it), seeds(&TEN));
+        let check = Check::at_most("", &ours, 0.6, &theirs);
+        let shown = "5 against 10: 0.5 times (0.5 to 0.5, 10 pairs)";
+        assert_eq!(
+            (check.measured.as_str(), check.verdict),
+            (shown, Verdict::Holds)
+        );
+        let verdict = |left: &Sample, limit: f64| {
+            Check::at_most("", left, limit, &Sample::Exactly(1.0)).verdict
+        };
+        // The far end is below, the near one is not.
+        assert_eq!(verdict(&seeds(&TEN), 10.01), Verdict::Undecided);
+        assert_eq!(verdict(&seeds(&TEN), 9.0), Verdict::Fails);
+        assert_eq!(verdict(&seeds(&TEN), 11.0), Verdict::Holds);
+        assert_eq!(verdict(&Sample::Exactly(2.0), 2.0), Verdict::Holds);
+        assert_eq!(verdict(&Sample::Exactly(2.1), 2.0), Verdict::Fails);
+        // Nothing is at most anything, and has no ratio.
+        let none = Check::at_most("", &seeds(&[0.0; 3]), 1.0, &Sample::Exactly(0.01));
+        let shown = "0 against 0.01: 0.01 less than claimed (0.01 to 0.01, 3 pairs)";
+        assert_eq!(
+            (none.measured.as_str(), none.verdict),
+            (shown, Verdict::Holds)
+        );
     }
 
     #[test]
@@ -497,5 +596,14 @@ mod tests {
         assert_eq!(places(1.2).verdict, Verdict::Fails);
         let none = Check::everywhere("", 1.0, []);
         assert_eq!(none.verdict, Verdict::NotMeasured);
+        let places = [0.5, 0.9, 0.7].map(|by| {
+            let sample = seeds(&TEN).map(|it| it * by);
+            (format!("{by}"), sample, seeds(&TEN))
+        });
+        let above = |limit| Check::nowhere_above("", limit, places.clone());
+        assert_eq!(above(1.0).verdict, Verdict::Holds);
+        assert_eq!(above(0.8).verdict, Verdict::Fails);
+        let shown = above(0.8).measured;
+        assert!(shown.starts_with("0.9: 9 against 10: 0.9 times"), "{shown}");
     }
 }

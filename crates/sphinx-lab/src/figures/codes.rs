@@ -170,25 +170,25 @@ fn draw_redundancy(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
         Sentence {
             about: "semi-random LT, 6 % loss: not above 14 %",
             published: "14 %",
-            claim: Some((exactly(14.0), 1.0, srlt())),
+            check: Some(Check::at_most("", &srlt(), 1.0, &exactly(14.0))),
             remark: "T is not told; at n = 100 a T just below 0.5 gives 14 packets, and half of the blocks then need another round",
         },
         Sentence {
             about: "semi-random LT, 6 % loss: within a packet of 14 %",
             published: "14 %",
-            claim: Some((exactly(15.0), 1.0, srlt())),
+            check: Some(Check::at_most("", &srlt(), 1.0, &exactly(15.0))),
             remark: "k* = 222 samples give 14.76 packets, rounded up",
         },
         Sentence {
             about: "traditional LT, 6 % loss: not above 30 %",
             published: "30 %",
-            claim: Some((exactly(30.0), 1.0, lt())),
+            check: Some(Check::at_most("", &lt(), 1.0, &exactly(30.0))),
             remark: "what our distribution needs without any loss is 30 % at n = 100",
         },
         Sentence {
             about: "traditional LT against semi-random LT",
             published: "2.1 times",
-            claim: Some((lt(), 30.0 / 14.0, srlt())),
+            check: Some(Check::at_least("", &lt(), 30.0 / 14.0, &srlt())),
             remark: "at the mean, whatever the distribution",
         },
     ]);
@@ -358,35 +358,38 @@ fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scen
          adds up in registers, and what it takes is another order of magnitude; what can be compared is what codes take of each other. \
          Published is 1 : 7.5 : 9 for semi-random LT, traditional LT and Reed–Solomon, encoding and decoding:",
     );
-    let sentence = |about, published, (left, factor, right), remark| Sentence {
+    let sentence = |about, published, check, remark| Sentence {
         about,
         published,
-        claim: Some((left, factor, right)),
+        check: Some(check),
         remark,
+    };
+    let at_least = |code: &str, factor: f64, other: &str| {
+        Check::at_least("", &total(code), factor, &total(other))
     };
     sheet.sentences(&[
         sentence(
             "traditional LT against semi-random LT",
             "7.5 times",
-            (total("lt"), 7.5, total("srlt")),
+            at_least("lt", 7.5, "srlt"),
             "both only add up",
         ),
         sentence(
             "Reed–Solomon against semi-random LT",
             "9 times",
-            (total("rs"), 9.0, total("srlt")),
+            at_least("rs", 9.0, "srlt"),
             "multiplication is nearly as cheap as XOR here",
         ),
         sentence(
             "Reed–Solomon against traditional LT",
             "1.2 times",
-            (total("rs"), 1.2, total("lt")),
+            at_least("rs", 1.2, "lt"),
             "traditional LT sends no originals, and so restores all",
         ),
         sentence(
             "FFT Reed–Solomon: at most twice semi-random LT",
             "comparable",
-            (total("srlt"), 0.5, total("fft-rs")),
+            Check::at_most("", &total("fft-rs"), 2.0, &total("srlt")),
             "its decoding has a fixed cost of a transform over 65 536 points",
         ),
     ]);

@@ -283,7 +283,7 @@ pub(super) fn draw(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
     sheet.summary(&header.map(str::to_owned), &rows);
     let exactly = Sample::Exactly;
     sheet.paragraph("What the equations mean to bring about, at 6 % loss with δ = 0; of two limits, one on either side, both have to hold:");
-    let mut sought: Vec<(String, String, (Sample, f64, Sample))> = Vec::new();
+    let mut sought: Vec<(String, String, Check)> = Vec::new();
     for threshold in THRESHOLDS {
         let t = part(threshold);
         let sessions = |pick| of((PUBLISHED, threshold, false), pick);
@@ -292,35 +292,36 @@ pub(super) fn draw(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
         sought.push((
             format!("T = {t}: ProFEC, packets of a block away from the equations"),
             "at most 1".to_owned(),
-            (exactly(1.0), 1.0, far),
+            Check::at_most("", &far, 1.0, &exactly(1.0)),
         ));
         let means = 100.0 * (1.0 - t);
         let again = || sessions(Came::again_percent);
         sought.push((
             format!("T = {t}: blocks with another round, not less than 1 − T by 3 points"),
             format!("{:.0} %", means),
-            (again(), 1.0, exactly(means - 3.0)),
+            Check::at_least("", &again(), 1.0, &exactly(means - 3.0)),
         ));
         sought.push((
             format!("T = {t}: not more than 1 − T by 3 points"),
             format!("{:.0} %", means),
-            (exactly(means + 3.0), 1.0, again()),
+            Check::at_most("", &again(), 1.0, &exactly(means + 3.0)),
         ));
     }
     sought.push((
         "T = 0.5: packets in all beyond the originals, per cent of these".to_owned(),
         "at most 19".to_owned(),
-        (
-            exactly(19.0),
+        Check::at_most(
+            "",
+            &of((PUBLISHED, 500_000, false), Came::in_all_percent),
             1.0,
-            of((PUBLISHED, 500_000, false), Came::in_all_percent),
+            &exactly(19.0),
         ),
     ));
     let sentences: Vec<Sentence<'_>> = (sought.iter())
-        .map(|(about, published, (left, factor, right))| Sentence {
+        .map(|(about, published, check)| Sentence {
             about,
             published,
-            claim: Some((left.clone(), *factor, right.clone())),
+            check: Some(check.clone()),
             remark: "",
         })
         .collect();

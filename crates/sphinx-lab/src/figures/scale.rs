@@ -467,7 +467,7 @@ fn sentences(sheet: &mut Sheet, of: impl Fn(&str) -> Sample) {
     let sentence = |about, name: &str, remark| Sentence {
         about,
         published: "ahead",
-        claim: Some((of(PAPER), 1.0, of(name))),
+        check: Some(Check::at_least("", &of(PAPER), 1.0, &of(name))),
         remark,
     };
     let mut all = vec![
@@ -482,7 +482,7 @@ fn sentences(sheet: &mut Sheet, of: impl Fn(&str) -> Sample) {
     all.push(Sentence {
         about: "with workers against without",
         published: "ahead",
-        claim: Some((of(WORKERS), 1.0, of(PAPER))),
+        check: Some(Check::at_least("", &of(WORKERS), 1.0, &of(PAPER))),
         remark: "nothing can be gained where one processor does not fill the link",
     });
     sheet.sentences(&all);

@@ -7,7 +7,7 @@ use sphinx_codes::svg::{self, Chart};
 use super::{
     Check, Figure, Outcome, Studio,
     account::{Account, Standard},
-    claim::{Pairing, Sample},
+    claim::Pairing,
 };
 use crate::{
     Cell, Clock, Group,
@@ -111,8 +111,8 @@ pub(super) struct Sentence<'a> {
     /// What it is about.
     pub(super) about: &'a str,
     pub(super) published: &'a str,
-    /// Ours, as a claim that the first is at least so many times the second; none where it cannot be compared.
-    pub(super) claim: Option<(Sample, f64, Sample)>,
+    /// What our runs say of it; none where it cannot be compared.
+    pub(super) check: Option<Check>,
     /// What is to be known about it, whatever comes out.
     pub(super) remark: &'a str,
 }
@@ -182,13 +182,11 @@ impl Sheet {
         let header = ["", "published", "here", "so it is", "remark"].map(str::to_owned);
         let rows: Vec<Vec<String>> = (sentences.iter())
             .map(|one| {
-                let check = (one.claim.as_ref())
-                    .map(|(left, factor, right)| Check::at_least("", left, *factor, right));
-                let (measured, verdict) = match check {
-                    Some(check) => (check.measured, check.verdict.of_a_sentence()),
-                    None => ("–".to_owned(), "–"),
+                let (measured, verdict) = match &one.check {
+                    Some(check) => (check.measured.as_str(), check.verdict.of_a_sentence()),
+                    None => ("–", "–"),
                 };
-                let words = [one.about, one.published, &measured, verdict, one.remark];
+                let words = [one.about, one.published, measured, verdict, one.remark];
                 words.map(str::to_owned).to_vec()
             })
             .collect();

@@ -69,12 +69,12 @@ impl Wish {
         let Some((cell, _)) = found else {
             return Vec::new();
         };
-        let one = |what: String, limit: &Sample, times: f64, value: &Sample| wishes::Wish {
+        let one = |what: String, value: &Sample, times: f64, limit: &Sample| wishes::Wish {
             place: place(cell),
-            check: Check::at_least(&format!("{}: {what}", self.whose), limit, times, value),
+            check: Check::at_most(&format!("{}: {what}", self.whose), value, times, limit),
         };
         let exactly =
-            |what: String, limit: f64, pick| one(what, &Sample::Exactly(limit), 1.0, &ours(pick));
+            |what: String, limit: f64, pick| one(what, &ours(pick), 1.0, &Sample::Exactly(limit));
         match self.most {
             Most::Time(round_trips, ms) => {
                 let limit = round_trips * cell.link.rtt.as_secs_f64() * 1e3 + ms;
@@ -83,7 +83,7 @@ impl Wish {
             Most::Of(part, other) => {
                 let others = sample(results, self.cell, other, whole_ms);
                 let what = format!("at most {part} of the time of {other}");
-                vec![one(what, &others, 1.0 / part, &ours(whole_ms))]
+                vec![one(what, &ours(whole_ms), part, &others)]
             }
             Most::Bytes(there, back) => vec![
                 exactly(format!("at most {there} kB there"), there, kilobytes_there),
@@ -173,11 +173,11 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     sheet.data("", &csv(&results));
     for name in results.cells.iter().map(|(cell, _)| &cell.name) {
         let value = |contestant| sample(&results, name, contestant, whole_ms);
-        sheet.check(Check::at_least(
+        sheet.check(Check::at_most(
             &format!("{name}: Sphinx takes at most 1.1 times as long as kernel BBR"),
-            &value("tcp-bbr"),
-            1.0 / 1.1,
             &value("sphinx"),
+            1.1,
+            &value("tcp-bbr"),
         ));
     }
     Ok(true)

@@ -69,7 +69,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     let sentence = |about, published, (left, right), remark| Sentence {
         about,
         published,
-        claim: Some((left, 1.0, right)),
+        check: Some(Check::at_least("", &left, 1.0, &right)),
         remark,
     };
     sheet.sentences(&[

@@ -15,7 +15,7 @@ impl Sheet {
         self.paragraph(
             "What Sphinx is to reach. A wish is met if the near end of the interval is within it:",
         );
-        let header = [of, "wish", "limit against measured", "that it is met"];
+        let header = [of, "wish", "measured", "that it is met"];
         let row = |wish: Wish| {
             let Check {
                 claim,

@@ -83,7 +83,7 @@ pub(in crate::figures) const DESIGN: Design = Design {
         },
     ],
     claims: &[(
-        "4 connections: with `sack`, the p95 of delivery is no longer than without an agent (1/1.02)",
+        "4 connections: with `sack`, 95 % are delivered as fast as without an agent (0.98)",
         ("4 connections", NONE, 0),
         0.98,
         ("4 connections", SACK, 0),

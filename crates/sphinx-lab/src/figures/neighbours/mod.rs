@@ -372,11 +372,11 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         0.95,
         &Sample::Exactly(1.0),
     ));
-    sheet.check(Check::at_least(
+    sheet.check(Check::at_most(
         "ten of Sphinx: the queue in the middle of the time is at most 0.5 BDP",
-        &Sample::Exactly(0.5),
-        1.0,
         &ten(|run| run.queue_bdp),
+        0.5,
+        &Sample::Exactly(1.0),
     ));
     sheet.data("", &csv(&runs));
     Ok(true)

@@ -115,11 +115,11 @@ pub(in crate::figures) fn draw(
         0.95,
         &Sample::Exactly(1.0),
     ));
-    sheet.check(Check::at_least(
+    sheet.check(Check::at_most(
         "every 5 ms, from 50 ms of round trip on: at most 0.1 are",
-        &Sample::Exactly(0.1),
-        1.0,
         &share(5, f64::max),
+        0.1,
+        &Sample::Exactly(1.0),
     ));
     sheet.data("", &csv(&runs));
     Ok(true)
