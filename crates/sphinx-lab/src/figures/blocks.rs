@@ -35,7 +35,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             "A block of 100 kB every 40 ms over 200 Mbit/s, RTT 10 ms; from the moment it is due to \
              complete reception, one way. The floor is 9.2 ms: 5 ms of delay and 4.1 ms on the wire. \
              A transport that cannot carry 20 Mbit/s only shows its backlog. Dots are runs. {}",
-            caveat(&results)
+            caveat([&results])
         ),
     );
     sheet.note(&results);

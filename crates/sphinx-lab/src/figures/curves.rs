@@ -290,32 +290,112 @@ fn listed(words: impl Iterator<Item = String>) -> String {
 }
 
 /// What readers must know about the machine before quoting.
-pub(super) fn caveat(results: &Results) -> String {
-    let numbers = || {
-        results
-            .cells
-            .iter()
-            .flat_map(|(cell, groups)| groups.iter().filter_map(move |group| group.numbers(cell)))
-    };
-    let count = |kind| numbers().filter(|one| one.validity == kind).count();
-    let (all, noisy, starved) = (
-        numbers().count(),
-        count(Validity::Noisy),
-        count(Validity::Starved),
-    );
-    match (noisy, starved) {
-        (0, 0) if results.environment.made.real_time => {
-            "Real traffic, at real-time priority: other programs had to wait.".to_owned()
+pub(super) fn caveat<'a>(all: impl IntoIterator<Item = &'a Results>) -> String {
+    let (mut rows, mut first, mut quiet) = (0, 0, 0);
+    let (mut noisy, mut unknown, mut starved) = (0, 0, 0);
+    // Before runs at real-time priority all others wait, whatever they are.
+    let comes_first = |run: &Run| run.made.real_time;
+    let is_unknown = |run: &Run| run.cpu.is_none_or(|cpu| cpu.others.is_none());
+    for (cell, groups) in all.into_iter().flat_map(|results| &results.cells) {
+        for group in groups {
+            let Some(numbers) = group.numbers(cell) else {
+                continue;
+            };
+            rows += 1;
+            let mut runs = group.used();
+            let count = match numbers.validity {
+                Validity::Noisy => &mut noisy,
+                Validity::Starved => &mut starved,
+                Validity::Valid if runs.any(|run| !comes_first(run) && is_unknown(run)) => {
+                    &mut unknown
+                }
+                Validity::Valid if group.used().any(comes_first) => &mut first,
+                Validity::Valid => &mut quiet,
+            };
+            *count += 1;
         }
-        (0, 0) => "Real traffic; the machine was quiet.".to_owned(),
-        (_, 0) => format!(
-            "Real traffic. In {noisy} of {all} cells other programs used the machine: the emulator \
-             was in time, but transports in user space were short of CPU time, and CPU times are \
-             worthless."
+    }
+    if first == rows {
+        return "Real traffic, at real-time priority: other programs had to wait.".to_owned();
+    }
+    if quiet == rows {
+        return "Real traffic; the machine was quiet.".to_owned();
+    }
+    let mut text = "Real traffic.".to_owned();
+    for (count, what) in [
+        (
+            first,
+            "runs were at real-time priority: other programs had to wait",
         ),
-        _ => format!(
-            "Real traffic. In {noisy} of {all} cells other programs used the machine; in {starved} \
-             the emulator was starved: those are left out."
+        (quiet, "the machine was quiet"),
+        (
+            noisy,
+            "other programs used the machine: the emulator was in time, but transports in user space were short of CPU time, and CPU \
+             times are worthless",
         ),
+        (
+            unknown,
+            "nothing is known of other programs, but that the emulator was in time",
+        ),
+        (starved, "the emulator was starved: those are left out"),
+    ] {
+        if count > 0 {
+            text += &format!(" In {count} of {rows} rows {what}.");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{CellSet, machine::Environment, run::tests::example};
+
+    /// A row of each of these runs.
+    fn results(runs: Vec<Run>) -> Results {
+        let cell = CellSet::Slice.cells(1, Duration::from_secs(1)).remove(0);
+        let groups = runs.into_iter().map(|run| Group {
+            runs: vec![run],
+            ..Group::new("x")
+        });
+        Results {
+            environment: Environment::default(),
+            missing: Vec::new(),
+            cells: vec![(cell, groups.collect())],
+            interrupted: false,
+        }
+    }
+
+    #[test]
+    fn of_a_machine_that_nobody_watched_nothing_is_said() {
+        let quiet = example("x", 1);
+        let mut unwatched = quiet.clone();
+        unwatched.cpu.as_mut().unwrap().others = None;
+        let mut first = unwatched.clone();
+        first.made.real_time = true;
+        let mut noisy = quiet.clone();
+        noisy.validity = Validity::Noisy;
+        let said = |runs: &[&Run]| caveat([&results(runs.iter().copied().cloned().collect())]);
+        assert_eq!(said(&[&quiet]), "Real traffic; the machine was quiet.");
+        assert_eq!(
+            said(&[&first]),
+            "Real traffic, at real-time priority: other programs had to wait."
+        );
+        let some = said(&[&quiet, &unwatched]);
+        let known = "Real traffic. In 1 of 2 rows the machine was quiet. In 1 of 2 rows nothing is known of other programs";
+        assert!(some.starts_with(known), "{some}");
+        let both = said(&[&noisy, &unwatched, &first]);
+        for part in [
+            "In 1 of 3 rows other programs used",
+            "In 1 of 3 rows nothing",
+        ] {
+            assert!(both.contains(part), "{both}");
+        }
+        // What a second scenario tells counts, too.
+        let all = [results(vec![quiet.clone()]), results(vec![noisy])];
+        let both = caveat(&all);
+        assert!(both.contains("In 1 of 2 rows other programs"), "{both}");
     }
 }

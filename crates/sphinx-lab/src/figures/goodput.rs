@@ -35,7 +35,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             "A file as fast as possible over 200 Mbit/s, RTT 10 ms, random loss; medians over the \
              seeds, bars are 95 % intervals, dots are runs. `sphinx` is what you get without options, the others \
              with a name in two parts are the paper's variants. `udp` is sent at 190 Mbit/s and repairs nothing. {}",
-            caveat(&results)
+            caveat([&results])
         ),
     );
     sheet.note(&results);

@@ -83,7 +83,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
              both ways), told nothing. Medians over the seeds, bars are 95 % intervals; one seed is the same course of rates, delays \
              and losses for all. What waits is measured by the emulator: from a packet's arrival at the link until its last bit has \
              left, pauses of the link included. {}",
-            caveat(&results)
+            caveat([&results])
         ),
     );
     sheet.note(&results);

@@ -44,7 +44,7 @@ pub(super) fn buffer(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool,
              `sphinx` is the default (`aggregate`), `best-path` Sphinx over the fast path alone with the same buffer, `sc` SC-MPTCP's \
              scheme, `min-rtt` and `ecf` schedulers without coding. {MPTCP} Its receive buffer (`tcp_rmem`) is such that a receiver that \
              reads nothing holds about as many bytes as one of Sphinx. Medians over the seeds. {}",
-            caveat(&results)
+            caveat([&results, &alone])
         ),
     );
     sheet.note(&results);
@@ -170,7 +170,7 @@ pub(super) fn failover(
              seconds (`blocks-return`), both ways; nobody is told. In `blocks-steady` it does not. {MPTCP} The gap is how much later the latest block was \
              than the median one: what a pause looks like to the one who waits. Where it comes back, a gap at its return counts too. \
              Medians over the seeds. {}",
-            caveat(&results)
+            caveat([&results])
         ),
     );
     sheet.note(&results);
@@ -223,7 +223,7 @@ pub(super) fn today(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, 
              paths together 6 s if they give their mean rates; cut off after 10 s. `only-a` and `only-b` are Sphinx over the first and the \
              second path alone, `redundant` sends everything on all. {MPTCP} Medians over the seeds; one seed is the same course of rates, \
              delays and losses for all. {}",
-            caveat(&results)
+            caveat([&results])
         ),
     );
     sheet.note(&results);

@@ -136,7 +136,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             "One transfer over a new connection to an end that nothing is remembered of: from before the connection to the last byte at the receiver, \
              handshake included, and all bytes that went over the link until then. The ends of `sphinx-known` have carried 10 MB over the same link just \
              before, and remember what they do by default. 100 Mbit/s, a queue of one bandwidth-delay product. Medians of the seeds. {}",
-            caveat(&results)
+            caveat([&results])
         ),
     );
     sheet.note(&results);

@@ -74,7 +74,7 @@ impl Sweep {
             "## {}\n\n{} {}",
             self.title,
             self.about,
-            caveat(&results)
+            caveat([&results])
         ));
         for view in self.views {
             let series = curves(&results, &self.x, view.pick);

@@ -39,7 +39,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
             "A player fetches segments of 2 s whose sizes vary by ±30 % around the bit rate: with \
              HTTP over kernel TCP, and the same requests over the streams of a Sphinx session. Playing \
              begins, and goes on after a stall, with one segment. {}",
-            caveat(&all[0])
+            caveat(&all)
         ),
     );
     let titles = [
