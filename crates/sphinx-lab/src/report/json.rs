@@ -33,7 +33,18 @@ impl JsonLines {
         JsonLines::open_with(path, recorded_in)
     }
 
-    /// The same with other lines, which `read` understands, or refuses.
+    /// Opens the file to begin anew: what it tells is gone.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`JsonLines::open`]; then it is as it was.
+    pub fn replace(path: &Path) -> io::Result<JsonLines> {
+        let (lines, _) = JsonLines::open(path)?;
+        lines.file.set_len(0)?;
+        Ok(lines)
+    }
+
+    /// As [`JsonLines::open`] with other lines, which `read` understands, or refuses.
     pub(crate) fn open_with<R>(
         path: &Path,
         read: impl FnOnce(&[u8]) -> io::Result<R>,
@@ -328,6 +339,26 @@ mod tests {
                 assert_eq!(fs::read_to_string(&path).unwrap(), text);
             }
         }
+    }
+
+    #[test]
+    fn only_results_are_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.ndjson");
+        let mut lines = JsonLines::replace(&path).unwrap();
+        lines.run(&example("x", 1)).unwrap();
+        // Another run writes there.
+        assert!(JsonLines::replace(&path).is_err());
+        assert_eq!(recorded(&path).unwrap().runs.len(), 1);
+        drop(lines);
+        let mut lines = JsonLines::replace(&path).unwrap();
+        lines.run(&example("x", 2)).unwrap();
+        assert_eq!(recorded(&path).unwrap().runs, [example("x", 2)]);
+        drop(lines);
+        fs::write(&path, "a letter").unwrap();
+        let error = JsonLines::replace(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
     }
 
     #[test]

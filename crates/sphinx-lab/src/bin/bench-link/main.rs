@@ -17,7 +17,7 @@ use sphinx_lab::{
     Cell, Group, Run, RunError, Testbed,
     machine::Environment,
     peers::{self, PeerError},
-    report::table,
+    report::{JsonLines, table},
     runner::{self, Observer, Plan, Progress},
 };
 
@@ -57,11 +57,8 @@ fn bench(arguments: &Arguments) -> Result<ExitCode> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("signals")?;
     }
-    if let Some(path) = &arguments.json
-        && let Err(error) = std::fs::remove_file(path)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        return Err(error).with_context(|| format!("replacing {}", path.display()));
+    if let Some(path) = &arguments.json {
+        JsonLines::replace(path).with_context(|| format!("replacing {}", path.display()))?;
     }
     let mut tables = Tables(Progress::new(false));
     let file = arguments.json.as_deref();
