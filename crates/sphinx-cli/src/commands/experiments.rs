@@ -160,17 +160,8 @@ pub(super) fn figure(
         Some(scale) => vec![at_scale(args.figure, scale)?],
         None => chosen(args.figure, args.quick),
     };
-    // The figures of the codes need no link, nor does virtual time.
-    let needs_link = |figure: &&Figure| {
-        !matches!(
-            figure,
-            Figure::Redundancy
-                | Figure::CodingTime
-                | Figure::ModelScale
-                | Figure::MultipathFairness
-        )
-    };
-    if figures.iter().any(|figure| needs_link(&figure)) {
+    let programs = programs()?;
+    if figures.iter().any(|figure| figure.needs_link(&programs)) {
         allowed(namespaces)?;
     }
     let directory = match (&args.output_dir, args.quick) {
@@ -179,7 +170,6 @@ pub(super) fn figure(
         (None, true) => PathBuf::from("lab-quick"),
     };
     let (stop, _registration) = stop_flag(context);
-    let programs = programs()?;
     let environment = Environment::detect();
     if figures == [Figure::PaperScale] {
         enough(environment.cores)?;

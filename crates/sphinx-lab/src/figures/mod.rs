@@ -65,6 +65,7 @@ pub use self::{
     scale::CORES_MIN as PAPER_SCALE_CORES,
 };
 use crate::{
+    Clock,
     contestants::Programs,
     machine::Environment,
     runner::{self, Progress, Results, ScenarioFailure},
@@ -249,6 +250,20 @@ impl Figure {
             Figure::ModelScale => "fig9-model".to_owned(),
             _ if argument.parse::<u32>().is_ok() => format!("fig{argument}"),
             _ => argument.to_owned(),
+        }
+    }
+
+    /// Whether something is sent over a link for it, which takes namespaces: not for what is computed, or is in virtual time only.
+    pub fn needs_link(self, programs: &Programs) -> bool {
+        let is_real = |(_, text): &(&str, &str)| {
+            bundled(text, programs, false).is_ok_and(|it| it.clock() == Clock::Real)
+        };
+        match self {
+            Figure::Redundancy
+            | Figure::CodingTime
+            | Figure::ModelScale
+            | Figure::MultipathFairness => false,
+            _ => self.scenarios().is_empty() || self.scenarios().iter().any(is_real),
         }
     }
 
@@ -499,4 +514,28 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn virtual_time_needs_no_link() {
+        let programs = Programs::for_tests();
+        let needs_none = Figure::ALL.into_iter();
+        let needs_none: Vec<_> = needs_none
+            .filter(|figure| !figure.needs_link(&programs))
+            .map(Figure::argument)
+            .collect();
+        assert_eq!(
+            needs_none,
+            [
+                "7",
+                "8",
+                "9 --scale model",
+                "gap",
+                "multipath-delay",
+                "multipath-complexity",
+                "multipath-change",
+                "multipath-fairness"
+            ]
+        );
+    }
+
 }
