@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::claim::Pairing;
-use crate::machine::Made;
+use super::{Figure, claim::Pairing};
+use crate::{Clock, machine::Made};
 
 /// So many seeds have rows of the paper's figures, and of everything over paths of two hops.
 const SEEDS: usize = 10;
@@ -24,6 +24,36 @@ pub(super) enum Standard {
 }
 
 impl Standard {
+    pub(super) fn of(figure: Figure, quick: bool) -> Standard {
+        match (quick, figure) {
+            (true, _) => Standard::Quick,
+            (
+                false,
+                Figure::Modes
+                | Figure::Links
+                | Figure::Short
+                | Figure::Neighbours
+                | Figure::Ablations
+                | Figure::MultipathBuffer
+                | Figure::MultipathFailover
+                | Figure::MultipathToday
+                | Figure::MultipathChange
+                | Figure::MultipathDelay
+                | Figure::MultipathComplexity
+                | Figure::MultipathFairness,
+            ) => Standard::Others,
+            (false, _) => Standard::Full,
+        }
+    }
+
+    /// What the rows of scenarios have to have.
+    pub(super) fn seeds_in(self, clock: Clock) -> usize {
+        match clock {
+            Clock::Virtual => self.seeds().min(SEEDS_OTHERS),
+            Clock::Real => self.seeds(),
+        }
+    }
+
     pub(super) fn seeds(self) -> usize {
         match self {
             Standard::Full => SEEDS,

@@ -333,5 +333,16 @@ mod tests {
                 assert!(all.any(|one| one.name() == who), "{who}");
             }
         }
+        // Whoever is claimed something of is there in a hurry, too.
+        for ((_, text), claimed) in [
+            (SCENARIOS[0], &["sphinx", "sc", "sc:rlnc", UNCODED][..]),
+            (CHANGE_SCENARIOS[0], &["sphinx", "sc", "best-path"]),
+        ] {
+            let quick = bundled(text, &Programs::for_tests(), true).unwrap();
+            for who in claimed {
+                let mut all = quick.contestants.iter();
+                assert!(all.any(|one| one.name() == *who), "{who}");
+            }
+        }
     }
 }

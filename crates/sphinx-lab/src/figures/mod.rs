@@ -500,7 +500,7 @@ fn bundled(text: &str, programs: &Programs, quick: bool) -> Result<Scenario, Sce
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{account::Standard, *};
 
     #[test]
     fn bundled_scenarios_can_be_read() {
@@ -538,4 +538,22 @@ mod tests {
         );
     }
 
+    /// A scenario with fewer seeds would leave its page short of them whatever it measures.
+    #[test]
+    fn scenarios_have_the_seeds_that_their_pages_want() {
+        let programs = Programs::for_tests();
+        for figure in Figure::ALL {
+            for (name, text) in figure.scenarios() {
+                for quick in [false, true] {
+                    let scenario = bundled(text, &programs, quick).unwrap();
+                    let wanted = Standard::of(figure, quick).seeds_in(scenario.clock());
+                    let seeds = scenario.seeds.len();
+                    assert!(
+                        seeds >= wanted,
+                        "{name}, quick {quick}: {seeds} of {wanted}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@ use super::{
     claim::Pairing,
 };
 use crate::{
-    Cell, Clock, Group,
+    Cell, Group,
     machine::{Environment, Made},
     report::png,
     runner::{MISSING, Results, ScenarioFailure},
@@ -124,25 +124,7 @@ impl Sheet {
             argument: figure.argument(),
             quick: studio.quick,
             seeds: studio.seeds,
-            standard: match (studio.quick, figure) {
-                (true, _) => Standard::Quick,
-                (
-                    false,
-                    Figure::Modes
-                    | Figure::Links
-                    | Figure::Short
-                    | Figure::Neighbours
-                    | Figure::Ablations
-                    | Figure::MultipathBuffer
-                    | Figure::MultipathFailover
-                    | Figure::MultipathToday
-                    | Figure::MultipathChange
-                    | Figure::MultipathDelay
-                    | Figure::MultipathComplexity
-                    | Figure::MultipathFairness,
-                ) => Standard::Others,
-                (false, _) => Standard::Full,
-            },
+            standard: Standard::of(figure, studio.quick),
             environment: studio.environment.clone(),
             account: Account::default(),
             text: String::new(),
@@ -231,10 +213,7 @@ impl Sheet {
 
     /// Notes the runs of one contestant in one cell.
     pub(super) fn note_group(&mut self, cell: &Cell, group: &Group) {
-        let seeds = match cell.clock {
-            Clock::Virtual => self.standard.seeds().min(Standard::Others.seeds()),
-            Clock::Real => self.standard.seeds(),
-        };
+        let seeds = self.standard.seeds_in(cell.clock);
         let is_missing = |reason: &String| reason.starts_with(MISSING);
         if group.runs.is_empty() && group.failures.iter().any(is_missing) {
             return;

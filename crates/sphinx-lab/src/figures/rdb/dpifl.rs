@@ -16,8 +16,9 @@ use crate::{
 
 const NAME: &str = "rdb-dpifl";
 const AT_ONCE: usize = 6;
-const VARIANT: &str = "dpifl";
-const SEEDS_MAX: u64 = 3;
+pub(super) const VARIANT: &str = "dpifl";
+/// Nothing is lost, so that more seeds tell nothing more.
+pub(super) const SEEDS_MAX: u64 = 3;
 const RTTS_MS: [u64; 6] = [10, 20, 50, 100, 200, 300];
 const INTERVALS_MS: [u64; 5] = [5, 10, 20, 30, 100];
 

@@ -188,6 +188,10 @@ impl Case for Thin {
         run.cell == self.cell && run.variant == self.variant && run.seed == self.seed
     }
 
+    fn seeds_min(&self) -> Option<usize> {
+        (self.variant == dpifl::VARIANT).then_some(dpifl::SEEDS_MAX as usize)
+    }
+
     fn run(&self, studio: &Studio<'_>) -> Result<Run, NoRun> {
         let mut run = self.run_once(studio)?;
         for _ in 1..ATTEMPTS {
