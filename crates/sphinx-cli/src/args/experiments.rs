@@ -33,7 +33,7 @@ pub(crate) struct FigureArgs {
     /// Figure 9 with five pairs at once, over 1 Gbit/s each: paper, with 500 MB for each pair and at least eight processors; or model, in virtual time with what sphx perf cost says
     #[arg(long, value_enum)]
     pub(crate) scale: Option<Scale>,
-    /// Seeds of each case of 7, --scale, neighbours (3 without this), snoop…, eln, asymmetry, limited-transmit, rsfc… and rdb-… [default: 10, with --quick 3]
+    /// Seeds of each case of 7, --scale, neighbours (3 without this), multipath-fairness (5 without this, with --quick 3), snoop…, eln, asymmetry, limited-transmit, rsfc… and rdb-… [default: 10, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) seeds: Option<u64>,
     /// Directory for CSV, SVG, PNG, Markdown and NDJSON; runs that are there are not run again

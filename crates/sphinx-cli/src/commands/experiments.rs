@@ -33,10 +33,7 @@ pub(super) fn run(
     if scenario.clock() == Clock::Real {
         allowed(namespaces)?;
     }
-    let file = args.results.clone().unwrap_or_else(|| {
-        let name = args.scenario.file_stem().unwrap_or_default();
-        PathBuf::from(name).with_extension("ndjson")
-    });
+    let file = (args.results.clone()).unwrap_or_else(|| results_of(&args.scenario));
     let (stop, _registration) = stop_flag(context);
     let mut progress = Progress::new(args.output.quiet || args.output.json);
     let results = runner::run(
@@ -61,6 +58,13 @@ pub(super) fn run(
         .reporter
         .note(&format!("Every run: {}", file.display()));
     Ok(())
+}
+
+/// Where the results of a scenario go by themselves: the whole of its name, which may have more points.
+fn results_of(scenario: &Path) -> PathBuf {
+    let mut name = scenario.file_stem().unwrap_or_default().to_owned();
+    name.push(".ndjson");
+    PathBuf::from(name)
 }
 
 fn read(path: &Path, quick: bool) -> Outcome<Scenario> {
@@ -382,6 +386,14 @@ pub(super) fn report(args: &ReportArgs, context: &Context) -> Outcome<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scenarios_with_points_in_their_names_have_results_of_their_own() {
+        let file = |scenario: &str| results_of(Path::new(scenario));
+        assert_eq!(file("here/link.toml"), Path::new("link.ndjson"));
+        assert_eq!(file("link.v1.toml"), Path::new("link.v1.ndjson"));
+        assert_eq!(file("link.v2.toml"), Path::new("link.v2.ndjson"));
+    }
 
     #[test]
     fn a_small_machine_is_refused() {

@@ -267,6 +267,14 @@ impl Figure {
         }
     }
 
+    /// The scenarios whose runs it is drawn from.
+    pub(crate) fn sources(self) -> Vec<(&'static str, &'static str)> {
+        match self {
+            Figure::Table1 => vec![goodput::SCENARIOS[0], blocks::SCENARIOS[0]],
+            _ => self.scenarios().to_vec(),
+        }
+    }
+
     /// The scenarios that it needs.
     pub(crate) fn scenarios(self) -> &'static [(&'static str, &'static str)] {
         match self {

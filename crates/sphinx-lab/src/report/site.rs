@@ -50,7 +50,7 @@ pub fn site(directory: &Path) -> io::Result<(PathBuf, Vec<Figure>)> {
         let title = escape(title.trim_start_matches('#').trim());
         links += &format!("<li><a href=\"#{name}\">{title}</a></li>\n");
         sections += &format!("<section id=\"{name}\">\n{}", section(directory, &text)?);
-        sections += &files(directory, &name)?;
+        sections += &files(directory, figure)?;
         sections += "</section>\n";
         found.push(figure);
     }
@@ -129,8 +129,11 @@ fn figure(directory: &Path, file: &str, title: &str) -> io::Result<String> {
     ))
 }
 
-/// Links to the data.
-fn files(directory: &Path, name: &str) -> io::Result<String> {
+/// Links to the data, and to the runs that it is of.
+fn files(directory: &Path, figure: Figure) -> io::Result<String> {
+    let name = &figure.name();
+    let sources = figure.sources().into_iter();
+    let sources: Vec<String> = sources.map(|(name, _)| format!("{name}.ndjson")).collect();
     let is_of = |file: &str, name: &str| {
         let rest = file.strip_prefix(name).unwrap_or_default();
         rest.starts_with('.') || rest.starts_with('-')
@@ -145,9 +148,8 @@ fn files(directory: &Path, name: &str) -> io::Result<String> {
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|file| {
             let own = is_of(file, name) && !longer.iter().any(|other| is_of(file, other));
-            own && [".csv", ".png", ".ndjson"]
-                .iter()
-                .any(|end| file.ends_with(end))
+            let ends = [".csv", ".png", ".ndjson"];
+            sources.contains(file) || own && ends.iter().any(|end| file.ends_with(end))
         })
         .collect();
     names.sort();
@@ -207,8 +209,30 @@ mod tests {
         for name in ["snoop.csv", "snoop-cubic.png", "snoop-ber.csv"] {
             fs::write(directory.path().join(name), "").unwrap();
         }
-        let links = |name| files(directory.path(), name).unwrap();
-        assert_eq!(links("snoop").matches("href").count(), 2);
-        assert_eq!(links("snoop-ber").matches("href").count(), 1);
+        let links = |figure| files(directory.path(), figure).unwrap();
+        assert_eq!(links(Figure::Snoop).matches("href").count(), 2);
+        assert_eq!(links(Figure::SnoopBer).matches("href").count(), 1);
+    }
+
+    #[test]
+    fn runs_are_linked_whatever_their_name() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in [
+            "table1.csv",
+            "fig9.ndjson",
+            "fig10.ndjson",
+            "fig9-virtual.ndjson",
+            "multipath-virtual.ndjson",
+        ] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        let links = |figure| files(directory.path(), figure).unwrap();
+        let table = links(Figure::Table1);
+        assert_eq!(table.matches("href").count(), 3, "{table}");
+        for file in ["table1.csv", "fig9.ndjson", "fig10.ndjson"] {
+            assert!(table.contains(&format!(">{file}<")), "{table}");
+        }
+        let delay = links(Figure::MultipathDelay);
+        assert!(delay.contains(">multipath-virtual.ndjson<"), "{delay}");
     }
 }
