@@ -102,14 +102,9 @@ fn routes(
         });
         at += every;
     }
-    // The first route of all needs no change. Where it comes again, the pause is the end of the last one's time.
+    // The first route needs no change.
     if let [first, second, ..] = &mut steps[..] {
         first.bits_per_second = second.bits_per_second;
-        let pause = second.at;
-        steps.push(RateStep {
-            at: at - pause,
-            bits_per_second: 0,
-        });
     }
     (steps, at)
 }
@@ -229,15 +224,11 @@ mod tests {
             every: Duration::from_secs(15),
             pause: span(50, 200),
         };
-        let Course::Steps(mut steps, period) = Course::new(&varying, 2) else {
+        let Course::Steps(steps, period) = Course::new(&varying, 2) else {
             panic!("steps")
         };
-        assert_eq!((steps.len(), period.as_secs()), (17, 120));
+        assert_eq!((steps.len(), period.as_secs()), (16, 120));
         assert!(steps[0].bits_per_second > 0, "the first route is there");
-        // It comes again after a pause as well.
-        let last = steps.pop().expect("17 steps");
-        assert_eq!(last.bits_per_second, 0);
-        assert_eq!(period - last.at, steps[1].at);
         for pair in steps[2..].chunks(2) {
             let pause = pair[1].at - pair[0].at;
             assert_eq!((pair[0].bits_per_second, pair[0].at.as_secs() % 15), (0, 0));
