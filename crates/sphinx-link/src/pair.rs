@@ -78,9 +78,8 @@ impl<P: Packet> Pair<P> {
     pub fn enqueue(&mut self, now: Time, direction: usize, packet: P) {
         self.advance(now);
         // Who sleeps does so in both directions.
-        let other = &mut self.links[1 - direction];
-        other.advance(now);
-        if let Some(until) = other.awake_until() {
+        self.links.iter_mut().for_each(|link| link.advance(now));
+        if let Some(until) = self.links[1 - direction].awake_until() {
             self.links[direction].keep_awake(until);
         }
         self.links[direction].enqueue(now, packet);
