@@ -100,6 +100,7 @@ impl Offered {
     /// Share of the capacity that blocks and their repairs may take; more makes blocks wait for the
     /// repairs of others.
     const LOAD: f64 = 0.8;
+
     /// Repairs for every symbol for which `capacity`, bytes per second, leaves room, now that
     /// another flight of `bytes` ends.
     pub(crate) fn spare(&mut self, now: Time, bytes: u64, capacity: u64) -> f64 {
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(offered.spare(time(564_000_000), 100_000, 25_000_000), 0.0);
     }
 
-    /// Their rate is that of both: a ten thousandth of a millisecond between them made it a thousand times as high, and bursts met no repairs.
+    /// A tenth of a millisecond between two of them stood for 12 MB/s, and bursts met no repairs.
     #[test]
     fn flights_that_end_together_count_as_one() {
         for apart in [0, 100_000] {

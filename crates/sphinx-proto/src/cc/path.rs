@@ -33,7 +33,7 @@ pub(crate) struct RotatingMin {
 }
 
 impl RotatingMin {
-    fn get(&self) -> Option<i64> {
+    pub(crate) fn get(&self) -> Option<i64> {
         self.current.into_iter().chain(self.previous).min()
     }
 

@@ -191,35 +191,13 @@ impl Address {
         }
     }
 
-    /// The controller of `settings` takes the place of the present one, beginning with packet `first_packet`; full packets
-    /// have `packet_bytes`.
+    /// The controller of `settings` takes the place of the present one, beginning with packet `first_packet`, with a start-up if it
+    /// `starts`; full packets have `packet_bytes`.
     pub(super) fn change_rate_control(
         &mut self,
         settings: &Settings,
         (first_packet, packet_bytes): (PacketNumber, u32),
-        now: Time,
-    ) {
-        let is_starting = self.cc.unlimited().is_starting();
-        self.begin_rate_control(settings, (first_packet, packet_bytes), is_starting, now);
-        self.ecn.restart(first_packet);
-    }
-
-    /// Marks have turned out to be worth nothing, and with them what they have made of the rate: rate control starts up again with packet
-    /// `first_packet`.
-    pub(super) fn start_up_again(
-        &mut self,
-        settings: &Settings,
-        from: (PacketNumber, u32),
-        now: Time,
-    ) {
-        self.begin_rate_control(settings, from, true, now);
-    }
-
-    fn begin_rate_control(
-        &mut self,
-        settings: &Settings,
-        (first_packet, packet_bytes): (PacketNumber, u32),
-        is_starting: bool,
+        starts: bool,
         now: Time,
     ) {
         let old = self.cc.unlimited();
@@ -229,7 +207,7 @@ impl Address {
             cwnd: old.cwnd(),
             min_rtt: old.min_rtt().unwrap_or(self.rtt.min()),
             srtt: self.rtt.smoothed(),
-            is_starting,
+            is_starting: starts || old.is_starting(),
         };
         let params = CcParams {
             packet_bytes,
@@ -239,6 +217,7 @@ impl Address {
             before: Some(before),
         };
         self.cc.replace(settings.kind.build(params), first_packet);
+        self.ecn.restart(first_packet);
     }
 
     /// Whether the packet left for these addresses.

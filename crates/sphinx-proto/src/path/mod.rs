@@ -286,7 +286,8 @@ impl Path {
     pub(crate) fn set_cc(&mut self, now: Time, kind: CcKind) {
         if self.settings.set_cc(kind) {
             let from = (self.next_pn(), self.packet_bytes());
-            self.address.change_rate_control(&self.settings, from, now);
+            self.address
+                .change_rate_control(&self.settings, from, false, now);
         }
     }
 

@@ -19,8 +19,7 @@ pub(crate) struct Rtt {
     latest: Nanos,
     min: Nanos,
     /// Smallest sample of the latest seconds.
-    base: Nanos,
-    recent: RotatingMin,
+    base: RotatingMin,
     smoothed: Nanos,
     variance: Nanos,
     sampled: bool,
@@ -33,8 +32,7 @@ impl Rtt {
         Self {
             latest: initial,
             min: initial,
-            base: initial,
-            recent: RotatingMin::default(),
+            base: RotatingMin::default(),
             smoothed: initial,
             variance: initial / 4,
             sampled: false,
@@ -44,10 +42,7 @@ impl Rtt {
     /// `sample` includes the peer's reported `delay`.
     pub(crate) fn update(&mut self, now: Time, sample: Nanos, delay: Nanos) {
         let sample = sample.max(1_000);
-        let recent = self
-            .recent
-            .update(now.as_nanos(), BASE_WINDOW, sample as i64);
-        self.base = recent as Nanos;
+        self.base.update(now.as_nanos(), BASE_WINDOW, sample as i64);
         if !self.sampled {
             self.sampled = true;
             self.min = sample;
@@ -94,7 +89,7 @@ impl Rtt {
 
     /// The smallest one of the latest seconds.
     pub(crate) fn base(&self) -> Nanos {
-        self.base
+        self.base.get().map_or(self.min, |base| base as Nanos)
     }
 
     /// How long after a packet a later one must have been acknowledged for it to count as lost.

@@ -107,10 +107,11 @@ impl Path {
         };
         self.tell_rate_control(now, observed);
         let used = self.address.ecn.in_use(can_scale);
-        // (Who answers to ECT(1) sees by itself that packets leave without.)
+        // What marks have made of the rate is worth nothing. (Who answers to ECT(1) sees by itself that packets leave without.)
         if used == EcnUse::Mangled && !matches!(used_before, EcnUse::Mangled | EcnUse::L4s) {
             let from = (self.next_pn(), self.packet_bytes());
-            self.address.start_up_again(&self.settings, from, now);
+            self.address
+                .change_rate_control(&self.settings, from, true, now);
         }
         self.forget_settled(now, contents);
         true
