@@ -26,6 +26,20 @@ pub struct Finding {
     pub hint: &'static str,
 }
 
+/// All that were found so far.
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn tell(&mut self, name: &'static str, message: String, hint: &'static str) {
+        self.0.push(Finding {
+            name,
+            message,
+            hint,
+        });
+    }
+}
+
 /// Looks for what spoils help, in the calling thread's namespace, at this interface to the lossy hop if one is named.
 pub fn examine(wireless: Option<&str>) -> Vec<Finding> {
     Facts::read(wireless).findings()
@@ -102,22 +116,15 @@ impl OwnFacts {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let mut found = Vec::new();
-        let mut tell = |name, message: String, hint| {
-            found.push(Finding {
-                name,
-                message,
-                hint,
-            });
-        };
+        let mut found = Findings::default();
         match &self.works {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => tell(
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.tell(
                 "rights",
                 "an agent may not be started, nor rules be read".to_owned(),
                 "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW",
             ),
-            Err(error) => tell(
+            Err(error) => found.tell(
                 "packet_filter",
                 format!("the kernel cannot lead connections of this machine to an agent: {error}"),
                 "it needs nf_tables with 'queue', 'socket' and sets, or NFQUEUE of iptables and NFT_COMPAT; or run the agent on a \
@@ -126,31 +133,31 @@ impl OwnFacts {
         }
         if self.taken {
             let message = "the packet filter's queue 7749 is another program's".to_owned();
-            tell("queue", message, "no agent can begin until that ends");
+            found.tell("queue", message, "no agent can begin until that ends");
         }
         if !self.sack {
             let message = "this machine does without SACK: receivers tell of no copies, so no repaired loss is known, nor is there \
                            any response to it";
-            tell("sack", message.to_owned(), "net.ipv4.tcp_sack=1");
+            found.tell("sack", message.to_owned(), "net.ipv4.tcp_sack=1");
         }
         if !self.dsack {
             let message = "this machine does not tell of copies that it receives: agents at those who send to it do not know what \
                            they repair";
-            tell("dsack", message.to_owned(), "net.ipv4.tcp_dsack=1");
+            found.tell("dsack", message.to_owned(), "net.ipv4.tcp_dsack=1");
         }
         if !self.groups {
             let message =
                 "control groups of version 2 are not mounted: no --cgroup and no 'sphx pep exec'";
-            tell(
+            found.tell(
                 "cgroup",
                 message.to_owned(),
                 "mount them, or choose connections by --port or --uid",
             );
         }
         if let Some((all, quic @ 1..)) = self.connections {
-            tell("quic", quic_message(all, quic), "");
+            found.tell("quic", quic_message(all, quic), "");
         }
-        found
+        found.0
     }
 }
 
@@ -204,38 +211,31 @@ impl Way {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let mut found = Vec::new();
-        let mut tell = |name, message: String, hint| {
-            found.push(Finding {
-                name,
-                message,
-                hint,
-            });
-        };
+        let mut found = Findings::default();
         if !self.forwards {
             let message = "this machine does not forward: only its own connections can be helped";
             let hint = "net.ipv4.ip_forward=1, if others' are to be helped";
-            tell("forwarding", message.to_owned(), hint);
+            found.tell("forwarding", message.to_owned(), hint);
         }
         if let Some(name) = &self.port {
             let message = format!(
                 "{name} is a port of a bridge: only what that forwards comes to an agent there, nothing that this machine routes"
             );
             let hint = "for what this machine routes, --wireless with the bridge's name";
-            tell("bridge", message, hint);
+            found.tell("bridge", message, hint);
         }
         if self.seen {
             let message = "rules of the packet filter see packets twice, and pep-fixed and pep-mobile as where they come from and go to: what they let pass \
                            by the names of other interfaces does not pass";
             let hint = "--attach nfqueue, or rules for these two as well";
-            tell("firewall", message.to_owned(), hint);
+            found.tell("firewall", message.to_owned(), hint);
         }
         if self.stray {
             let message = "no rules lead packets to the agent that runs: somebody has removed them";
             let hint = "'ip rule' lists them; the agent adds them again within a second";
-            tell("rules", message.to_owned(), hint);
+            found.tell("rules", message.to_owned(), hint);
         }
-        found
+        found.0
     }
 }
 
@@ -286,28 +286,21 @@ impl Facts {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let mut found = Vec::new();
-        let mut tell = |name, message: String, hint| {
-            found.push(Finding {
-                name,
-                message,
-                hint,
-            });
-        };
+        let mut found = Findings::default();
         if let Some((name, false)) = &self.wireless {
-            tell(
+            found.tell(
                 "interface",
                 attach::missing(name),
                 "'ip link' lists the interfaces",
             );
         }
         match &self.flowtables {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => tell(
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.tell(
                 "rights",
                 "an agent may not be started, nor rules be read".to_owned(),
                 "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW",
             ),
-            Err(error) => tell(
+            Err(error) => found.tell(
                 "packet_filter",
                 format!("the kernel has no nf_tables ({error}): --attach nfqueue cannot work"),
                 "use --attach tun",
@@ -324,7 +317,7 @@ impl Facts {
                     let message = format!(
                         "flowtable {name} of table {of}: {by} connections of {interfaces} past any agent"
                     );
-                    tell(
+                    found.tell(
                         "flowtable",
                         message,
                         "remove it, or leave TCP out of its rules",
@@ -334,7 +327,7 @@ impl Facts {
         }
         if !self.tun {
             let message = "there is no /dev/net/tun: --attach tun cannot work".to_owned();
-            tell(
+            found.tell(
                 "tun",
                 message,
                 "load the module tun, or use --attach nfqueue",
@@ -344,16 +337,16 @@ impl Facts {
             let message = format!(
                 "source addresses are checked strictly at {name}: all that the agent sends is dropped"
             );
-            tell("rp_filter", message, "net.ipv4.conf.NAME.rp_filter=2");
+            found.tell("rp_filter", message, "net.ipv4.conf.NAME.rp_filter=2");
         }
         if self.liberal == Some(false) {
             let message = "connection tracking may call repairs invalid, and rules may drop them";
             let hint = "net.netfilter.nf_conntrack_tcp_be_liberal=1";
-            tell("conntrack", message.to_owned(), hint);
+            found.tell("conntrack", message.to_owned(), hint);
         }
         if self.translates {
             let message = "addresses are translated here (NAT): packets come by nfqueue only; with --eln, both agents have to see the same ones";
-            tell(
+            found.tell(
                 "nat",
                 message.to_owned(),
                 "run the base station's agent where mobile hosts' own addresses are seen",
@@ -363,13 +356,13 @@ impl Facts {
             let message =
                 "Wi-Fi sends again itself what it loses: little may be left to be repaired";
             let hint = "compare 'repaired' with 'from_fixed' in 'sphx pep show'";
-            tell("arq", message.to_owned(), hint);
+            found.tell("arq", message.to_owned(), hint);
         }
         if let Some((all, quic @ 1..)) = self.connections {
-            tell("quic", quic_message(all, quic), "");
+            found.tell("quic", quic_message(all, quic), "");
         }
-        found.extend(self.way.findings());
-        found
+        found.0.extend(self.way.findings());
+        found.0
     }
 }
 
