@@ -174,17 +174,20 @@ mod tests {
     const END: u16 = 17;
     const TABLE: u16 = 10 << 8;
 
-    fn head(kind: u16) -> Head {
+    /// Both families of IP.
+    const INET: u8 = 1;
+
+    fn head(kind: u16, family: u8) -> Head {
         Head {
             kind,
             flags: libc::NLM_F_CREATE | libc::NLM_F_ACK,
-            family: 1,
+            family,
             resource: 0,
         }
     }
 
     /// A table with whatever is in it.
-    fn install(fill: impl FnOnce(&mut Writer)) -> io::Result<()> {
+    fn install(family: u8, fill: impl FnOnce(&mut Writer)) -> io::Result<()> {
         let edge = |kind| Head {
             kind,
             flags: 0,
@@ -193,7 +196,7 @@ mod tests {
         };
         let mut writer = Writer::default();
         writer.message(edge(BEGIN), |_| ());
-        writer.message(head(TABLE), |it| it.name(1, "shop"));
+        writer.message(head(TABLE, family), |it| it.name(1, "shop"));
         fill(&mut writer);
         writer.message(edge(END), |_| ());
         writer.transact(&Socket::open()?)
@@ -246,58 +249,34 @@ mod tests {
                 (flowtables().unwrap(), translates().unwrap()),
                 (vec![], false)
             );
-            let chain = |family: u8, name: &str, hook: u32, kind: &str| {
-                let of = |kind| Head {
-                    family,
-                    ..head(kind)
-                };
-                let edge = |kind| Head {
-                    kind,
-                    flags: 0,
-                    family: 0,
-                    resource: 10,
-                };
-                let mut writer = Writer::default();
-                writer.message(edge(BEGIN), |_| ());
-                writer.message(of(TABLE), |it| it.name(1, "shop"));
-                writer.message(of(TABLE | 3), |it| {
-                    it.name(1, "shop");
-                    it.name(3, name);
-                    it.nest(4, |it| {
-                        it.number(1, hook);
-                        it.number(2, 0);
+            let chain = |family: u8, name: &str, hook: (u32, u32), kind: &str| {
+                install(family, |writer| {
+                    writer.message(head(TABLE | 3, family), |it| {
+                        it.name(1, "shop");
+                        it.name(3, name);
+                        it.nest(4, |it| {
+                            it.number(1, hook.0);
+                            it.number(2, hook.1);
+                        });
+                        it.name(7, kind);
                     });
-                    it.name(7, kind);
-                });
-                writer.message(edge(END), |_| ());
-                writer.transact(&Socket::open()?)
+                })
             };
             // What this machine gets itself, and what a bridge forwards, is not routed.
             for (family, hook) in [(1, 1), (2, 3), (7, 2)] {
-                if let Err(error) = chain(family, "own", hook, "filter") {
+                if let Err(error) = chain(family, "own", (hook, 0), "filter") {
                     eprintln!("skipped for family {family}: {error}");
                 }
             }
             assert!(!sees_routed("").unwrap());
-            chain(10, "zones", 2, "filter").expect("a chain");
+            chain(10, "zones", (2, 0), "filter").expect("a chain");
             assert!(sees_routed("").unwrap() && !sees_routed("shop").unwrap());
-            let nat = install(|writer| {
-                writer.message(head(TABLE | 3), |it| {
-                    it.name(1, "shop");
-                    it.name(3, "out");
-                    it.nest(4, |it| {
-                        it.number(1, 4);
-                        it.number(2, 100);
-                    });
-                    it.name(7, "nat");
-                });
-            });
-            match nat {
+            match chain(INET, "out", (4, 100), "nat") {
                 Ok(()) => assert!(translates().unwrap()),
                 Err(error) => eprintln!("skipped: no NAT: {error}"),
             }
-            let made = install(|writer| {
-                writer.message(head(TABLE | 22), |it| {
+            let made = install(INET, |writer| {
+                writer.message(head(TABLE | 22, INET), |it| {
                     it.name(1, "shop");
                     it.name(2, "fast");
                     it.nest(3, |it| {

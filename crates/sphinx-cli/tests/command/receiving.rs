@@ -192,8 +192,8 @@ fn who_comes_after_the_time_is_refused_at_once() {
     let mut stdin = first.stdin();
     stdin.write_all(&[1; 10]).unwrap();
     first.event("progress");
+    // It began before: its time is over then, however slow this machine is, and the first one has not come to its end.
     thread::sleep(Duration::from_secs(2));
-    // The first one has not come to its end yet.
     let late = scratch.send(&["a"]).end().expect(6);
     let error = late.error("cancelled");
     assert!(
