@@ -31,7 +31,7 @@ Runs on this machine alone, without root where unprivileged user namespaces are 
     /// Link emulator and experiments
     #[command(arg_required_else_help = true)]
     Lab(LabArgs),
-    /// Runs a part of the demonstration inside a network namespace
+    /// Runs a measured end inside a network namespace
     #[command(name = "__demo", hide = true)]
     DemoPart(DemoPartArgs),
 }

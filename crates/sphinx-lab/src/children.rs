@@ -35,7 +35,7 @@ pub(crate) enum Said {
 
 /// A running process. Its standard input stays open as long as this lives, so that programs can
 /// notice that nobody is interested any more. It leads a process group, so that what it starts ends with
-/// it. Dropping this kills the group.
+/// it, whether it is killed or ends by itself. Dropping this kills the group.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -63,12 +63,22 @@ impl Process {
         side: Side,
         said: Sender<Said>,
     ) -> io::Result<Process> {
+        Process::start_by(|command| end.spawn(command), command, side, said)
+    }
+
+    /// The same wherever `spawn` starts it.
+    fn start_by(
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
+        command: &mut Command,
+        side: Side,
+        said: Sender<Said>,
+    ) -> io::Result<Process> {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        let mut child = end.spawn(command)?;
+        let mut child = spawn(command)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         // From here on, dropping `process` ends the child whatever fails.
         let mut process = Process {
@@ -102,16 +112,18 @@ impl Process {
         loop {
             self.look();
             // Nothing can be asked of a process any more once it has been waited for.
-            if self.ended.is_none()
-                && self.has_ended()?
-                && let cpu = self.cpu()
-                && let Some(status) = self.child.try_wait()?
-            {
-                self.ended = Some(Ended {
-                    status,
-                    cpu,
-                    peak_rss: self.peak_rss,
-                });
+            if self.ended.is_none() && self.has_ended()? {
+                let cpu = self.cpu();
+                // It may have left something behind, which would use the processors of later runs. Until it
+                // has been waited for, its number is that of its group.
+                self.kill_group();
+                if let Some(status) = self.child.try_wait()? {
+                    self.ended = Some(Ended {
+                        status,
+                        cpu,
+                        peak_rss: self.peak_rss,
+                    });
+                }
             }
             if self.ended.is_some() || Instant::now() >= deadline {
                 return Ok(self.ended);
@@ -139,15 +151,20 @@ impl Process {
 
     /// Kills the process if it has not ended, and accounts for it.
     pub(crate) fn end(&mut self) -> io::Result<Ended> {
-        // With everything that it has started. Fails only if the process has ended just now.
-        if self.ended.is_none()
-            && let Some(group) = Pid::from_raw(self.child.id().cast_signed())
-        {
-            let _ = kill_process_group(group, Signal::KILL);
+        if self.ended.is_none() {
+            self.kill_group();
         }
         let patience = Instant::now() + Duration::from_secs(10);
         self.wait(patience)?
             .ok_or_else(|| io::Error::other("a process cannot be killed"))
+    }
+
+    /// Kills it with everything that it has started. To be called only before it has been waited for.
+    fn kill_group(&self) {
+        if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
+            // Fails only where nobody is left.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
     }
 
     /// The beginning of what an ended process wrote to standard error.
@@ -205,4 +222,31 @@ fn keep_beginning(mut stderr: impl Read) -> String {
     let _ = stderr.by_ref().take(ERROR_BYTES_MAX).read_to_end(&mut kept);
     let _ = io::copy(&mut stderr, &mut io::sink());
     String::from_utf8_lossy(&kept).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Whatever a test waits for takes less.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// `cat` has the output of the process as long as it lives, and lives until the process's input is closed.
+    #[test]
+    fn what_a_process_leaves_behind_ends_with_it() {
+        let (sender, said) = mpsc::channel();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec 3<&0; cat <&3 & exit 0"]);
+        let started = Process::start_by(Command::spawn, &mut shell, Side::Receiver, sender);
+        let mut process = started.unwrap();
+        let ended = process.wait(Instant::now() + PATIENCE).unwrap().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        let closed = said.recv_timeout(PATIENCE);
+        assert!(
+            matches!(closed, Ok(Said::Closed(Side::Receiver))),
+            "{closed:?}"
+        );
+    }
 }

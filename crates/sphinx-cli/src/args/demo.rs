@@ -1,5 +1,6 @@
 //! `sphx demo`.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
@@ -42,10 +43,10 @@ pub(crate) struct DemoArgs {
 }
 
 /// The demonstration runs its measured ends as processes of their own, so that each joins its
-/// namespace before it has threads.
+/// namespace before it has threads; and so does the lab.
 #[derive(Args, Debug)]
 pub(crate) struct DemoPartArgs {
     /// What to run there.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-    pub(crate) arguments: Vec<String>,
+    pub(crate) arguments: Vec<OsString>,
 }

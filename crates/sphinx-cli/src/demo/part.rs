@@ -1,4 +1,4 @@
-//! The hidden subcommand behind the demonstration: one measured end.
+//! The hidden subcommand behind the demonstration and the lab: one measured end.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -104,8 +104,8 @@ fn tcp_server(listen: SocketAddr, context: &Context) -> Outcome<()> {
     Ok(())
 }
 
-/// The demonstration holds the other end of standard input: when it is gone, however it ended, this
-/// part has no reason to go on.
+/// Whoever started this part holds the other end of standard input: when they are gone, however they
+/// ended, it has no reason to go on.
 fn end_with_parent() -> Outcome<()> {
     let watch = || {
         let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());

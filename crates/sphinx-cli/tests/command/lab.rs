@@ -1,9 +1,14 @@
 //! `sphx lab run`, `figure` and `report`, by the command. Measurements are skipped, saying so, where
 //! network namespaces are not allowed.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::BTreeSet,
+    fs, thread,
+    time::{Duration, Instant},
+};
 
-use crate::common::{Running, Scratch};
+use crate::common::{PATIENCE, Running, Scratch};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const SCENARIO: &str = r#"
@@ -95,6 +100,40 @@ fn an_experiment_runs_and_goes_on_where_it_stopped() {
     Running::start(&scratch, &line, &[]).end().expect(0);
     let again = fs::read_to_string(&results).unwrap();
     assert_eq!(runs(&again), 6, "{again}");
+}
+
+/// A server whose client is known goes on for more of them until it is ended: nobody is left to do so.
+#[test]
+fn a_lab_that_is_killed_leaves_nobody_behind() {
+    if !has_namespaces() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let scenario = SCENARIO.split_once("[[workload]]").unwrap().0;
+    let scenario = scenario.replace("50mbit", "1mbit")
+        + "[[workload]]\nkind = \"bulk\"\nbytes = \"1MB\"\n\n[[contestant]]\nkind = \"sphinx\"\nknown = true\n";
+    fs::write(scratch.path("s.toml"), scenario).unwrap();
+    // In the command line of both ends, and of nobody else.
+    let directory = scratch.path("temporary").display().to_string();
+    fs::create_dir(&directory).unwrap();
+    let ends = || {
+        let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        let ends = lines.filter(|line| String::from_utf8_lossy(line).contains(&directory));
+        ends.count()
+    };
+    let until = |count: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        while ends() != count {
+            assert!(Instant::now() < deadline, "never {count} ends");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let line = ["lab", "run", "s.toml", "--json"];
+    let running = Running::start(&scratch, &line, &[("TMPDIR", &directory)]);
+    until(2);
+    running.signal(Signal::KILL);
+    until(0);
 }
 
 #[test]

@@ -119,10 +119,11 @@ impl Sphinx {
         self.options.iter().any(|it| it.starts_with("--bond"))
     }
 
+    /// As a measured end, which watches its standard input: however the lab ends, none stays.
     fn perf(&self, role: &str, task: &Task) -> Command {
         let mut command = Command::new(&self.sphx);
         command
-            .args(["perf", role, "--json", "--ticket-file"])
+            .args(["__demo", "perf", role, "--json", "--ticket-file"])
             .arg(task.directory.join("ticket"));
         command
     }
@@ -338,11 +339,11 @@ mod tests {
         };
         assert_eq!(
             line(&sphinx.receiver(&task)),
-            "perf server --json --ticket-file /d/ticket --once --listen 10.77.0.2:5201"
+            "__demo perf server --json --ticket-file /d/ticket --once --listen 10.77.0.2:5201"
         );
         assert_eq!(
             line(&sphinx.sender(&task)),
-            "perf client --json --ticket-file /d/ticket --no-cache --bytes 50000000B --cc fixed:190mbit"
+            "__demo perf client --json --ticket-file /d/ticket --no-cache --bytes 50000000B --cc fixed:190mbit"
         );
         task.workload = Workload::Blocks {
             count: 600,
@@ -351,7 +352,7 @@ mod tests {
         };
         assert_eq!(
             line(&sphinx.sender(&task)),
-            "perf client --json --ticket-file /d/ticket --no-cache --rate 20000000bit --block-size 100000B \
+            "__demo perf client --json --ticket-file /d/ticket --no-cache --rate 20000000bit --block-size 100000B \
              --time 24000000us --cc fixed:190mbit"
         );
     }
@@ -374,7 +375,7 @@ mod tests {
         let known = new().known();
         assert!(!new().is_of(&known.settings()));
         let meeting = known.meeting(&task).unwrap();
-        let of_client = "perf client --json --ticket-file /d/ticket --bytes";
+        let of_client = "__demo perf client --json --ticket-file /d/ticket --bytes";
         assert_eq!(line(&meeting), format!("{of_client} 10000000B"));
         let sender = known.sender(&task);
         assert_eq!(line(&sender), format!("{of_client} 1000B"));

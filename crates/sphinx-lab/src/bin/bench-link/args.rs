@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// Also write the results here, one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// The sphx command [default: beside this one]
+    /// The sphx command, with the feature 'lab' [default: beside this one]
     #[arg(long, value_name = "PATH")]
     pub(crate) sphx: Option<PathBuf>,
     /// One more contestant, Sphinx with other options: 'sphinx-fixed=--cc fixed:190mbit'
