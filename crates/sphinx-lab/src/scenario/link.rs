@@ -27,7 +27,7 @@ pub(super) struct LinkTable {
     rtt: Option<Values<Time>>,
     loss: Option<Values<Share>>,
     /// Mean number of packets lost in a row; independent losses without.
-    burst: Option<f64>,
+    burst: Option<Burst>,
     back_loss: Option<Share>,
     queue: Option<Queue>,
     mark: Option<Queue>,
@@ -53,6 +53,24 @@ pub(super) struct Ground {
     pub(super) link: LinkSpec,
     pub(super) paths: Vec<PathSpec>,
     pub(super) receive_buffer: Option<u64>,
+}
+
+/// How many packets are lost in a row on average: 1 or more.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "f64")]
+struct Burst(f64);
+
+impl TryFrom<f64> for Burst {
+    type Error = String;
+
+    fn try_from(packets: f64) -> Result<Burst, String> {
+        match packets.is_finite() && packets >= 1.0 {
+            true => Ok(Burst(packets)),
+            false => Err(format!(
+                "no burst has {packets} packets on average: write 1 or more"
+            )),
+        }
+    }
 }
 
 /// `250kB` or `20ms` of waiting packets.
@@ -251,7 +269,7 @@ fn links(table: &LinkTable, read: ReadFile<'_>) -> Result<Vec<(String, LinkSpec)
                 }
                 let percent = (loss * 1e8).round() / 1e6;
                 name += &format!("r{}-l{percent}", rtt.as_secs_f64() * 1e3);
-                if let Some(burst) = table.burst {
+                if let Some(Burst(burst)) = table.burst {
                     name += &format!("x{burst}");
                 }
                 if let Some(Share(back)) = table.back_loss {
@@ -260,8 +278,8 @@ fn links(table: &LinkTable, read: ReadFile<'_>) -> Result<Vec<(String, LinkSpec)
                 let link = LinkSpec {
                     rate: *rate,
                     rtt: *rtt,
-                    forward: losses_of(*loss, table.burst),
-                    back: losses_of(table.back_loss.map_or(0.0, |share| share.0), None),
+                    forward: losses_of(*loss, table.burst)?,
+                    back: losses_of(table.back_loss.map_or(0.0, |share| share.0), None)?,
                     queue: table.queue.map(|queue| queue.0),
                     mark: table.mark.map(|queue| queue.0),
                     cellular: table.cellular,
@@ -278,12 +296,26 @@ fn links(table: &LinkTable, read: ReadFile<'_>) -> Result<Vec<(String, LinkSpec)
     Ok(links)
 }
 
-fn losses_of(share: f64, burst: Option<f64>) -> Loss {
-    match (share, burst) {
-        (0.0, _) => Loss::None,
-        (_, Some(burst)) if burst > 1.0 => {
-            Loss::GilbertElliott(GilbertElliott::bursts(share.min(0.99), burst))
-        }
-        _ => Loss::Bernoulli(share),
+fn losses_of(share: f64, burst: Option<Burst>) -> Result<Loss, ScenarioError> {
+    let burst = match burst {
+        Some(Burst(burst)) if share > 0.0 && burst > 1.0 => burst,
+        _ if share > 0.0 => return Ok(Loss::Bernoulli(share)),
+        _ => return Ok(Loss::None),
+    };
+    let refuse = |text: String| Err(ScenarioError::Sense(text));
+    if share >= 1.0 {
+        return refuse(
+            "where all packets are lost, there are no bursts: leave out `burst`".to_owned(),
+        );
     }
+    let model = GilbertElliott::bursts(share, burst);
+    // Between two bursts there is a packet at least.
+    if model.good_to_bad > 1.0 {
+        let percent = (share * 1e8).round() / 1e6;
+        let least = (share / (1.0 - share)).ceil();
+        return refuse(format!(
+            "where {percent} % are lost, `burst` is {least} or more, not {burst}"
+        ));
+    }
+    Ok(Loss::GilbertElliott(model))
 }

@@ -143,19 +143,7 @@ impl Scenario {
             .into_iter()
             .map(|table| table.build(programs))
             .collect();
-        unique("cell", cells.iter().map(|cell| cell.name.as_str()))?;
-        unique("contestant", contestants.iter().map(|one| one.name()))?;
-        for (what, empty) in [
-            ("cell", cells.is_empty()),
-            ("contestant", contestants.is_empty()),
-            ("seed", file.seeds.is_empty()),
-            ("repetition", file.repetitions == 0),
-        ] {
-            if empty {
-                return Err(ScenarioError::Sense(format!("there is no {what}")));
-            }
-        }
-        Ok(Scenario {
+        let scenario = Scenario {
             title: file.title,
             about: file.about,
             cells,
@@ -163,7 +151,34 @@ impl Scenario {
             seeds: file.seeds,
             repetitions: file.repetitions,
             limit: file.limit.map(|time| time.0),
-        })
+        };
+        scenario.checked()
+    }
+
+    /// This, unless there is nothing to run, or something twice: runs on file are told apart by cell, contestant and seed.
+    ///
+    /// # Errors
+    ///
+    /// [`ScenarioError::Sense`].
+    pub fn checked(self) -> Result<Scenario, ScenarioError> {
+        let refuse = |text: String| Err(ScenarioError::Sense(text));
+        unique("cell", self.cells.iter().map(|cell| cell.name.as_str()))?;
+        unique("contestant", self.contestants.iter().map(|one| one.name()))?;
+        let mut seeds = BTreeSet::new();
+        if let Some(seed) = self.seeds.iter().find(|seed| !seeds.insert(**seed)) {
+            return refuse(format!("there are two seeds {seed}"));
+        }
+        for (what, empty) in [
+            ("cell", self.cells.is_empty()),
+            ("contestant", self.contestants.is_empty()),
+            ("seed", self.seeds.is_empty()),
+            ("repetition", self.repetitions == 0),
+        ] {
+            if empty {
+                return refuse(format!("there is no {what}"));
+            }
+        }
+        Ok(self)
     }
 
     /// The time in which all its runs are made.
@@ -309,6 +324,8 @@ impl File {
 
 #[cfg(test)]
 mod tests {
+    use sphinx_link::Loss;
+
     use super::*;
     use crate::Experiment;
     use crate::runner::duration;
@@ -392,6 +409,39 @@ without = ["paper"]
             let error = parse(&set(wrong), false).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn bursts_are_possible() {
+        let old = "loss = [\"0%\", \"6%\"]\n";
+        let parse = |losses: &str, burst: &str| {
+            assert!(TEXT.contains(old));
+            let text = TEXT.replace(old, &format!("loss = {losses}\nburst = {burst}\n"));
+            parse(&text, false)
+        };
+        for (losses, burst, words) in [
+            ("\"6%\"", "nan", "1 or more"),
+            ("\"6%\"", "-3", "1 or more"),
+            ("\"6%\"", "0", "1 or more"),
+            ("\"6%\"", "0.5", "1 or more"),
+            ("\"6%\"", "inf", "1 or more"),
+            (
+                "[\"6%\", \"95%\"]",
+                "8",
+                "where 95 % are lost, `burst` is 19 or more",
+            ),
+            ("\"100%\"", "8", "leave out `burst`"),
+        ] {
+            let error = parse(losses, burst).unwrap_err().to_string();
+            assert!(error.contains(words), "{losses} {burst}: {error}");
+        }
+        let scenario = parse("\"95%\"", "19").unwrap();
+        let cell = &scenario.cells[0];
+        assert_eq!(cell.name, "r10-l95x19");
+        assert!((cell.link.forward_loss() - 0.95).abs() < 1e-9);
+        // Of one packet: by chance.
+        let scenario = parse("\"95%\"", "1").unwrap();
+        assert_eq!(scenario.cells[0].link.forward, Loss::Bernoulli(0.95));
     }
 
     #[test]
@@ -576,6 +626,12 @@ kind = "mptcp"
             ),
             ("bytes = \"20m B\"", "bytes = \"20MB\"", "line 1", "100kB"),
             ("loss = \"7\"\n", "loss = \"6%\"\n", "line 2", "7%"),
+            (
+                "rtt = \"10ms\"\nburst = 0",
+                "rtt = \"10ms\"",
+                "line 9",
+                "1 or more",
+            ),
         ] {
             assert!(TEXT.contains(right), "{right}");
             let error = parse(&TEXT.replace(right, wrong), false).unwrap_err();
@@ -594,6 +650,7 @@ kind = "mptcp"
             ),
             ("[\"0%\", \"6%\"]", "[\"6%\", \"0.06\"]", "two cells"),
             ("seeds = [1, 2]", "seeds = []", "no seed"),
+            ("seeds = [1, 2]", "seeds = [3, 1, 1]", "two seeds 1"),
         ] {
             let error = parse(&TEXT.replace(from, to), false).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");

@@ -11,7 +11,7 @@ use super::args::Arguments;
 
 /// The chosen cells, contestants and seeds.
 pub(crate) fn scenario(arguments: &Arguments) -> Result<Scenario> {
-    Ok(Scenario {
+    let scenario = Scenario {
         title: "Sphinx beside kernel TCP and QUIC".to_owned(),
         about: String::new(),
         cells: choose_cells(arguments)?,
@@ -19,7 +19,8 @@ pub(crate) fn scenario(arguments: &Arguments) -> Result<Scenario> {
         seeds: arguments.seeds.clone(),
         repetitions: 1,
         limit: arguments.limit,
-    })
+    };
+    Ok(scenario.checked()?)
 }
 
 /// What there is to choose from.
@@ -77,4 +78,27 @@ fn choose_contestants(arguments: &Arguments) -> Result<Vec<Box<dyn Contestant>>>
         wanted.is_empty() || wanted.iter().any(|name| name == contestant.name())
     });
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_run_twice() {
+        for (words, reason) in [
+            (["--seeds", "1,2,1"], "there are two seeds 1"),
+            (["--cells", "r10-l6,r10-l6"], "two cells called 'r10-l6'"),
+            (
+                ["--sphinx", "sphinx=--cc bbr"],
+                "two contestants called 'sphinx'",
+            ),
+        ] {
+            let line = ["bench-link"].into_iter().chain(words);
+            let refused = scenario(&Arguments::parse_from(line)).unwrap_err();
+            assert!(refused.to_string().contains(reason), "{refused}");
+        }
+    }
 }
