@@ -299,6 +299,36 @@ fn an_interrupt_ends_everything() {
     assert_eq!(sleeps.count(), 0);
 }
 
+/// While nobody is ready yet, and with commands that do not want to end.
+#[test]
+fn what_is_told_to_stop_removes_its_files_and_ends_its_log() {
+    let sleep = "exec sleep 1000000";
+    for (prefix, last) in [("", "middle"), ("trap '' TERM; ", "right")] {
+        let Some(scratch) = ground() else { return };
+        let temporary = scratch.path("temporary");
+        fs::create_dir(&temporary).unwrap();
+        let command = |name: &str| format!("{prefix}echo x > {name}; {sleep}");
+        let (middle, right) = (command("middle"), command("right"));
+        let line = [
+            "lab", "path", "--json", "--hop", "", "--hop", "", "--middle", &middle, "--right",
+            &right, "--log", "log",
+        ];
+        let directory = temporary.display().to_string();
+        let running = Running::start(&scratch, &line, &[("TMPDIR", &directory)]);
+        let deadline = Instant::now() + PATIENCE;
+        while !fs::read(scratch.path(last)).is_ok_and(|text| text == b"x\n") {
+            assert!(Instant::now() < deadline, "no {last} command");
+            thread::sleep(Duration::from_millis(5));
+        }
+        running.signal(Signal::TERM);
+        running.end().expect(143);
+        assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "{last}");
+        let log = lines(&scratch.path("log"));
+        let ends = log.iter().filter(|line| line["event"] == "end");
+        assert_eq!(ends.count(), 2, "{last}");
+    }
+}
+
 /// Those who wait for the time of their next message or object, an hour away, are told too.
 #[test]
 fn flows_that_wait_for_their_time_end_when_told_to() {

@@ -4,6 +4,7 @@ use std::{
     io,
     os::{fd::AsFd, unix::net::UnixDatagram},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -19,6 +20,9 @@ use crate::emulator::LinkError;
 const READY: Duration = Duration::from_secs(2);
 /// How long it gets to end after SIGTERM.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// The same where all is to end: both programs together get much less than the time after which the command
+/// leaves in any case, so that it completes its log and removes its files on a busy machine too.
+const FAREWELL_STOPPED: Duration = Duration::from_millis(500);
 /// Between two looks at whether it has.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -98,11 +102,14 @@ impl Program {
         self.name
     }
 
-    /// Waits until it is ready, has ended, or has said nothing for some time; true if it is ready.
-    pub(super) fn wait_ready(&mut self) -> io::Result<bool> {
+    /// Waits until it is ready, has ended, or has said nothing for some time, or until `stop`; true if it is ready.
+    pub(super) fn wait_ready(&mut self, stop: &AtomicBool) -> io::Result<bool> {
         let deadline = Instant::now() + READY;
         let mut buffer = [0; 1024];
-        while Instant::now() < deadline && self.child.try_wait()?.is_none() {
+        while !stop.load(Ordering::Relaxed)
+            && Instant::now() < deadline
+            && self.child.try_wait()?.is_none()
+        {
             if let Ok(length) = self.ready.recv(&mut buffer)
                 && says_ready(&buffer[..length])
             {
@@ -117,14 +124,18 @@ impl Program {
         self.child.try_wait()
     }
 
-    /// Asks it to end, and kills it if it does not.
-    pub(super) fn end(mut self) -> io::Result<ExitStatus> {
-        let deadline = Instant::now() + FAREWELL;
+    /// Asks it to end, and kills it if it does not: soon, once all is to `stop`.
+    pub(super) fn end(mut self, stop: &AtomicBool) -> io::Result<ExitStatus> {
+        let asked = Instant::now();
         if self.child.try_wait()?.is_none() {
             // It may just have ended.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
-        while Instant::now() < deadline {
+        let patience = || match stop.load(Ordering::Relaxed) {
+            true => FAREWELL_STOPPED,
+            false => FAREWELL,
+        };
+        while asked.elapsed() < patience() {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }

@@ -97,9 +97,11 @@ pub fn run(
     ];
     let mut programs = Vec::new();
     for (script, host, output) in commands {
-        if let Some(script) = script {
+        if let Some(script) = script
+            && !stop.load(Ordering::Relaxed)
+        {
             let mut program = Program::start(script, host, &mut init, output)?;
-            await_ready(&mut program, notice)?;
+            await_ready(&mut program, stop, notice)?;
             programs.push(program);
         }
     }
@@ -133,10 +135,15 @@ pub fn run(
     }))
 }
 
-fn await_ready(program: &mut Program, notice: &mut dyn FnMut(&str)) -> Result<(), LinkError> {
+fn await_ready(
+    program: &mut Program,
+    stop: &AtomicBool,
+    notice: &mut dyn FnMut(&str),
+) -> Result<(), LinkError> {
     let name = program.name();
     let look = |error| local(&format!("wait for the {name} command"), &error);
-    if program.wait_ready().map_err(look)? {
+    // Ctrl-C has reached it too: how it has ended then is of no interest.
+    if program.wait_ready(stop).map_err(look)? || stop.load(Ordering::Relaxed) {
         return Ok(());
     }
     match program.ended().map_err(look)? {
@@ -219,7 +226,7 @@ fn end(
     let name = program.name();
     let look = |error| local(&format!("wait for the {name} command"), &error);
     let early = program.ended().map_err(look)?;
-    program.end().map_err(look)?;
+    program.end(stop).map_err(look)?;
     if let Some(status) = early.filter(|status| !status.success())
         && !stop.load(Ordering::Relaxed)
     {
