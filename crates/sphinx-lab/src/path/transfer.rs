@@ -336,6 +336,10 @@ fn receive(
             let Some(read) = until.retry(|| stream.read(&mut buffer))? else {
                 break;
             };
+            if read == 0 && until.is_over() {
+                // Others have looked at the clock before.
+                break;
+            }
             if read == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
@@ -415,6 +419,39 @@ mod tests {
             let connected = connecting.join().expect("no panic");
             assert!(connected.expect("no error").is_none());
         });
+    }
+
+    /// A relay, or the sender, may be the first to see that the time is over; without that, an end is a failure.
+    #[test]
+    fn what_is_closed_in_the_end_is_cut_off() {
+        let none = AtomicBool::new(false);
+        for (time, is_cut_off) in [(200, true), (3_600_000, false)] {
+            let until = Until {
+                deadline: Instant::now() + Duration::from_millis(time),
+                stop: &none,
+            };
+            let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+            let target = listener.local_addr().expect("an address");
+            let received = thread::scope(|scope| {
+                scope.spawn(move || {
+                    let (mut stream, _) = listener.accept().expect("a connection");
+                    stream.write_all(b"x").expect("room for it");
+                    if is_cut_off {
+                        until.wait(until.deadline);
+                    }
+                });
+                // It waits for more until there is an end.
+                let open = || TcpStream::connect(target).map(Some);
+                receive(&open, Instant::now(), 2, until)
+            });
+            match received {
+                Ok(received) => assert!(is_cut_off && !received.complete),
+                Err(error) => {
+                    assert!(!is_cut_off, "{error}");
+                    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+                }
+            }
+        }
     }
 
     #[test]

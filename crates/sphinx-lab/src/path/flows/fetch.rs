@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Group,
-    run::{BLOCK_BYTES, REST, Received},
+    run::{BLOCK_BYTES, REST, Received, send_bytes},
 };
 use crate::path::{
     bed::{Bed, left_address, right_address},
@@ -100,14 +100,8 @@ fn serve(mut stream: TcpStream, bytes: u64, until: Until<'_>) {
     let Ok(Some(())) = until.retry(|| stream.read_exact(&mut request)) else {
         return;
     };
-    let block = [7; BLOCK_BYTES];
-    let mut left = bytes;
-    while left > 0 {
-        let next = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK_BYTES);
-        match until.retry(|| stream.write(&block[..next])) {
-            Ok(Some(written)) => left -= written as u64,
-            _ => return,
-        }
+    if !send_bytes(&stream, bytes, until) {
+        return;
     }
     // It may have gone already.
     let _ = stream.shutdown(Shutdown::Write);

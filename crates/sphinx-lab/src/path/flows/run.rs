@@ -229,21 +229,16 @@ fn send(mut stream: TcpStream, work: Work, first: Instant, until: Until<'_>) {
         Work::Messages { bytes, interval } => {
             // One that cannot be set shows in the delays.
             let _ = stream.set_nodelay(true);
-            let message = vec![7; usize::try_from(bytes).unwrap_or(usize::MAX)];
             let mut at = first;
             while at < until.deadline {
                 until.wait(at);
-                let mut written = 0;
                 // What is due has to be sent, even if there is no room for it until the end.
                 let rest = Until {
                     deadline: until.deadline + REST,
                     ..until
                 };
-                while written < message.len() {
-                    match rest.retry(|| stream.write(&message[written..])) {
-                        Ok(Some(more)) => written += more,
-                        _ => return,
-                    }
+                if !send_bytes(&stream, bytes, rest) {
+                    return;
                 }
                 at += interval;
             }
@@ -251,6 +246,25 @@ fn send(mut stream: TcpStream, work: Work, first: Instant, until: Until<'_>) {
     }
     // It may have gone already.
     let _ = stream.shutdown(Shutdown::Write);
+}
+
+/// Sends so many bytes; whether that was possible in time. Nobody needs room for all of them at once.
+pub(super) fn send_bytes(mut stream: &TcpStream, bytes: u64, until: Until<'_>) -> bool {
+    let of = |bytes: u64| {
+        usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .min(BLOCK_BYTES)
+    };
+    let block = vec![7; of(bytes)];
+    let mut left = bytes;
+    while left > 0 {
+        let next = of(left);
+        match until.retry(|| stream.write(&block[..next])) {
+            Ok(Some(written)) => left -= written as u64,
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Reads to the end of the stream, or until the deadline.
@@ -287,6 +301,27 @@ fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_message_has_to_fit_into_memory() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let work = Work::Messages {
+            bytes: 1 << 60,
+            interval: Duration::from_secs(1),
+        };
+        let stop = AtomicBool::new(false);
+        let until = Until {
+            deadline: Instant::now() + Duration::from_secs(3600),
+            stop: &stop,
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| send(stream, work, Instant::now(), until));
+            let (mut receiver, _) = listener.accept().unwrap();
+            receiver.read_exact(&mut vec![0; 3 * BLOCK_BYTES]).unwrap();
+            // Then the sender ends.
+        });
+    }
 
     #[test]
     fn messages_are_due_from_their_offset_on() {
