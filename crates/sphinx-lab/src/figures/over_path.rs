@@ -76,7 +76,8 @@ pub(super) fn late_ms_max(report: &Report) -> f64 {
 
 /// The command of an agent, with more options.
 pub(super) fn agent(sphx: &Path, more: &str) -> String {
-    let program = sphx.display();
+    // In quotes of the shell.
+    let program = sphx.display().to_string().replace('\'', r"'\''");
     format!("exec '{program}' pep run --json --quiet {more} 2>/dev/null")
 }
 
@@ -93,7 +94,22 @@ pub(super) fn told(error: io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn an_agent_is_found_wherever_it_is() {
+        let directory = TempDir::new().unwrap();
+        let program = directory.path().join("it's a $(program)");
+        fs::write(&program, "#!/bin/sh\necho \"$@\"\n").unwrap();
+        let permissions = PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&program, permissions).unwrap();
+        let mut shell = Command::new("/bin/sh");
+        let said = shell.args(["-c", &agent(&program, "--agent rdb")]).output();
+        let said = String::from_utf8(said.unwrap().stdout).unwrap();
+        assert_eq!(said, "pep run --json --quiet --agent rdb\n");
+    }
 
     #[test]
     fn the_end_of_an_agent_is_found() {
