@@ -323,18 +323,27 @@ mod tests {
         assert!(block_ms.mean_ms > 0.0 && Some(block_ms.max_ms) >= block_ms.p50_ms);
     }
 
+    /// The sender looks at the clock first; the receiver still waits for more.
     #[test]
     fn a_sender_that_closes_at_the_cut_off_is_cut_off() {
-        let task = PeerTask {
-            limit: Duration::from_millis(60),
-            ..task(Workload::Blocks {
-                count: 1000,
-                bytes: 100,
-                interval: Duration::from_millis(10),
-            })
-        };
-        let (received, _) = transfer(&task);
-        assert!(!received.complete);
+        let task = blocks();
+        let (ready, address) = mpsc::channel();
+        thread::scope(|scope| {
+            let receiver = scope.spawn(|| receive(&task, &|at| ready.send(at).unwrap()));
+            let mut stream = TcpStream::connect(address.recv().unwrap()).unwrap();
+            // Nearly all of the time has passed before.
+            let limit = u64::try_from(task.limit.as_nanos()).unwrap();
+            let cut_off = monotonic_ns() + 200_000_000;
+            let preamble = Preamble {
+                start_ns: cut_off - limit,
+                schedule_ns: cut_off - limit,
+            };
+            stream.write_all(&preamble.to_bytes()).unwrap();
+            thread::sleep(Duration::from_nanos(cut_off.saturating_sub(monotonic_ns())));
+            drop(stream);
+            let received = receiver.join().unwrap().unwrap();
+            assert_eq!((received.bytes, received.complete), (0, false));
+        });
     }
 
     #[test]
