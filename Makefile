@@ -215,8 +215,8 @@ bench-thin-cost: tools ## What the agent for thin streams costs: processor time,
 	$(CARGO) run --release --locked --package sphinx-pep --example thin_cost -- $(ARGS)
 
 .PHONY: bench-pep-gaps
-bench-pep-gaps: build ## What a connection feels when the agent is killed or stopped (root, iproute2; 10 minutes)
-	scripts/bench-pep-gaps target/release/sphx
+bench-pep-gaps: build ## What a connection feels when the agent is killed or stopped (root, iproute2; 10 minutes; ARGS=ROUNDS)
+	@scripts/bench-pep-gaps $(ARGS)
 
 .PHONY: bench-pep-moves
 bench-pep-moves: tools ## A mobile host goes to and fro between two base stations with agents, between kernels: time-outs of the sender (root, iproute2; MOVES=20)
