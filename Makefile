@@ -1,7 +1,14 @@
 # Two targets do all the set-up: `make demo` and `make test`.
 
+# A pipe fails if any of its commands does.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+
 CARGO ?= cargo
-SPHX := target/release/sphx
+# For the scripts, too: where cargo puts what it builds.
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
+SPHX := $(RELEASE)/sphx
+export SPHX
 # Random links and faults for `make sim` and `make sim-pep`.
 SEEDS ?= 2000
 
@@ -122,7 +129,7 @@ asan: tools ## Run the tests of the crates with unsafe code in the product under
 
 .PHONY: test-neon
 test-neon: tools ## Run the tests of sphinx-fec on emulated 64-bit ARM (NEON engine)
-	@scripts/test-neon
+	@CARGO="$(CARGO)" scripts/test-neon
 
 .PHONY: fuzz
 fuzz: tools ## Fuzz one target of docs/fuzzing.md (TARGET=sessions SECONDS=60)
@@ -135,7 +142,7 @@ soak: build ## Ten minutes of random transfers, kills, full disks, unread pipes,
 .PHONY: bench-link
 bench-link: build ## Sphinx beside kernel TCP and QUIC on an emulated link (ARGS="--set full")
 	$(CARGO) build --release --locked --package sphinx-lab --features quinn
-	@target/release/bench-link $(ARGS)
+	@$(RELEASE)/bench-link $(ARGS)
 
 .PHONY: bench-veth
 bench-veth: build ## Sphinx beside QUIC and TCP at line rate, and tasks beside threads, over a veth pair (root, iproute2, ethtool, iperf3)
@@ -228,7 +235,7 @@ bench-codes: tools ## Speed of every erasure code beside other crates, ratios wi
 
 .PHONY: bench-instructions
 bench-instructions: tools ## Instructions per coded block, and per packet of the TCP agent, counted by callgrind
-	@scripts/bench-instructions
+	@CARGO="$(CARGO)" scripts/bench-instructions
 
 .PHONY: results
 results: build ## Measure every figure and render docs/results (hours: ten seeds)
