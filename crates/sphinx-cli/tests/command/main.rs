@@ -42,6 +42,8 @@ mod pipes;
 mod receiving;
 mod resume;
 #[cfg(all(feature = "lab", feature = "pep"))]
+mod scripts;
+#[cfg(all(feature = "lab", feature = "pep"))]
 mod several_paths;
 mod shards;
 mod standing;
