@@ -156,7 +156,7 @@ fn many_with_small_parts_flood_the_link_less() {
         let (mut jains, drops): (Vec<_>, Vec<_>) = found.unzip();
         jains.sort_by(f64::total_cmp);
         let name = format!("{many} on {rate} Mbit/s: {jains:.3?}, {drops:.3?}");
-        assert!(jains[1] > 0.85, "{name}");
+        assert!(jains[1] > 0.75, "{name}");
         assert!(drops.iter().all(|part| *part < most), "{name}");
     }
 }
@@ -295,6 +295,9 @@ fn table() {
         (100, 500.0, 20, 1.0),
         (50, 50.0, 2, 10.0),
         (100, 500.0, 1, 20.0),
+        (200, 500.0, 20, 1.0),
+        (200, 200.0, 20, 1.0),
+        (200, 100.0, 40, 1.0),
     ] {
         let found = (1..=seeds).map(|seed| crowd(many, &link(rate, rtt, queue, seed), rate));
         let (jains, drops): (Vec<_>, Vec<_>) = found.unzip();

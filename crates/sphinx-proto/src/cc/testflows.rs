@@ -24,6 +24,8 @@ const SACK_PACKETS: u32 = 16;
 const SACK_DELAY: Nanos = MS;
 const SACK_BYTES: usize = 60;
 const REORDER_PACKETS: u64 = 3;
+/// Probes are never further apart.
+const PROBE_INTERVAL_MAX: Nanos = SEC / 2;
 /// Packets whose fate is remembered until it is asked for, every 10 ms.
 const RECORDS: usize = 1 << 16;
 /// Codepoints.
@@ -311,6 +313,7 @@ struct Flow {
     largest_acked: Option<PacketNumber>,
     srtt: Nanos,
     last_progress: Nanos,
+    probed_at: Nanos,
     probes: u32,
     // receiver
     log: Vec<(PacketNumber, Nanos, bool)>,
@@ -373,6 +376,7 @@ impl World {
             largest_acked: None,
             srtt: 0,
             last_progress: starts,
+            probed_at: 0,
             probes: 0,
             log: Vec::new(),
             log_seen: 0,
@@ -768,13 +772,18 @@ impl World {
         let now = self.now;
         let flow = &mut self.flows[f];
         let pto = 2 * flow.srtt.max(50 * MS);
-        let waited = now.saturating_sub(flow.last_progress);
-        if flow.bytes_in_flight > 0 && waited > pto * (1 << flow.probes.min(5)) {
+        let waited = now.saturating_sub(flow.last_progress.max(flow.probed_at));
+        let wait = (pto * (1 << flow.probes.min(5))).min(PROBE_INTERVAL_MAX);
+        if flow.bytes_in_flight > 0 && waited > wait {
             flow.probes += 1;
+            flow.probed_at = now;
             if flow.probes >= 3 {
                 flow.cc.on_persistent_loss(time(now));
             }
+            // Probes are not paced, and nothing is held back for them.
+            let release_at = flow.release_at;
             self.send(f);
+            self.flows[f].release_at = release_at;
         } else {
             self.finish_ack(f, &[], None, None, 0);
         }
