@@ -1,6 +1,9 @@
 //! IP packets as bytes. All functions are total.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
+};
 
 use crate::FlowKey;
 
@@ -17,6 +20,9 @@ const ICMP: u8 = 1;
 const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 const ICMP_V6: u8 = 58;
+
+/// What hosts on one wire tell each other: solicitations and advertisements of routers and neighbours, and redirects (RFC 4861).
+const NEIGHBOUR_DISCOVERY: RangeInclusive<u8> = 133..=137;
 
 /// Type of an IPv6 fragment header.
 const FRAGMENT: u8 = 44;
@@ -81,8 +87,40 @@ pub(crate) fn set_ecn(packet: &mut [u8], ecn: u8) {
     packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
+/// Whether an IP packet is addressed to a single host; false for anything that is not IP.
+pub(crate) fn goes_to_one(packet: &[u8]) -> bool {
+    match version(packet) {
+        Some(4) => packet[16] < 224,
+        Some(6) => packet[24] != 0xff,
+        _ => false,
+    }
+}
+
+/// Whether an IPv6 packet is one by which hosts on one wire find each other, as ARP does for IPv4. Most of the answers go to a single host.
+pub(crate) fn is_neighbour_discovery(packet: &[u8]) -> bool {
+    version(packet) == Some(6)
+        && carried_v6(packet).is_some_and(|it| {
+            let kind = it.transport.first();
+            it.protocol == ICMP_V6 && kind.is_some_and(|kind| NEIGHBOUR_DISCOVERY.contains(kind))
+        })
+}
+
+/// How long an IP packet says that it is, if that is all or a part of what is here: a frame may have been filled up behind it.
+pub(crate) fn length(packet: &[u8]) -> Option<usize> {
+    let field = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+    let length = match version(packet)? {
+        4 => field(2),
+        // 0 is also what packets that are too long for the field say.
+        _ => match field(4) {
+            0 => return None,
+            payload => 40 + payload,
+        },
+    };
+    (20..=packet.len()).contains(&length).then_some(length)
+}
+
 /// The version of an IP packet that has a whole header.
-fn version(packet: &[u8]) -> Option<u8> {
+pub(crate) fn version(packet: &[u8]) -> Option<u8> {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) if packet.len() >= 20 => Some(4),
         Some(6) if packet.len() >= 40 => Some(6),
@@ -253,6 +291,49 @@ mod tests {
             assert_eq!((key.protocol, key.destination.port()), (UDP, port));
             assert_eq!(key.destination.ip().to_string(), "::2");
         }
+    }
+
+    #[test]
+    fn packets_to_one_host_to_many_and_between_neighbours() {
+        assert!(goes_to_one(&v4(UDP, 0, &PORTS)));
+        let mut group = v4(UDP, 0, &PORTS);
+        group[16] = 224;
+        assert!(!goes_to_one(&group));
+        let mut all = v6(ICMP_V6, &[&[136; 24]]);
+        assert!(goes_to_one(&all) && is_neighbour_discovery(&all));
+        all[24] = 0xff;
+        assert!(!goes_to_one(&all));
+        let options = [ICMP_V6, 0, 0, 0, 0, 0, 0, 0];
+        assert!(is_neighbour_discovery(&v6(0, &[&options, &[135; 24]])));
+        for other in [
+            v6(ICMP_V6, &[&[128; 8]]),
+            v6(ICMP_V6, &[]),
+            v6(UDP, &[&[135; 8]]),
+            v4(ICMP_V6, 0, &[135; 24]),
+        ] {
+            assert!(!is_neighbour_discovery(&other));
+        }
+        for broken in [&[][..], &[0x45; 19], &[0x60; 39], &[0x42; 2]] {
+            assert!(!goes_to_one(broken) && !is_neighbour_discovery(broken));
+        }
+    }
+
+    #[test]
+    fn a_packet_says_how_long_it_is() {
+        let mut padded = v4(UDP, 0, &[0; 22]);
+        padded[2..4].copy_from_slice(&[0, 40]);
+        assert_eq!((padded.len(), length(&padded)), (46, Some(40)));
+        for wrong in [0, 19, 47] {
+            padded[3] = wrong;
+            assert_eq!(length(&padded), None);
+        }
+        let mut padded = v6(UDP, &[&[0; 12]]);
+        assert_eq!(length(&padded), None);
+        padded[5] = 8;
+        assert_eq!(length(&padded), Some(48));
+        padded[5] = 13;
+        assert_eq!(length(&padded), None);
+        assert_eq!(length(&[0x45; 19]), None);
     }
 
     #[test]

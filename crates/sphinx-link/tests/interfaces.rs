@@ -6,14 +6,20 @@ use std::{
     net::{TcpListener, TcpStream, UdpSocket},
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sphinx_link::{
-    LinkConfig, Loss,
-    front::{FrontError, LinkThread, join},
+    EcnRule, LinkConfig, Loss,
+    front::{FrontCounters, FrontError, LinkThread, join},
 };
-use sphinx_netdev::netns::{Access, Namespace, probe};
+use sphinx_netdev::{
+    ethernet::Ethernet,
+    netns::{Access, Namespace, probe},
+};
+
+/// Long enough for any machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A namespace with a process by which `ip` finds it.
 struct Host {
@@ -78,6 +84,37 @@ fn start(links: [LinkConfig; 2]) -> Option<(Host, Host, Host, LinkThread)> {
     Some((left, middle, right, link.unwrap().unwrap()))
 }
 
+/// Waits until the counters are as wanted.
+fn wait_for(link: &LinkThread, wanted: impl Fn(&FrontCounters) -> bool) -> FrontCounters {
+    let start = Instant::now();
+    loop {
+        let counters = link.counters();
+        if wanted(&counters) {
+            return counters;
+        }
+        assert!(start.elapsed() < PATIENCE, "{counters:?}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The interface of a host, for whole frames.
+fn wire(host: &Host, name: &str) -> Ethernet {
+    let wire = host.namespace.run(|| Ethernet::open(name));
+    wire.unwrap().unwrap()
+}
+
+/// Waits until this frame has arrived.
+fn arrives(wire: &mut Ethernet, frame: &[u8]) {
+    let start = Instant::now();
+    let mut found = false;
+    while !found {
+        assert!(start.elapsed() < PATIENCE, "it has not arrived");
+        if wire.receive(|arrived| found |= arrived == frame).is_err() {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
 #[test]
 fn tcp_crosses_in_single_packets_with_right_checksums() {
     let link = |seed| LinkConfig {
@@ -131,9 +168,7 @@ fn datagrams_cross_as_they_are() {
         let bind = |host: &Host, address: &str| {
             let socket = host.namespace.run(|| UdpSocket::bind((address, 0)));
             let socket = socket.unwrap().unwrap();
-            socket
-                .set_read_timeout(Some(Duration::from_secs(20)))
-                .unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
             socket
         };
         let (left, right) = (bind(&left, own), bind(&right, other));
@@ -147,6 +182,61 @@ fn datagrams_cross_as_they_are() {
         }
     }
     assert_eq!(link.counters().left_to_right.offered_packets, 8);
+}
+
+#[test]
+fn what_is_not_of_the_link_passes_whatever_the_link_does() {
+    let lost = LinkConfig {
+        loss: Loss::Bernoulli(1.0),
+        ecn: EcnRule::Mark,
+        ..LinkConfig::default()
+    };
+    let Some((left, _middle, right, link)) = start([lost.clone(), lost]) else {
+        return;
+    };
+    let ignored = link.counters().ignored;
+    let (near, mut far) = (wire(&left, "l"), wire(&right, "r"));
+    // To a group that bridges do not forward to, with a length where others have their EtherType: a spanning tree's, whose first bits
+    // are those of IPv4.
+    let mut bpdu = vec![0; 60];
+    bpdu[..6].copy_from_slice(&[1, 0x80, 0xc2, 0, 0, 0]);
+    bpdu[6] = 2;
+    bpdu[12..17].copy_from_slice(&[0, 38, 0x42, 0x42, 3]);
+    // The same to a single host, as other users of such frames have it.
+    let mut other = bpdu.clone();
+    other[0] = 2;
+    for frame in [bpdu, other] {
+        near.send(&frame).unwrap();
+        arrives(&mut far, &frame);
+    }
+    wait_for(&link, |it| it.ignored >= ignored + 2);
+
+    // The neighbour answers to a single host. Once it has, the datagram goes, and is lost.
+    let sender = left.namespace.run(|| UdpSocket::bind(("fd99::1", 0)));
+    let sender = sender.unwrap().unwrap();
+    sender.send_to(b"lost", ("fd99::2", 7000)).unwrap();
+    let counters = wait_for(&link, |it| it.left_to_right.dropped_loss > 0);
+    assert_eq!(counters.left_to_right.offered_packets, 1);
+    assert_eq!(counters.right_to_left.offered_packets, 0);
+}
+
+#[test]
+fn what_fills_up_a_frame_does_not_count() {
+    let Some((left, _middle, right, link)) = start([LinkConfig::default(), LinkConfig::default()])
+    else {
+        return;
+    };
+    let (near, mut far) = (wire(&left, "l"), wire(&right, "r"));
+    // 40 bytes of IPv4 from nobody in the shortest frame that a card sends.
+    let mut frame = vec![0; 60];
+    (frame[0], frame[6]) = (2, 2);
+    frame[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0, 40]);
+    frame[23] = 6;
+    frame[26..34].copy_from_slice(&[10, 98, 0, 1, 10, 98, 0, 2]);
+    near.send(&frame).unwrap();
+    arrives(&mut far, &frame[..54]);
+    let counters = wait_for(&link, |it| it.left_to_right.offered_packets == 1);
+    assert_eq!(counters.left_to_right.offered_bytes, 40);
 }
 
 #[test]

@@ -202,8 +202,8 @@ impl Engine {
     }
 
     /// A packet has come.
-    fn enter(&mut self, direction: usize, packet: PooledPacket) {
-        if goes_to_many(packet.bytes()) {
+    fn enter(&mut self, direction: usize, mut packet: PooledPacket) {
+        if !self.interfaces[direction].is_for_the_link(&packet) {
             self.ignored += 1;
             let other = &self.interfaces[1 - direction];
             if other.passes_all() && other.send(&packet).is_err() {
@@ -211,6 +211,7 @@ impl Engine {
             }
             return;
         }
+        packet.cut_padding();
         let now = self.now();
         if let Some(observer) = &mut self.observer {
             observer.packet(SIDES[direction], now, packet.bytes());
@@ -356,14 +357,5 @@ fn inside(link: &Link<PooledPacket>) -> Inside {
     Inside {
         queue_bytes: link.queue_bytes(),
         packets: link.packets_inside(),
-    }
-}
-
-/// Whether an IP packet is addressed to a multicast group or to all.
-fn goes_to_many(packet: &[u8]) -> bool {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) => packet.get(16).is_some_and(|&byte| byte >= 224),
-        Some(6) => packet.get(24).is_some_and(|&byte| byte == 0xff),
-        _ => true,
     }
 }

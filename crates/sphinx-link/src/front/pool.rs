@@ -72,6 +72,13 @@ impl PooledPacket {
         &mut self.buffer
     }
 
+    /// Takes away what an interface has added behind the packet, since its frames have a smallest size.
+    pub(super) fn cut_padding(&mut self) {
+        if let Some(length) = ip::length(self.bytes()) {
+            self.length = self.start() + length;
+        }
+    }
+
     pub(super) fn set_length(&mut self, length: usize) {
         self.length = length.min(self.buffer.len());
     }
@@ -96,8 +103,8 @@ impl Packet for PooledPacket {
     }
 
     fn set_ecn(&mut self, ecn: u8) {
-        let header = self.pool.header.min(self.length);
-        ip::set_ecn(&mut self.buffer[header..self.length], ecn);
+        let start = self.start();
+        ip::set_ecn(&mut self.buffer[start..self.length], ecn);
     }
 
     fn corruptible_bits(&self) -> u64 {
@@ -168,5 +175,20 @@ mod tests {
         );
         assert!(pool.copy(&[0; 65]).is_none());
         assert_eq!(pool.copy(&[0; 3]).unwrap().ip_len(), 0);
+    }
+    #[test]
+    fn what_fills_up_a_short_frame_is_not_of_the_packet() {
+        // An acknowledgement of TCP, 40 bytes, in the shortest frame that there is.
+        let mut frame = vec![0; 60];
+        frame[14..18].copy_from_slice(&[0x45, 0, 0, 40]);
+        frame[23] = 6;
+        (frame[46], frame[47]) = (0x50, 0x10);
+        let mut packet = Pool::new(14, 100).copy(&frame).unwrap();
+        assert_eq!((packet.ip_len(), packet.is_pure_ack()), (46, false));
+        packet.cut_padding();
+        assert_eq!((packet.ip_len(), packet.is_pure_ack()), (40, true));
+        assert_eq!(packet.frame(), &frame[..54]);
+        packet.cut_padding();
+        assert_eq!(packet.ip_len(), 40);
     }
 }

@@ -8,6 +8,10 @@ use std::{
 use sphinx_netdev::{ethernet::Ethernet, tun::Tun};
 
 use super::pool::{Pool, PooledPacket};
+use crate::ip;
+
+/// What a frame says that it carries: its EtherType, with the version of such packets.
+const CARRIED: [([u8; 2], u8); 2] = [([0x08, 0x00], 4), ([0x86, 0xdd], 6)];
 
 /// An interface.
 #[derive(Debug)]
@@ -47,6 +51,26 @@ impl Port {
         match self {
             Port::Tun(tun) => tun.send(packet.frame()),
             Port::Ethernet(interface) => interface.send(packet.frame()),
+        }
+    }
+
+    /// Whether what has arrived here goes through the link: IP to a single host, but not that by which hosts on one wire find each
+    /// other, which would fail with the link.
+    pub(super) fn is_for_the_link(&self, packet: &PooledPacket) -> bool {
+        let bytes = packet.bytes();
+        match self {
+            Port::Tun(_) => ip::goes_to_one(bytes),
+            Port::Ethernet(_) => {
+                let frame = packet.frame();
+                let kind = frame.get(12..14).and_then(|it| it.try_into().ok());
+                // The first bit of the destination is that of groups and of all.
+                frame.first().is_some_and(|to| to & 1 == 0)
+                    && kind
+                        .zip(ip::version(bytes))
+                        .is_some_and(|it| CARRIED.contains(&it))
+                    && ip::goes_to_one(bytes)
+                    && !ip::is_neighbour_discovery(bytes)
+            }
         }
     }
 

@@ -43,8 +43,9 @@ impl Guests {
 
 /// Joins two Ethernet interfaces that exist, of this namespace: what arrives at the left one leaves at
 /// the right one, and back, as it was. The machine should have no addresses on them and not forward
-/// between them. IP packets to single hosts go through the links; all other frames (ARP, multicast,
-/// broadcast) pass at once and count as `ignored`. VLAN tags are lost.
+/// between them. IP packets to single hosts go through the links; all other frames (ARP, neighbour discovery,
+/// multicast, broadcast) pass at once and count as `ignored`. VLAN tags are lost, and so is what fills up frames
+/// that are too short.
 ///
 /// # Errors
 ///
