@@ -10,6 +10,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
+        mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
     time::{Duration, Instant},
@@ -17,7 +18,7 @@ use std::{
 
 use sphinx_link::{
     Corruption, Depth, Event, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate,
-    front::{Direction, End, Front, FrontConfig, FrontCounters, FrontError, Side, Stage},
+    front::{Direction, End, Front, FrontConfig, FrontCounters, FrontError, Observer, Side, Stage},
 };
 use sphinx_netdev::netns::{Access, Namespace, probe};
 
@@ -427,6 +428,37 @@ fn commands_run_at_their_end_and_interfaces_disappear() {
         !devices.contains("left") && !devices.contains("right"),
         "{devices}"
     );
+}
+
+/// Sees nothing; whoever has the other end of the channel sees it go, with the link's thread.
+struct Guest {
+    _here: Sender<()>,
+}
+
+impl Observer for Guest {
+    fn packet(&mut self, _side: Side, _at: u64, _packet: &[u8]) {}
+}
+
+#[test]
+fn a_link_ends_when_an_interface_is_removed() {
+    if !is_allowed() {
+        return;
+    }
+    let (here, gone) = mpsc::channel();
+    let guest = Box::new(Guest { _here: here });
+    let front = Front::start_with(FrontConfig::default(), Some(guest), None).unwrap();
+    let command = &mut Command::new("ip");
+    let removed = front.left().spawn(command.args(["link", "del", "left"]));
+    if !removed.is_ok_and(|mut child| child.wait().unwrap().success()) {
+        eprintln!("skipped: no 'ip'");
+        return;
+    }
+    assert_eq!(
+        gone.recv_timeout(PATIENCE),
+        Err(RecvTimeoutError::Disconnected)
+    );
+    let error = front.stop().unwrap_err().to_string();
+    assert_eq!(error, "interface left is gone");
 }
 
 #[test]

@@ -5,13 +5,14 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream, UdpSocket},
     process::{Child, Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError, Sender},
     thread,
     time::{Duration, Instant},
 };
 
 use sphinx_link::{
     EcnRule, LinkConfig, Loss,
-    front::{FrontCounters, FrontError, LinkThread, join},
+    front::{FrontCounters, FrontError, LinkThread, Observer, Side, join},
 };
 use sphinx_netdev::{
     ethernet::Ethernet,
@@ -56,6 +57,13 @@ impl Drop for Host {
 
 /// left —(veth)— middle —(veth)— right, and the link in the middle.
 fn start(links: [LinkConfig; 2]) -> Option<(Host, Host, Host, LinkThread)> {
+    start_with(links, None)
+}
+
+fn start_with(
+    links: [LinkConfig; 2],
+    observer: Option<Box<dyn Observer>>,
+) -> Option<(Host, Host, Host, LinkThread)> {
     match probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
@@ -80,7 +88,7 @@ fn start(links: [LinkConfig; 2]) -> Option<(Host, Host, Host, LinkThread)> {
             return None;
         }
     }
-    let link = middle.namespace.run(|| join(["a", "b"], links, None));
+    let link = middle.namespace.run(|| join(["a", "b"], links, observer));
     Some((left, middle, right, link.unwrap().unwrap()))
 }
 
@@ -237,6 +245,46 @@ fn what_fills_up_a_frame_does_not_count() {
     arrives(&mut far, &frame[..54]);
     let counters = wait_for(&link, |it| it.left_to_right.offered_packets == 1);
     assert_eq!(counters.left_to_right.offered_bytes, 40);
+}
+
+/// Sees nothing; whoever has the other end of the channel sees it go, with the link's thread.
+struct Guest {
+    _here: Sender<()>,
+}
+
+impl Observer for Guest {
+    fn packet(&mut self, _side: Side, _at: u64, _packet: &[u8]) {}
+}
+
+#[test]
+fn interfaces_may_be_turned_off_and_not_removed() {
+    let (here, gone) = mpsc::channel();
+    let guest = Box::new(Guest { _here: here });
+    let links = [LinkConfig::default(), LinkConfig::default()];
+    let Some((left, middle, right, mut link)) = start_with(links, Some(guest)) else {
+        return;
+    };
+    let refused = link.counters().refused;
+    assert!(middle.ip("link set a down"));
+    wait_for(&link, |it| it.refused > refused);
+    assert!(middle.ip("link set a up"));
+    let (near, mut far) = (wire(&left, "l"), wire(&right, "r"));
+    // The kernel needs a moment for what depends on it.
+    let (start, frame, mut arrived) = (Instant::now(), [2; 60], false);
+    while !arrived {
+        assert!(start.elapsed() < PATIENCE, "nothing arrives");
+        let _ = near.send(&frame);
+        thread::sleep(Duration::from_millis(2));
+        let _ = far.receive(|it| arrived |= it == frame);
+    }
+
+    assert!(middle.ip("link del a"));
+    assert_eq!(
+        gone.recv_timeout(PATIENCE),
+        Err(RecvTimeoutError::Disconnected)
+    );
+    let error = link.halt().unwrap_err().to_string();
+    assert_eq!(error, "interface a is gone");
 }
 
 #[test]

@@ -9,7 +9,10 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SocketFlags, SocketType},
+};
 
 use crate::{
     netlink::Message,
@@ -57,6 +60,8 @@ pub struct Ethernet {
     mtu: usize,
     buffer: Box<[u8]>,
     dropped: u64,
+    /// It has been turned off, and nothing has come since.
+    is_off: bool,
 }
 
 impl Ethernet {
@@ -102,6 +107,7 @@ impl Ethernet {
             mtu,
             buffer: vec![0; FRAME_MAX].into(),
             dropped: 0,
+            is_off: false,
         })
     }
 
@@ -120,19 +126,34 @@ impl Ethernet {
         self.dropped
     }
 
+    /// Whether it has been turned off, as far as reading has told. The kernel does not wake up who waits for an interface that is
+    /// removed then: [`receive`](Ethernet::receive) has to be called from time to time.
+    pub fn is_off(&self) -> bool {
+        self.is_off
+    }
+
     /// Takes what has arrived next: one frame, or several that the kernel has joined.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if there is nothing; others if the interface has been turned off or removed.
+    /// `WouldBlock` if there is nothing, `NetworkDown` once if the interface has been turned off, `NotFound` if it has been removed.
     pub fn receive(&mut self, emit: impl FnMut(&[u8])) -> io::Result<()> {
         let buffer = &mut self.buffer[..];
         let length = loop {
             match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
-                Err(rustix::io::Errno::INTR) => {}
-                result => break result?.0,
+                Err(Errno::INTR) => {}
+                Ok((length, _)) => break length,
+                // Before it is removed, it is turned off.
+                Err(Errno::AGAIN) if self.is_off && !is_bound(&self.socket) => {
+                    return Err(tun::gone(&self.name));
+                }
+                Err(error) => {
+                    self.is_off |= error == Errno::NETDOWN;
+                    return Err(error.into());
+                }
             }
         };
+        self.is_off = false;
         let finished = match buffer[..length].split_first_chunk_mut::<HEADER>() {
             Some((header, frame)) => finish(*header, frame, ETHERNET, emit),
             None => false,
@@ -151,7 +172,7 @@ impl Ethernet {
         let parts = [IoSlice::new(&[0; HEADER]), IoSlice::new(frame)];
         loop {
             match rustix::io::writev(&self.socket, &parts) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 result => return Ok(result.map(drop)?),
             }
         }
@@ -189,6 +210,22 @@ fn bind_for(socket: &OwnedFd, index: i32, protocol: u16) -> io::Result<()> {
         )
     };
     check(result)
+}
+
+/// Whether a socket still belongs to an interface: it does not any more once that has been removed.
+fn is_bound(socket: &OwnedFd) -> bool {
+    // SAFETY: `sockaddr_ll` consists of integers, for which zero is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is valid for writing and of the length given.
+    let result = unsafe {
+        libc::getsockname(
+            socket.as_raw_fd(),
+            std::ptr::from_mut(&mut address).cast(),
+            &raw mut length,
+        )
+    };
+    result == 0 && address.sll_ifindex > 0
 }
 
 fn set_option<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {

@@ -118,9 +118,14 @@ impl Tun {
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if there is none.
+    /// `WouldBlock` if there is none, `NotFound` if the interface has been removed.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        retry(|| rustix::io::read(&self.file, &mut *buffer))
+        retry(|| rustix::io::read(&self.file, &mut *buffer)).map_err(|error| {
+            match error.raw_os_error() == Some(Errno::BADFD.raw_os_error()) {
+                true => gone(&self.name),
+                false => error,
+            }
+        })
     }
 
     /// Delivers an IP packet to the namespace.
@@ -324,6 +329,11 @@ pub fn serve_in_time() -> io::Result<()> {
         }
     }
     Err(io::Error::last_os_error())
+}
+
+/// What reading from an interface is that has been removed.
+pub(crate) fn gone(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("interface {name} is gone"))
 }
 
 fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {

@@ -336,6 +336,27 @@ fn a_full_disk_is_told_and_the_program_goes_on() {
 }
 
 #[test]
+fn a_link_whose_interface_is_gone_ends_with_its_programs() {
+    let Some(scratch) = ground() else { return };
+    let mut ip = std::process::Command::new("ip");
+    if ip
+        .arg("-V")
+        .stdout(std::process::Stdio::null())
+        .status()
+        .is_err()
+    {
+        eprintln!("skipped: no 'ip'");
+        return;
+    }
+    let word = format!("{}", 800_000_000 + u64::from(std::process::id()));
+    let script = format!("ip link del left; exec sleep {word}");
+    let ended = run(&scratch, &["--json", "--left", &script]).expect(8);
+    let message = ended.error("local_io")["message"].to_string();
+    assert!(message.contains("interface left is gone"), "{message}");
+    assert_gone(&word);
+}
+
+#[test]
 fn mistakes_are_usage_errors_wherever_they_are() {
     let scratch = Scratch::new();
     fs::write(

@@ -9,14 +9,17 @@ use std::{
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use rustix::{
     io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
 };
-use sphinx_link::front::{Front, FrontConfig, Observer, Side, Stage, join};
+use sphinx_link::{
+    Time,
+    front::{Front, FrontConfig, Observer, Side, Stage, join},
+};
 use sphinx_netdev::pidns::PidNamespace;
 
 use super::{
@@ -62,6 +65,41 @@ pub(super) enum Event {
     Fault(String),
     /// Somebody wants it to end.
     Stop,
+    /// The link has ended, whatever the reason.
+    LinkEnded,
+}
+
+/// Is in the link's thread, and tells when that has ended.
+struct Watcher {
+    capture: Option<pcap::Capture>,
+    events: Sender<Event>,
+}
+
+impl Observer for Watcher {
+    fn start(&mut self, started: SystemTime) {
+        if let Some(capture) = &mut self.capture {
+            capture.start(started);
+        }
+    }
+
+    fn packet(&mut self, side: Side, at: Time, packet: &[u8]) {
+        if let Some(capture) = &mut self.capture {
+            capture.packet(side, at, packet);
+        }
+    }
+
+    fn pause(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.pause();
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // A session that has ended need not know.
+        let _ = self.events.send(Event::LinkEnded);
+    }
 }
 
 /// Ends a session from elsewhere.
@@ -137,15 +175,20 @@ impl Session {
         let fault = move |text| {
             let _ = faults.send(Event::Fault(text));
         };
-        let (observer, capture) = match files {
+        let (capturing, capture) = match files {
             None => (None, None),
             Some(files) => {
                 let (capture, thread) = files
                     .start(fault)
                     .map_err(|error| LinkError::io("start", "a thread", &error))?;
-                (Some(Box::new(capture) as Box<dyn Observer>), Some(thread))
+                (Some(capture), Some(thread))
             }
         };
+        let watcher = Watcher {
+            capture: capturing,
+            events: sender.clone(),
+        };
+        let observer: Option<Box<dyn Observer>> = Some(Box::new(watcher));
         for config in [&mut forward, &mut back] {
             config.records = if log.is_some() { RECORDS_MAX } else { 0 };
         }
@@ -213,8 +256,8 @@ impl Session {
     }
 
     /// Runs the programs until the left one has ended (without a left one, the right one; without
-    /// any, until somebody stops it). Then it ends what is left of them and the link. `notice` gets
-    /// what happens meanwhile, in words.
+    /// any, until somebody stops it), or the link. Then it ends what is left of them and the link.
+    /// `notice` gets what happens meanwhile, in words.
     ///
     /// # Errors
     ///
@@ -242,7 +285,12 @@ impl Session {
         }
         started?;
         result.map_err(|error| {
-            LinkError::new(LinkErrorKind::Other, format!("the link ended: {error}"), "")
+            let kind = match error.kind() {
+                // An interface is gone.
+                io::ErrorKind::NotFound => LinkErrorKind::Local,
+                _ => LinkErrorKind::Other,
+            };
+            LinkError::new(kind, format!("the link ended: {error}"), "")
         })?;
         let [left, right] = self.ended;
         Ok(Ended {
@@ -330,8 +378,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the program that matters has ended, or somebody wants it to end; true in the
-    /// latter case.
+    /// Waits until the program that matters has ended, or somebody wants it to end, or the link has; false in
+    /// the first case.
     fn wait(&mut self, notice: &mut dyn FnMut(&str)) -> bool {
         loop {
             match self.principal() {
@@ -384,7 +432,7 @@ impl Session {
                 notice(&text);
                 Next::Wait
             }
-            Ok(Event::Stop) => Next::End,
+            Ok(Event::Stop | Event::LinkEnded) => Next::End,
             Err(_) => Next::Wait,
         }
     }
@@ -392,7 +440,7 @@ impl Session {
     /// Ends what still runs: asks first, then kills every process of the namespace.
     fn end_programs(&mut self, stopped: bool, notice: &mut dyn FnMut(&str)) {
         if stopped {
-            // Ctrl-C has reached them too.
+            // Ctrl-C, if it was that, has reached them too.
             self.wait_for_all(FAREWELL, notice);
         }
         for child in self.programs.iter().flatten() {

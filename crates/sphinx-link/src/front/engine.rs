@@ -31,6 +31,8 @@ const BATCH: usize = 32;
 const REST: Duration = Duration::from_micros(40);
 /// Most time between two publications of the counters while packets flow.
 const PUBLISH_NS: Time = 1_000_000;
+/// Between two looks at an interface that has been turned off, and may be gone.
+const LOOK: Duration = Duration::from_millis(100);
 /// The sides of the interfaces.
 const SIDES: [Side; 2] = [Side::Left, Side::Right];
 
@@ -142,7 +144,7 @@ impl Engine {
         })
     }
 
-    /// Runs until told to stop.
+    /// Runs until told to stop, or an interface is gone.
     pub(super) fn run(mut self) -> io::Result<()> {
         // Where that is not allowed, the measured lateness says what it costs.
         let _ = serve_in_time();
@@ -154,7 +156,7 @@ impl Engine {
             let mut most = 0;
             for direction in [0, 1] {
                 most = most
-                    .max(self.receive(direction))
+                    .max(self.receive(direction)?)
                     .max(self.deliver(direction));
             }
             let now = self.now();
@@ -180,8 +182,8 @@ impl Engine {
         nanos(self.start.elapsed())
     }
 
-    /// Takes what an interface has, up to a batch, and returns how much that was.
-    fn receive(&mut self, direction: usize) -> usize {
+    /// Takes what an interface has, up to a batch, and returns how much that was. Without the interface there is no link.
+    fn receive(&mut self, direction: usize) -> io::Result<usize> {
         for count in 0..BATCH {
             let mut arrived = std::mem::take(&mut self.arrived);
             let result = self.interfaces[direction].receive(&self.pool, &mut arrived);
@@ -191,14 +193,15 @@ impl Engine {
             self.arrived = arrived;
             match result {
                 Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(count),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
                 Err(_) => {
                     self.refused += 1;
-                    return count + 1;
+                    return Ok(count + 1);
                 }
             }
         }
-        BATCH
+        Ok(BATCH)
     }
 
     /// A packet has come.
@@ -287,11 +290,12 @@ impl Engine {
     fn sleep(&mut self, now: Time) -> io::Result<()> {
         let stage = self.stage.as_ref().and_then(|stage| stage.next_timeout());
         let event = self.links.next_event().into_iter().chain(stage).min();
-        let mut timeout = event.map(|event| Duration::from_nanos(event.saturating_sub(now)));
-        if self.unpublished_since.is_some() {
-            let soon = Duration::from_nanos(PUBLISH_NS);
-            timeout = Some(timeout.map_or(soon, |timeout| timeout.min(soon)));
-        }
+        let timeout = event.map(|event| Duration::from_nanos(event.saturating_sub(now)));
+        let soon = [
+            (self.unpublished_since.is_some()).then_some(Duration::from_nanos(PUBLISH_NS)),
+            self.interfaces.iter().any(Port::is_off).then_some(LOOK),
+        ];
+        let timeout = soon.into_iter().flatten().chain(timeout).min();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut files = [
             PollFd::new(&self.interfaces[0], PollFlags::IN),

@@ -23,7 +23,7 @@ pub(super) enum Port {
 }
 
 impl Port {
-    /// Takes what has arrived next: one packet, or several that the kernel has joined.
+    /// Takes what has arrived next: one packet, or several that the kernel has joined. `NotFound` if the interface is gone.
     pub(super) fn receive(&mut self, pool: &Pool, into: &mut Vec<PooledPacket>) -> io::Result<()> {
         match self {
             Port::Tun(tun) => {
@@ -44,6 +44,14 @@ impl Port {
                     false => Ok(()),
                 }
             }
+        }
+    }
+
+    /// Whether it has been turned off, and may be gone without a word.
+    pub(super) fn is_off(&self) -> bool {
+        match self {
+            Port::Tun(_) => false,
+            Port::Ethernet(interface) => interface.is_off(),
         }
     }
 
