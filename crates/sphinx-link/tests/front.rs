@@ -430,6 +430,33 @@ fn commands_run_at_their_end_and_interfaces_disappear() {
     );
 }
 
+#[test]
+fn a_small_mtu_of_the_interfaces_is_one_without_ipv6() {
+    if !is_allowed() {
+        return;
+    }
+    let config = FrontConfig {
+        mtu: 576,
+        ..FrontConfig::default()
+    };
+    let front = Front::start(config).unwrap();
+    let words = "no IPv6, which needs an MTU of 1280";
+    assert_eq!(
+        front.warnings(),
+        ["left", "right"].map(|end| format!("{end}: {words}"))
+    );
+    assert_eq!((front.left().ipv6(), front.right().ipv6()), (None, None));
+    let left = udp(front.left(), front.left().ipv4().into());
+    let right = udp(front.right(), front.right().ipv4().into());
+    // Two fragments there, and one packet back.
+    left.send_to(&[7; 1000], right.local_addr().unwrap())
+        .unwrap();
+    assert_eq!(right.recv(&mut [0; 2000]).unwrap(), 1000);
+    right.send_to(b"back", left.local_addr().unwrap()).unwrap();
+    assert_eq!(left.recv(&mut [0; 16]).unwrap(), 4);
+    assert_eq!(front.stop().unwrap().left_to_right.delivered_packets, 2);
+}
+
 /// Sees nothing; whoever has the other end of the channel sees it go, with the link's thread.
 struct Guest {
     _here: Sender<()>,

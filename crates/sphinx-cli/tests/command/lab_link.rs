@@ -390,13 +390,15 @@ fn mistakes_are_usage_errors_wherever_they_are() {
         let message = ended.error("usage")["message"].to_string();
         assert!(message.contains(reason), "{line}: {message}");
     }
-    for line in [
-        "--json --rate trace:nowhere",
-        "--json --config nowhere.toml",
-        "--json --interfaces no-such-if,lo",
+    for (line, hint) in [
+        ("--json --rate trace:nowhere", ""),
+        ("--json --config nowhere.toml", ""),
+        ("--json --interfaces no-such-if,lo", "have to exist"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
-        run(&scratch, &words).expect(8).error("local_io");
+        let ended = run(&scratch, &words).expect(8);
+        let told = ended.error("local_io")["hint"].to_string();
+        assert!(told.contains(hint), "{line}: {told}");
     }
 }
 

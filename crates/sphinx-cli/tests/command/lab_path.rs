@@ -81,6 +81,19 @@ fn a_download_crosses_both_hops_and_the_log_tells_of_both() {
 }
 
 #[test]
+fn a_path_may_have_a_small_mtu() {
+    let Some(scratch) = ground() else { return };
+    let more = ["--bytes", "50kB", "--interface-mtu", "576"];
+    let ended = start(&scratch, ["rtt=2ms", "rtt=2ms"], &more)
+        .end()
+        .expect(0);
+    let hop = &ended.done()["hops"][0];
+    let sent = |field: &str| hop["forward"][field].as_u64().unwrap();
+    assert!(sent("sent_packets") >= 50_000 / 576, "{hop}");
+    assert_eq!(hop["left"], serde_json::json!(["10.77.1.1"]));
+}
+
+#[test]
 fn an_agent_in_the_middle_repairs_what_the_wireless_hop_loses() {
     let Some(scratch) = ground() else { return };
     let hops = ["rtt=40ms", "rate=20mbit rtt=4ms forward.loss=2%"];

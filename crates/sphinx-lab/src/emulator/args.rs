@@ -78,7 +78,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "LEFT,RIGHT", value_parser = interfaces)]
     #[arg(conflicts_with_all = ["left", "right", "words", "interface_mtu"])]
     pub interfaces: Option<[String; 2]>,
-    /// MTU of the interfaces at both ends [default: 1500]
+    /// MTU of the interfaces at both ends; below 1280 they have no IPv6 [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = sphinx_units::packet_size)]
     pub interface_mtu: Option<usize>,
     /// Help for TCP in front of the link, at its left end: as 'sphx pep run --agent', with this link as the lossy hop

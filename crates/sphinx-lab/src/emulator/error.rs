@@ -100,10 +100,16 @@ impl From<FrontError> for LinkError {
     fn from(error: FrontError) -> LinkError {
         match error {
             FrontError::Config(_) | FrontError::Mtu(_) => LinkError::usage(error.to_string()),
-            _ => {
-                let hint = "interfaces have to exist and to be up ('ip link'), and need root";
+            FrontError::System(ref cause)
+                if matches!(
+                    cause.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                let hint = "it needs root, or unprivileged user namespaces, and /dev/net/tun";
                 LinkError::new(LinkErrorKind::Local, error.to_string(), hint)
             }
+            _ => LinkError::new(LinkErrorKind::Local, error.to_string(), ""),
         }
     }
 }

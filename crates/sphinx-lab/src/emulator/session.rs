@@ -18,7 +18,7 @@ use rustix::{
 };
 use sphinx_link::{
     Time,
-    front::{Front, FrontConfig, Observer, Side, Stage, join},
+    front::{Front, FrontConfig, FrontError, Observer, Side, Stage, join},
 };
 use sphinx_netdev::pidns::PidNamespace;
 
@@ -195,7 +195,7 @@ impl Session {
         let ground = match &plan.interfaces {
             Some([left, right]) => Ground {
                 ends: None,
-                link: join([left, right], [forward, back], observer)?,
+                link: join([left, right], [forward, back], observer).map_err(joining)?,
                 warnings: Vec::new(),
             },
             None => {
@@ -475,6 +475,16 @@ impl Drop for Session {
         // After `run` there is nothing left.
         self.end_programs(false, &mut |_| {});
     }
+}
+
+/// Why interfaces that exist cannot be joined.
+fn joining(error: FrontError) -> LinkError {
+    let of_interfaces = matches!(error, FrontError::System(_));
+    let mut error = LinkError::from(error);
+    if of_interfaces {
+        error.hint = "interfaces have to exist and to be up ('ip link'), and need root".into();
+    }
+    error
 }
 
 /// What to do after an event.

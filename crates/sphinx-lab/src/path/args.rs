@@ -78,7 +78,7 @@ pub struct PathArgs {
     /// Seed of both hops, unless theirs say another one
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// MTU of all interfaces
+    /// MTU of all interfaces; below 1280 they have no IPv6
     #[arg(long, value_name = "BYTES", default_value = INTERFACE_MTU, value_parser = sphinx_units::packet_size)]
     pub interface_mtu: usize,
     /// Tell the sender's congestion window and slow-start threshold too, every 10 ms (in 'done': windows, [ms, segments, segments])

@@ -9,7 +9,10 @@ use std::{
 
 use sphinx_link::{
     Record,
-    front::{Direction, Interface, LinkThread, Observer, Side, TCP_PARAMETERS, between, has_ipv6},
+    front::{
+        Direction, Interface, LinkThread, Observer, Side, TCP_PARAMETERS, between, carries_ipv6,
+        has_ipv6,
+    },
     settings::LinkSettings,
 };
 use sphinx_netdev::{netns::Namespace, route::default_route};
@@ -143,7 +146,7 @@ impl Hop {
         mtu: usize,
         observer: Option<Box<dyn Observer>>,
     ) -> Result<Hop, LinkError> {
-        let with_ipv6 = has_ipv6();
+        let with_ipv6 = carries_ipv6(mtu);
         let interface = |(namespace, name), host| Interface {
             namespace,
             name,

@@ -42,6 +42,9 @@ pub const TCP_PARAMETERS: [(&str, &str); 4] = [
     ("net.ipv4.tcp_no_metrics_save", "1"),
 ];
 
+/// The smallest MTU with which the kernel has IPv6 on an interface (RFC 8200, section 5).
+const IPV6_MTU_MIN: usize = 1280;
+
 /// The settings of a [`Front`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrontConfig {
@@ -57,7 +60,7 @@ pub struct FrontConfig {
     pub left_ipv6: (Ipv6Addr, u8),
     /// The right end's: fd77::2/64 by default.
     pub right_ipv6: (Ipv6Addr, u8),
-    /// MTU of both interfaces: 1500 by default. A smaller [`LinkConfig::mtu`] is a hop inside the
+    /// MTU of both interfaces: 1500 by default; below 1280 there is no IPv6. A smaller [`LinkConfig::mtu`] is a hop inside the
     /// path that the ends do not know of (and that sends no ICMP message).
     pub mtu: usize,
     /// Packets the kernel may keep per interface while the link's thread is busy. The default,
@@ -188,7 +191,7 @@ impl End {
         self.ipv4
     }
 
-    /// The end's IPv6 address, unless the kernel has no IPv6.
+    /// The end's IPv6 address, unless the kernel has no IPv6, or none for so small an MTU.
     pub fn ipv6(&self) -> Option<Ipv6Addr> {
         self.ipv6
     }
@@ -367,9 +370,13 @@ fn open_end(
             warnings.push(format!("{name}: {error}"));
         }
     }
-    let has_ipv6 = has_ipv6();
+    let has_ipv6 = carries_ipv6(config.mtu);
     if !has_ipv6 {
-        warnings.push(format!("{name}: the kernel has no IPv6"));
+        let why = match config.mtu < IPV6_MTU_MIN {
+            true => format!("no IPv6, which needs an MTU of {IPV6_MTU_MIN}"),
+            false => "the kernel has no IPv6".to_owned(),
+        };
+        warnings.push(format!("{name}: {why}"));
     }
     let interface = Interface {
         namespace: &namespace,
@@ -388,6 +395,11 @@ fn open_end(
         },
         tun,
     ))
+}
+
+/// Whether interfaces of this MTU can have IPv6 addresses.
+pub fn carries_ipv6(mtu: usize) -> bool {
+    mtu >= IPV6_MTU_MIN && has_ipv6()
 }
 
 /// Whether the kernel has IPv6.
