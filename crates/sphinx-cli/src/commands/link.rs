@@ -74,10 +74,11 @@ fn emulate(args: RunArgs, namespaces: Option<Namespaces>, context: &Context) -> 
     if let Some(agent) = agent {
         agent.report(context);
     }
+    // A link without programs ends in no other way: it has done what it was for.
+    reporter.event(state_event("done", &ended.state).with("exit_code", code));
     if context.stop.requested() {
         return Err(context.stop.failure());
     }
-    reporter.event(state_event("done", &ended.state).with("exit_code", code));
     if code == 0 && !ended.state.faults.is_empty() {
         // The program has done its work, but not everything that was asked for is there.
         return Ok(exit_code(ErrorKind::LocalIo, None));

@@ -319,6 +319,21 @@ fn signals_end_everything() {
 }
 
 #[test]
+fn a_link_that_is_interrupted_tells_what_it_has_done() {
+    let Some(scratch) = ground() else { return };
+    let running = started(&scratch, &["--log", "/dev/full"]);
+    running.signal(Signal::INT);
+    let ended = running.end().expect(130);
+    ended.error("interrupted");
+    let before: Vec<&Value> = ended.events.iter().rev().skip(1).collect();
+    assert_eq!(before[0]["event"], "done", "{before:?}");
+    assert_eq!(before[0]["exit_code"], 0);
+    assert_eq!(before[0]["forward"]["offered_packets"], 0);
+    let fault = before[0]["faults"][0].to_string();
+    assert!(fault.contains("the log"), "{fault}");
+}
+
+#[test]
 fn a_full_disk_is_told_and_the_program_goes_on() {
     let Some(scratch) = ground() else { return };
     let flag = scratch.path("went-on");
