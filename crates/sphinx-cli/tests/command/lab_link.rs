@@ -1,7 +1,8 @@
 //! `sphx lab link` as people use it. Skipped, saying why, where namespaces or TUN devices are not
 //! allowed.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -270,6 +271,60 @@ fn a_link_is_shown_and_changed_while_it_runs() {
         &[&["--quiet"], &name[..], &["--", "true"]].concat(),
     );
     ended.expect(0);
+}
+
+#[test]
+fn a_trace_is_read_once() {
+    let Some(scratch) = ground() else { return };
+    // Both directions have it, and a pipe gives it once.
+    let mut running = start(
+        &scratch,
+        &["--json", "--name", "traced", "--rate", "trace:/dev/stdin"],
+    );
+    running.input("12\n");
+    running.event("started");
+    let settings = |direction: &str| show(&scratch, "traced")[direction]["settings"].clone();
+    assert_eq!(settings("return")["rate"], "trace:/dev/stdin");
+    let set = |setting: &str| {
+        let words = ["set", "--json", "--name", "traced", setting];
+        start(&scratch, &words)
+    };
+    let file = scratch.path("t");
+    fs::write(&file, "5\n").unwrap();
+    set("rate=trace:t").end().expect(0);
+    let rate = settings("forward")["rate"].clone();
+    fs::remove_file(&file).unwrap();
+    set("loss=5%").end().expect(0);
+    assert_eq!(settings("forward")["loss"], "5%");
+    set("rate=trace:t").end().expect(8).error("local_io");
+    assert_eq!(settings("forward")["rate"], rate);
+
+    // While somebody sets it to a pipe that says nothing yet, others are answered.
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no 'mkfifo'");
+        return;
+    }
+    let waiting = set("return.rate=trace:t");
+    // It can be written to as soon as somebody reads it.
+    let pipe = File::options().write(true).open(&file).unwrap();
+    set("delay=7ms").end().expect(0);
+    assert_eq!(settings("return")["delay"], "7ms");
+    (&pipe).write_all(b"7\n").unwrap();
+    drop(pipe);
+    waiting.end().expect(0);
+    let settings = settings("return");
+    assert_eq!(
+        (&settings["loss"], &settings["delay"]),
+        (&"5%".into(), &"7ms".into())
+    );
+
+    // Nor does its end wait for that.
+    let waiting = set("rate=trace:t");
+    let _pipe = File::options().write(true).open(&file).unwrap();
+    running.signal(Signal::INT);
+    running.end().expect(130);
+    waiting.end().expect(8);
 }
 
 #[test]

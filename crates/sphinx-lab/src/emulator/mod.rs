@@ -25,4 +25,4 @@ pub use place::{NAME, SOCKET, directory};
 pub use plan::Plan;
 pub use session::{Ended, Session, Stopper};
 pub use sphinx_link::front::{Side, Stage};
-pub(crate) use {log::Log, plan::read_file, session::describe, shared::RECORDS_MAX};
+pub(crate) use {log::Log, plan::Files, session::describe, shared::RECORDS_MAX};

@@ -1,11 +1,10 @@
 //! What is to be run: the command line on top of a configuration file.
 
-use std::{ffi::OsString, fs::File, io::Read, path::PathBuf};
-
-use sphinx_link::{
-    LinkConfig,
-    settings::{LinkSettings, SettingError},
+use std::{
+    cell::RefCell, collections::BTreeMap, ffi::OsString, fs::File, io, io::Read, path::PathBuf,
 };
+
+use sphinx_link::{LinkConfig, settings::LinkSettings};
 use toml::{Table, Value};
 
 use super::{LinkError, RunArgs, place};
@@ -26,10 +25,12 @@ pub(super) enum Program {
 }
 
 /// A link and what to run on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub(super) name: String,
     pub(super) settings: LinkSettings,
+    /// What the settings describe, forward and return, once all are known.
+    pub(super) configs: [LinkConfig; 2],
     pub(super) left: Option<Program>,
     pub(super) right: Option<Program>,
     pub(super) pcap: Option<PathBuf>,
@@ -88,7 +89,8 @@ impl Plan {
         }
         place::check_name(&plan.name)?;
         // What is wrong shall be said before anything is created.
-        plan.configs()?;
+        let files = Files::default();
+        plan.configs = plan.settings.configs(&|path| files.read(path))?;
         Ok(plan)
     }
 
@@ -103,6 +105,7 @@ impl Plan {
         let mut plan = Plan {
             name: place::NAME.to_owned(),
             settings: LinkSettings::default(),
+            configs: [LinkConfig::default(), LinkConfig::default()],
             left: None,
             right: None,
             pcap: None,
@@ -149,11 +152,6 @@ impl Plan {
     pub fn agents(&self) -> &[String] {
         &self.agents
     }
-
-    /// Both directions, forward and return.
-    pub(super) fn configs(&self) -> Result<[LinkConfig; 2], SettingError> {
-        self.settings.configs(&read_file)
-    }
 }
 
 /// The text of a value: as it is, or of a number where that is enough.
@@ -166,14 +164,29 @@ fn scalar(key: &str, value: Value) -> Result<String, LinkError> {
     }
 }
 
+/// The files that settings name, each read once for both directions: a pipe has nothing to read the second time.
+#[derive(Default)]
+pub(crate) struct Files(RefCell<BTreeMap<String, String>>);
+
+impl Files {
+    pub(crate) fn read(&self, path: &str) -> io::Result<String> {
+        if let Some(text) = self.0.borrow().get(path) {
+            return Ok(text.clone());
+        }
+        let text = read_file(path)?;
+        self.0.borrow_mut().insert(path.to_owned(), text.clone());
+        Ok(text)
+    }
+}
+
 /// Reads a text file of bounded size.
-pub(crate) fn read_file(path: &str) -> std::io::Result<String> {
+fn read_file(path: &str) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?
         .take(FILE_BYTES_MAX + 1)
         .read_to_string(&mut text)?;
     match text.len() as u64 > FILE_BYTES_MAX {
-        true => Err(std::io::ErrorKind::FileTooLarge.into()),
+        true => Err(io::ErrorKind::FileTooLarge.into()),
         false => Ok(text),
     }
 }

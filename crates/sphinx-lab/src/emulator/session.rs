@@ -17,7 +17,7 @@ use rustix::{
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
 };
 use sphinx_link::{
-    Time,
+    LinkConfig, Time,
     front::{Front, FrontConfig, FrontError, Observer, Side, Stage, join},
 };
 use sphinx_netdev::pidns::PidNamespace;
@@ -159,7 +159,6 @@ impl Session {
         directory: &Path,
         mut init: Command,
     ) -> Result<Session, LinkError> {
-        let [mut forward, mut back] = plan.configs()?;
         let place = Place::claim(directory, &plan.name)?;
         let log = plan.log.as_deref().map(Log::create).transpose()?;
         let files = plan.pcap.as_deref().map(pcap::Files::create).transpose()?;
@@ -189,9 +188,10 @@ impl Session {
             events: sender.clone(),
         };
         let observer: Option<Box<dyn Observer>> = Some(Box::new(watcher));
-        for config in [&mut forward, &mut back] {
-            config.records = if log.is_some() { RECORDS_MAX } else { 0 };
-        }
+        let [forward, back] = plan.configs.clone().map(|config| LinkConfig {
+            records: if log.is_some() { RECORDS_MAX } else { 0 },
+            ..config
+        });
         let ground = match &plan.interfaces {
             Some([left, right]) => Ground {
                 ends: None,

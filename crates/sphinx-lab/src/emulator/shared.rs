@@ -12,13 +12,13 @@ use std::{
 };
 
 use sphinx_link::{
-    Record,
+    LinkConfig, Record,
     front::{Direction, End, LinkThread, Side},
     settings::LinkSettings,
 };
 
 use super::{
-    Answer, LinkError, Plan, Request, State, control::Answerer, log::Log, plan::read_file,
+    Answer, LinkError, Plan, Request, State, control::Answerer, log::Log, plan::Files,
     session::Event,
 };
 
@@ -53,6 +53,8 @@ pub(super) struct Shared {
 
 struct Changing {
     settings: LinkSettings,
+    /// What they describe, with files as they were when they were set.
+    configs: [LinkConfig; 2],
     log: Option<Log>,
     /// Records that the link had no room for, as far as the log tells.
     missed: u64,
@@ -83,6 +85,7 @@ impl Shared {
             base,
             changing: Mutex::new(Changing {
                 settings: plan.settings.clone(),
+                configs: plan.configs.clone(),
                 log,
                 missed: 0,
                 faults: Vec::new(),
@@ -207,8 +210,7 @@ impl Shared {
 
     /// Changes all of these or nothing.
     fn set(&self, texts: &[String]) -> Result<(), LinkError> {
-        let mut changing = lock(&self.changing);
-        let mut settings = changing.settings.clone();
+        let mut changes = LinkSettings::default();
         for text in texts {
             // What a model does not say is set here, to what another one said.
             if text.trim_start().starts_with("like=") {
@@ -217,20 +219,35 @@ impl Shared {
                     "{message}: set what is to change"
                 )));
             }
-            settings.set_text(text)?;
+            changes.set_text(text)?;
         }
+        // On a copy at first: nobody else shall have to wait while files are read, one of which may be a pipe.
+        let files = Files::default();
+        let read = |path: &str| files.read(path);
+        let mut configs = lock(&self.changing).configs.clone();
+        changes.change(&mut configs, &read)?;
+
+        let mut changing = lock(&self.changing);
+        let mut configs = changing.configs.clone();
+        changes.change(&mut configs, &read)?;
         let directions = [Direction::LeftToRight, Direction::RightToLeft];
-        let configs = settings.configs(&read_file)?;
-        for (direction, mut config) in directions.into_iter().zip(configs) {
-            config.records = match changing.log.is_some() {
-                true => RECORDS_MAX,
-                false => 0,
+        for (direction, config) in directions.into_iter().zip(configs.clone()) {
+            let config = LinkConfig {
+                records: if changing.log.is_some() {
+                    RECORDS_MAX
+                } else {
+                    0
+                },
+                ..config
             };
             self.link()
                 .reconfigure(direction, config)
                 .map_err(|error| LinkError::usage(error.to_string()))?;
         }
-        changing.settings = settings;
+        changing.configs = configs;
+        for text in texts {
+            changing.settings.set_text(text)?;
+        }
         drop(changing);
         let now = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.write(|log| log.set(now, texts));

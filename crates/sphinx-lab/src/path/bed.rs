@@ -20,6 +20,7 @@ use sphinx_netdev::{netns::Namespace, route::default_route};
 use super::{
     Plan,
     flows::{Edge, Watch},
+    plan::HopPlan,
 };
 use crate::emulator::{LinkError, LinkErrorKind, Log, RECORDS_MAX, State};
 
@@ -71,14 +72,13 @@ pub(super) fn middle_address() -> SocketAddr {
 impl Bed {
     /// `watch` is told what passes at both ends of the path.
     pub(super) fn start(plan: &Plan, watch: Option<&Arc<Mutex<Watch>>>) -> Result<Bed, LinkError> {
-        let [mut wired, mut wireless] = plan.configs()?;
+        let [mut wired, mut wireless] = plan.hops.clone();
         let records = if plan.log.is_some() { RECORDS_MAX } else { 0 };
-        for config in wired.iter_mut().chain(&mut wireless) {
+        for config in wired.configs.iter_mut().chain(&mut wireless.configs) {
             config.records = records;
         }
         let host = || Namespace::new().map_err(|error| local("create a network namespace", &error));
         let (left, middle, right) = (host()?, host()?, host()?);
-        let [wired_settings, wireless_settings] = plan.hops.clone();
         let mtu = plan.interface_mtu;
         let edge = |side| {
             let new = |watch| Box::new(Edge::new(watch, side, side == Side::Left));
@@ -86,10 +86,10 @@ impl Bed {
         };
         let ends = [(&left, "left"), (&middle, NAMES[0])];
         let observer = edge(Side::Left);
-        let wired = Hop::start(0, wired_settings, ends, wired, mtu, observer)?;
+        let wired = Hop::start(0, wired, ends, mtu, observer)?;
         let ends = [(&middle, NAMES[1]), (&right, "right")];
         let observer = edge(Side::Right);
-        let wireless = Hop::start(1, wireless_settings, ends, wireless, mtu, observer)?;
+        let wireless = Hop::start(1, wireless, ends, mtu, observer)?;
         let bed = Bed {
             left,
             middle,
@@ -140,9 +140,8 @@ impl Bed {
 impl Hop {
     fn start(
         number: u8,
-        settings: LinkSettings,
+        HopPlan { settings, configs }: HopPlan,
         ends: [(&Namespace, &str); 2],
-        links: [sphinx_link::LinkConfig; 2],
         mtu: usize,
         observer: Option<Box<dyn Observer>>,
     ) -> Result<Hop, LinkError> {
@@ -157,7 +156,7 @@ impl Hop {
         };
         let [left, right] = ends;
         let (left, right) = (interface(left, 1), interface(right, 2));
-        let link = between([&left, &right], links, observer)?;
+        let link = between([&left, &right], configs, observer)?;
         let addresses = |interface: &Interface<'_>| {
             let ipv6 = interface.ipv6.map(|(address, _)| address.to_string());
             [interface.ipv4.0.to_string()]

@@ -6,7 +6,7 @@ use sphinx_link::{LinkConfig, settings::LinkSettings};
 
 use super::{PathArgs, Transfer, flows::Group};
 use crate::{
-    emulator::{LinkError, LinkErrorKind, read_file},
+    emulator::{Files, LinkError, LinkErrorKind},
     peers::socket::check_congestion,
 };
 
@@ -18,11 +18,19 @@ pub(super) const INTERFACE_MTU: &str = "1500";
 /// Keeps the hops' random decisions apart where both have the same seed.
 const SECOND_SEED: u64 = 0x5851_f42d_4c95_7f2d;
 
+/// A hop.
+#[derive(Clone, Debug)]
+pub(super) struct HopPlan {
+    pub(super) settings: LinkSettings,
+    /// What they describe, both directions.
+    pub(super) configs: [LinkConfig; 2],
+}
+
 /// A path and what goes over it.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The wired and the wireless hop; forward is from left to right.
-    pub(super) hops: [LinkSettings; 2],
+    pub(super) hops: [HopPlan; 2],
     pub(super) middle: Option<String>,
     pub(super) right: Option<String>,
     pub(super) transfer: Transfer,
@@ -47,10 +55,12 @@ impl Plan {
                 hops.len()
             ))
         })?;
+        // What is wrong shall be said before anything is created.
+        let files = Files::default();
         let plan = Plan {
             hops: [
-                hop(&wired, args.seed, "first")?,
-                hop(&wireless, args.seed ^ SECOND_SEED, "second")?,
+                hop(&wired, args.seed, "first", &files)?,
+                hop(&wireless, args.seed ^ SECOND_SEED, "second", &files)?,
             ],
             middle: args.middle,
             right: args.right,
@@ -72,8 +82,6 @@ impl Plan {
             interface_mtu: args.interface_mtu,
             log: args.log,
         };
-        // What is wrong shall be said before anything is created.
-        plan.configs()?;
         let groups = plan.groups.iter().map(|group| &group.congestion);
         for congestion in [&plan.transfer.congestion].into_iter().chain(groups) {
             check_congestion(congestion, false).map_err(|error| {
@@ -84,15 +92,9 @@ impl Plan {
         }
         Ok(plan)
     }
-
-    /// Both directions of both hops.
-    pub(super) fn configs(&self) -> Result<[[LinkConfig; 2]; 2], LinkError> {
-        let configs = |hop: &LinkSettings| hop.configs(&read_file);
-        Ok([configs(&self.hops[0])?, configs(&self.hops[1])?])
-    }
 }
 
-fn hop(text: &str, seed: u64, which: &str) -> Result<LinkSettings, LinkError> {
+fn hop(text: &str, seed: u64, which: &str, files: &Files) -> Result<HopPlan, LinkError> {
     let mut settings = LinkSettings::default();
     let refuse = |error| {
         let error = LinkError::from(error);
@@ -107,8 +109,8 @@ fn hop(text: &str, seed: u64, which: &str) -> Result<LinkSettings, LinkError> {
     for word in text.split_whitespace() {
         settings.set_text(word).map_err(refuse)?;
     }
-    settings.configs(&read_file).map_err(refuse)?;
-    Ok(settings)
+    let configs = settings.configs(&|path| files.read(path)).map_err(refuse)?;
+    Ok(HopPlan { settings, configs })
 }
 
 fn parameter(text: &str) -> Result<(String, String), LinkError> {
@@ -160,13 +162,13 @@ mod tests {
             "--hop",
             " loss=1%  return.loss=0 ",
         ];
-        let [wired, wireless] = plan(&hops).unwrap().configs().unwrap();
+        let [wired, wireless] = plan(&hops).unwrap().hops.map(|hop| hop.configs);
         assert_eq!(wired[0].delay.as_millis(), 25);
         assert_eq!(wireless[0].loss.mean(), 0.01);
         assert_eq!(wireless[1].loss.mean(), 0.0);
         assert_ne!(wired[0].seed, wireless[0].seed);
         let seeded = ["--hop", "seed=5", "--hop", "", "--seed", "7"];
-        let [wired, _] = plan(&seeded).unwrap().configs().unwrap();
+        let [wired, _] = plan(&seeded).unwrap().hops.map(|hop| hop.configs);
         assert_eq!(wired[0].seed, 5);
     }
 

@@ -249,21 +249,6 @@ impl Settings {
         })
     }
 
-    /// What they describe.
-    ///
-    /// # Errors
-    ///
-    /// [`SettingError::Value`] and [`SettingError::File`].
-    pub fn config(&self, read: ReadFile<'_>) -> Result<LinkConfig, SettingError> {
-        let mut config = LinkConfig {
-            seed: 1,
-            flows: Flows::Apart,
-            ..LinkConfig::default()
-        };
-        self.change(&mut config, read)?;
-        Ok(config)
-    }
-
     /// Changes what they set, and nothing else, in a valid configuration.
     ///
     /// # Errors
@@ -356,16 +341,36 @@ impl LinkSettings {
     ///
     /// [`SettingError::Value`] and [`SettingError::File`].
     pub fn configs(&self, read: ReadFile<'_>) -> Result<[LinkConfig; 2], SettingError> {
-        let forward = self.forward.config(read)?;
-        let mut back = self.back.config(read)?;
-        if forward.radio != back.radio {
-            return Err(SettingError::Value {
+        let mut configs = [1, RETURN_SEED.wrapping_add(1)].map(|seed| LinkConfig {
+            seed,
+            flows: Flows::Apart,
+            ..LinkConfig::default()
+        });
+        self.change(&mut configs, read)?;
+        Ok(configs)
+    }
+
+    /// Changes what they set, and nothing else, in what [`configs`](LinkSettings::configs) has given.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError::Value`] and [`SettingError::File`]; something may have been changed then.
+    pub fn change(
+        &self,
+        [forward, back]: &mut [LinkConfig; 2],
+        read: ReadFile<'_>,
+    ) -> Result<(), SettingError> {
+        self.forward.change(forward, read)?;
+        back.seed = back.seed.wrapping_sub(RETURN_SEED);
+        self.back.change(back, read)?;
+        back.seed = back.seed.wrapping_add(RETURN_SEED);
+        match forward.radio == back.radio {
+            true => Ok(()),
+            false => Err(SettingError::Value {
                 key: "radio",
                 message: ConfigError::RadioOfOne.to_string(),
-            });
+            }),
         }
-        back.seed = back.seed.wrapping_add(RETURN_SEED);
-        Ok([forward, back])
     }
 }
 
@@ -459,6 +464,34 @@ mod tests {
         }
         assert_eq!(all.configs(&read).unwrap(), none);
         assert_eq!(none[0].flows, Flows::Apart);
+    }
+
+    #[test]
+    fn what_is_changed_later_is_as_if_it_had_been_set_first() {
+        let set = |settings: &mut LinkSettings, texts: &[&str]| {
+            for text in texts {
+                settings.set_text(text).unwrap();
+            }
+        };
+        let first = ["rate=trace:slow", "loss=1%", "seed=7", "radio=2ms,100us"];
+        let then = ["loss=trace:lossy", "return.seed=9", "rtt=20ms"];
+        let (mut all, mut changes) = (LinkSettings::default(), LinkSettings::default());
+        set(&mut all, &first);
+        let mut configs = all.configs(&read).unwrap();
+        set(&mut changes, &then);
+        // What is not changed is not read again.
+        let once = |path: &str| match path {
+            "lossy" => read(path),
+            _ => panic!("{path}"),
+        };
+        changes.change(&mut configs, &once).unwrap();
+        set(&mut all, &then);
+        assert_eq!(configs, all.configs(&read).unwrap());
+
+        let mut radio = LinkSettings::default();
+        set(&mut radio, &["return.radio=1ms,100us"]);
+        let error = radio.change(&mut configs, &read).unwrap_err().to_string();
+        assert!(error.starts_with("radio: "), "{error}");
     }
 
     #[test]
