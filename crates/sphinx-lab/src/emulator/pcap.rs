@@ -5,7 +5,11 @@ use std::{
     fs::{self, File},
     io::{BufWriter, Write},
     path::Path,
-    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
     thread::{self, JoinHandle},
     time::{Duration, SystemTime},
 };
@@ -21,7 +25,7 @@ use sphinx_link::{
 
 use super::LinkError;
 
-/// Packets that are handed to the writer at once, in bytes.
+/// Packets that are handed to the writer at once, in bytes; fewer only while it has nothing to do.
 const BATCH_BYTES: usize = 1 << 18;
 /// Batches that may wait for the disk; what does not fit is missing in the capture.
 const BATCHES_MAX: usize = 256;
@@ -34,10 +38,29 @@ pub(super) struct Capture {
     /// Time 0 of the link in nanoseconds of Unix time.
     origin: Time,
     batch: Vec<u8>,
-    missed: u64,
-    /// Batches, and how many packets were missing before each.
-    full: SyncSender<(Vec<u8>, u64)>,
+    accounts: Arc<Accounts>,
+    full: SyncSender<Vec<u8>>,
     empty: Receiver<Vec<u8>>,
+}
+
+/// What the writer and the part in the link's thread know of each other.
+#[derive(Default)]
+struct Accounts {
+    /// Batches that have been handed over and not been written.
+    waiting: AtomicUsize,
+    /// Packets for which there was no room, and of which nobody has been told.
+    missed: AtomicU64,
+}
+
+impl Accounts {
+    fn tell_of_missed(&self, fault: &mut impl FnMut(String)) {
+        let missed = self.missed.swap(0, Ordering::AcqRel);
+        if missed > 0 {
+            fault(format!(
+                "the capture lacks {missed} packets: the disk is too slow"
+            ));
+        }
+    }
 }
 
 /// The files, before there is a link.
@@ -71,26 +94,29 @@ impl Files {
         self,
         mut fault: impl FnMut(String) + Send + 'static,
     ) -> std::io::Result<(Capture, JoinHandle<()>)> {
-        let (full, batches) = sync_channel::<(Vec<u8>, u64)>(BATCHES_MAX);
+        let (full, batches) = sync_channel::<Vec<u8>>(BATCHES_MAX);
         let (give_back, empty) = sync_channel::<Vec<u8>>(BATCHES_MAX);
         let Files(mut writers) = self;
-        let write = move || {
-            for (batch, missed) in batches {
-                if missed > 0 {
-                    fault(format!(
-                        "the capture lacks {missed} packets: the disk is too slow"
-                    ));
+        let accounts = Arc::new(Accounts::default());
+        let write = {
+            let accounts = Arc::clone(&accounts);
+            move || {
+                for batch in batches {
+                    accounts.tell_of_missed(&mut fault);
+                    if let Err(error) = write_batch(&mut writers, &batch) {
+                        // The link goes on without.
+                        return fault(format!("the capture has ended: {error}"));
+                    }
+                    accounts.waiting.fetch_sub(1, Ordering::AcqRel);
+                    // Nobody needs it if it comes back too late.
+                    let _ = give_back.try_send(batch);
                 }
-                if let Err(error) = write_batch(&mut writers, &batch) {
-                    // The link goes on without.
-                    return fault(format!("the capture has ended: {error}"));
-                }
-                // Nobody needs it if it comes back too late.
-                let _ = give_back.try_send(batch);
-            }
-            for writer in writers {
-                if let Err(error) = writer.into_writer().flush() {
-                    fault(format!("the capture is incomplete: {error}"));
+                // What has been missed since the last one was taken.
+                accounts.tell_of_missed(&mut fault);
+                for writer in writers {
+                    if let Err(error) = writer.into_writer().flush() {
+                        fault(format!("the capture is incomplete: {error}"));
+                    }
                 }
             }
         };
@@ -98,7 +124,7 @@ impl Files {
         let capture = Capture {
             origin: 0,
             batch: Vec::new(),
-            missed: 0,
+            accounts,
             full,
             empty,
         };
@@ -120,23 +146,43 @@ impl Observer for Capture {
         self.batch.extend((length as u32).to_ne_bytes());
         self.batch.extend(&packet[..length]);
         if self.batch.len() >= BATCH_BYTES {
-            self.pause();
+            self.hand_over();
         }
     }
 
     fn pause(&mut self) {
+        // Behind others, more can come together: what waits is then bounded in bytes, however slow the link is.
+        if self.accounts.waiting.load(Ordering::Acquire) == 0 {
+            self.hand_over();
+        }
+    }
+}
+
+impl Capture {
+    fn hand_over(&mut self) {
         if self.batch.is_empty() {
             return;
         }
         let mut next = self.empty.try_recv().unwrap_or_default();
         next.clear();
         let batch = std::mem::replace(&mut self.batch, next);
-        match self.full.try_send((batch, self.missed)) {
-            Ok(()) => self.missed = 0,
-            Err(TrySendError::Full((batch, _))) => self.missed += packets(&batch).count() as u64,
+        self.accounts.waiting.fetch_add(1, Ordering::AcqRel);
+        match self.full.try_send(batch) {
+            Ok(()) => {}
+            Err(TrySendError::Full(batch)) => {
+                self.accounts.waiting.fetch_sub(1, Ordering::AcqRel);
+                let missed = packets(&batch).count() as u64;
+                self.accounts.missed.fetch_add(missed, Ordering::AcqRel);
+            }
             // The writer has reported why it ended.
             Err(TrySendError::Disconnected(_)) => {}
         }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.hand_over();
     }
 }
 
@@ -178,7 +224,10 @@ fn io_error(error: PcapError) -> std::io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::{io, os::fd::OwnedFd};
+
     use pcap_file::pcap::PcapReader;
+    use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
 
@@ -210,6 +259,64 @@ mod tests {
             let last = Duration::new(1_700_000_000, offset);
             assert_eq!((times.len(), times.last()), (count, Some(&last)));
         }
+    }
+
+    /// A capture whose writer waits, for as long as nobody reads from the pipe, and the faults that it has told of at its end.
+    fn held_up() -> (Capture, io::PipeReader, Receiver<String>) {
+        let (pipe, left) = io::pipe().unwrap();
+        let right = File::options().write(true).open("/dev/null").unwrap();
+        let writers = [File::from(OwnedFd::from(left)), right].map(|file| {
+            let writer = BufWriter::new(file);
+            PcapWriter::with_header(writer, PcapHeader::default()).unwrap()
+        });
+        let (sender, faults) = std::sync::mpsc::channel();
+        let files = Files(writers);
+        let (capture, _) = files
+            .start(move |fault| sender.send(fault).unwrap())
+            .unwrap();
+        (capture, pipe, faults)
+    }
+
+    fn count(pipe: io::PipeReader) -> u64 {
+        let mut reader = PcapReader::new(pipe).unwrap();
+        let mut count = 0;
+        while let Some(packet) = reader.next_packet() {
+            packet.unwrap();
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_slow_link_can_be_captured_however_long_the_disk_takes() {
+        let (mut capture, pipe, faults) = held_up();
+        for _ in 0..4 * BATCHES_MAX {
+            capture.packet(Side::Left, 1, &[0x45; 700]);
+            capture.pause();
+        }
+        drop(capture);
+        assert_eq!(count(pipe), 4 * BATCHES_MAX as u64);
+        assert_eq!(faults.iter().collect::<Vec<_>>(), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn what_is_missing_at_the_end_is_told_once() {
+        let (mut capture, pipe, faults) = held_up();
+        let of_a_batch = BATCH_BYTES / 60_000 + 1;
+        let packets = (BATCHES_MAX + 20) * of_a_batch;
+        for number in 1..=packets {
+            capture.packet(Side::Left, 1, &[0x45; 60_000]);
+            if number == of_a_batch {
+                // The first batch is being written, and does not fit into the pipe.
+                poll(&mut [PollFd::new(&pipe, PollFlags::IN)], None).unwrap();
+            }
+        }
+        capture.pause();
+        drop(capture);
+        let missed = packets as u64 - count(pipe);
+        assert!(missed > 0);
+        let words = format!("the capture lacks {missed} packets: the disk is too slow");
+        assert_eq!(faults.iter().collect::<Vec<_>>(), [words]);
     }
 
     #[test]
