@@ -10,7 +10,8 @@ const BUCKET_NS: Time = 10_000;
 const BUCKETS: usize = 128;
 
 /// How long after their due time packets were delivered. A busy machine shows here: a run with a
-/// large value is worth less.
+/// large value is worth less. Due is counted from when the thread has read a packet: what that has waited
+/// in the kernel before is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lateness {
     packets: u64,
