@@ -4,7 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use sphinx_link::{GilbertElliott, Loss};
 
-use crate::{Clock, LinkSpec, PathSpec, Workload, experiment::WARMUP_ROUND_TRIPS, several};
+use crate::{Clock, LinkSpec, PathSpec, Run, Workload, experiment::WARMUP_ROUND_TRIPS, several};
 
 /// A link and what to carry over it.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,11 +47,22 @@ impl Cell {
         self.link.rtt * WARMUP_ROUND_TRIPS
     }
 
-    /// What a perfect transport without headers would carry, in bits per second: all that the link delivers, or what is offered.
-    pub fn reference_bits(&self) -> f64 {
-        match self.workload.offered_bits() {
-            Some(offered) => offered as f64,
-            None => self.link.rate as f64 * (1.0 - self.link.forward_loss()),
+    /// What a perfect transport without headers would have carried in a run, in bits per second: all that the link delivers in
+    /// its time, or what is offered.
+    pub fn reference_bits(&self, run: &Run) -> f64 {
+        if let Some(offered) = self.workload.offered_bits() {
+            return offered as f64;
+        }
+        let time = Duration::try_from_secs_f64(run.done.seconds).unwrap_or_default();
+        let delivers = |link: &LinkSpec, seed| {
+            let share = 1.0 - link.forward_loss();
+            link.rate_until(seed, time) * share
+        };
+        match &self.paths[..] {
+            [] => delivers(&self.link, run.seed),
+            paths => (paths.iter().enumerate())
+                .map(|(index, path)| delivers(&path.link, several::seed_of(index, run.seed)))
+                .sum(),
         }
     }
 }

@@ -28,7 +28,8 @@ pub struct GroupNumbers {
     pub goodput_interval: Option<(f64, f64)>,
     /// (Largest − smallest) / median of the goodput.
     pub goodput_spread: f64,
-    /// Goodput / (rate × (1 − loss)); for blocks, goodput / offered rate.
+    /// Goodput / (rate × (1 − loss)), where a rate that varies is what it was on average in each run's time; for blocks,
+    /// goodput / offered rate.
     pub goodput_ratio: f64,
     /// Share of the task's bytes that arrived before the cut-off.
     pub delivered: f64,
@@ -124,7 +125,7 @@ impl Group {
             goodput_mbit_s: goodput,
             goodput_interval: interval(&rates().collect::<Vec<_>>()),
             goodput_spread: if goodput > 0.0 { spread / goodput } else { 0.0 },
-            goodput_ratio: goodput * 1e6 / cell.reference_bits(),
+            goodput_ratio: over(&|run| run.goodput_mbit_s * 1e6 / cell.reference_bits(run))?,
             delivered: over(&|run| run.done.bytes as f64)? / cell.workload.bytes().max(1) as f64,
             wire_ratio,
             wire_ratio_delivered: wire_ratio * delivered,
@@ -221,6 +222,25 @@ mod tests {
         assert!((numbers.goodput_spread - 0.125).abs() < 1e-9);
         assert!((numbers.goodput_ratio - 160.0 / 188.0).abs() < 1e-9);
         assert!((numbers.wire_ratio_delivered - 1.2 * 0.94).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_run_is_compared_with_what_its_link_could_deliver() {
+        let mut cell = cell("r10-l6");
+        let settings = [("rate", "routes:10mbit-100mbit,15s,50ms-200ms")];
+        let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        cell.link = (cell.link.with_settings(&settings.into(), &read)).unwrap();
+        let mut group = Group::new("x");
+        for seed in 1..=3 {
+            let mut run = example("x", seed);
+            run.done.seconds = 10.0;
+            let offered = cell.link.rate_until(seed, Duration::from_secs(10));
+            run.goodput_mbit_s = offered * 0.94 * 0.8 / 1e6;
+            group.runs.push(run);
+        }
+        let numbers = group.numbers(&cell).unwrap();
+        assert!((numbers.goodput_ratio - 0.8).abs() < 1e-9, "{numbers:?}");
     }
 
     #[test]

@@ -14,7 +14,8 @@ const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A link with the same rate and delay in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// Bits per second at the IP layer; with [`cellular`](LinkSpec::cellular), on average.
+    /// Bits per second at the IP layer; with [`cellular`](LinkSpec::cellular), on average. Of a rate that varies with the
+    /// seed, the mean of the course of seed 0: what a link is known by. Of a run, [`rate_until`](LinkSpec::rate_until) tells.
     pub rate: u64,
     /// Round-trip time of an empty link.
     pub rtt: Duration,
@@ -112,6 +113,16 @@ impl LinkSpec {
     pub fn bandwidth_delay_product(&self) -> u64 {
         let bits = u128::from(self.rate) * self.rtt.as_nanos() / 1_000_000_000;
         u64::try_from(bits / 8).unwrap_or(u64::MAX)
+    }
+
+    /// Bits per second that it offers towards the receiver on average from its start until this time, with this seed.
+    pub fn rate_until(&self, seed: u64, time: Duration) -> f64 {
+        let forward = self.front(seed).left_to_right;
+        match (&forward.rate, forward.bits_until(time)) {
+            (Rate::Constant(_), _) | (_, None) => self.rate as f64,
+            _ if time.is_zero() => self.rate as f64,
+            (_, Some(bits)) => bits as f64 / time.as_secs_f64(),
+        }
     }
 
     /// Long-term share of packets lost towards the receiver.
@@ -311,6 +322,22 @@ mod tests {
         assert_eq!(front.left_to_right.flows, Flows::Apart);
         let text = link.description();
         assert!(text.contains("jitter=2ms,reorder"), "{text}");
+    }
+
+    #[test]
+    fn a_rate_that_varies_is_another_one_in_each_run() {
+        let seconds = Duration::from_secs;
+        let link = adjusted(&[("rate", "routes:10mbit-100mbit,15s,50ms-200ms")]).unwrap();
+        let first = link.rate_until(1, seconds(15));
+        assert_ne!(first, link.rate_until(2, seconds(15)));
+        // The first route has no pause, and the second one is another.
+        assert_eq!(first, link.rate_until(1, seconds(1)));
+        assert_ne!(first, link.rate_until(1, seconds(30)));
+        let whole = link.rate_until(0, seconds(120));
+        assert!((whole / link.rate as f64 - 1.0).abs() < 1e-6, "{whole}");
+        assert_eq!(link.rate_until(0, Duration::ZERO), link.rate as f64);
+        let always = LinkSpec::clean(seconds(1));
+        assert_eq!(always.rate_until(1, seconds(7)), 200e6);
     }
 
     #[test]

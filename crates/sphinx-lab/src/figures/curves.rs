@@ -24,7 +24,7 @@ pub(super) fn goodput(_: &Cell, run: &Run) -> Option<Measured> {
 
 /// Goodput over what the link delivers.
 pub(super) fn share(cell: &Cell, run: &Run) -> Option<Measured> {
-    Some((run.goodput_mbit_s * 1e6 / cell.reference_bits()).into())
+    Some((run.goodput_mbit_s * 1e6 / cell.reference_bits(run)).into())
 }
 
 pub(super) fn mean_ms(cell: &Cell, run: &Run) -> Option<Measured> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::rate::Limiter;
+use crate::{nanos, rate::Limiter};
 
 pub(crate) use self::varying::PERIOD;
 pub use self::{
@@ -119,6 +119,14 @@ impl LinkConfig {
     /// one for ever.
     pub fn mean_bits_per_second(&self) -> Option<u64> {
         Limiter::new(&self.rate, self.seed).mean()
+    }
+
+    /// Bits that the rate has room for from the start until this time; none if unlimited.
+    pub fn bits_until(&self, time: Duration) -> Option<u64> {
+        let limiter = Limiter::new(&self.rate, self.seed);
+        let is_limited = limiter.mean().is_some();
+        let bits = || limiter.served(0, nanos(time)) / 1_000_000_000;
+        is_limited.then(|| u64::try_from(bits()).unwrap_or(u64::MAX))
     }
 
     /// Checks every field; [`Link::new`](crate::Link::new) does so too.
@@ -417,6 +425,11 @@ mod tests {
         ] {
             assert_eq!(of(rate).mean_bits_per_second(), mean);
         }
+        let until = |rate, seconds| of(rate).bits_until(Duration::from_secs(seconds));
+        assert_eq!(until(Rate::Unlimited, 5), None);
+        assert_eq!(until(Rate::Constant(7), 5), Some(35));
+        assert_eq!(until(steps(None), 5), Some(1498));
+        assert_eq!(until(steps(Some(Duration::from_millis(40))), 5), Some(1250));
     }
 
     #[test]
