@@ -164,7 +164,7 @@ pub struct FrontCounters {
     /// CPU time of the link's thread, in which the kernel does most of the receivers' work too.
     pub cpu: Duration,
     /// Multicast and broadcast packets, and what is not IP, which the link leaves out so that they shift
-    /// no packet index. Between interfaces that exist they pass at once.
+    /// no packet index. Between interfaces that exist they pass at once, with all of neighbour discovery.
     pub ignored: u64,
     /// Packets that an interface refused, for example because it was turned off.
     pub refused: u64,
