@@ -13,17 +13,20 @@ pub enum Loss {
     Bursts {
         /// Share of lost packets in the long run.
         rate: f64,
-        /// Mean number of packets lost in a row, at least 1.
+        /// Mean number of packets lost in a row, above the 1 / (1 − rate) of
+        /// independent losses: a link that loses so much cannot have shorter
+        /// bursts in this model.
         mean: f64,
     },
 }
 
 impl Loss {
-    /// Independent losses, or bursts if their mean is above 1.
+    /// Independent losses, or bursts if their mean is above what independent
+    /// losses have.
     #[must_use]
     pub fn new(rate: f64, mean_burst: Option<f64>) -> Self {
         match mean_burst {
-            Some(mean) if mean > 1.0 => Self::Bursts { rate, mean },
+            Some(mean) if mean * (1.0 - rate) > 1.0 => Self::Bursts { rate, mean },
             _ => Self::Independent { rate },
         }
     }
@@ -33,6 +36,26 @@ impl Loss {
     pub fn rate(&self) -> f64 {
         match *self {
             Self::Independent { rate } | Self::Bursts { rate, .. } => rate,
+        }
+    }
+
+    /// The mean number of packets lost in a row; 1 where that is as many as
+    /// chance brings.
+    #[must_use]
+    pub fn mean_burst(&self) -> f64 {
+        match *self {
+            Self::Independent { .. } => 1.0,
+            Self::Bursts { mean, .. } => mean,
+        }
+    }
+
+    /// Whether so many packets show what losses do: where these come in bursts,
+    /// there have to be thirty of them.
+    #[must_use]
+    pub fn is_told_by(&self, packets: usize) -> bool {
+        match *self {
+            Self::Independent { .. } => true,
+            Self::Bursts { rate, mean } => packets as f64 * rate / mean >= 30.0,
         }
     }
 }
@@ -120,7 +143,17 @@ mod tests {
 
     #[test]
     fn channels_lose_what_they_should() {
-        for loss in [Loss::new(0.06, None), Loss::new(0.06, Some(8.0))] {
+        let independent = |rate: f64| 1.0 / (1.0 - rate);
+        for (rate, mean, expected) in [
+            (0.06, None, independent(0.06)),
+            (0.06, Some(8.0), 8.0),
+            (0.8, Some(20.0), 20.0),
+            // Links that lose so much have longer bursts already where losses are independent.
+            (0.06, Some(1.05), independent(0.06)),
+            (0.8, Some(2.0), independent(0.8)),
+            (0.95, Some(1.5), independent(0.95)),
+        ] {
+            let loss = Loss::new(rate, mean);
             let mut channel = Channel::new(loss, 4);
             let (mut lost, mut bursts, mut before) = (0, 0, false);
             for _ in 0..400_000 {
@@ -129,14 +162,9 @@ mod tests {
                 bursts += usize::from(is_lost && !before);
                 before = is_lost;
             }
-            let rate = f64::from(lost as u32) / 4e5;
-            assert!((rate - 0.06).abs() < 0.006, "{loss:?}: {rate}");
+            let found = f64::from(lost as u32) / 4e5;
+            assert!((found / rate - 1.0).abs() < 0.1, "{loss:?}: {found}");
             let mean = lost as f64 / bursts as f64;
-            let expected = if matches!(loss, Loss::Bursts { .. }) {
-                8.0
-            } else {
-                1.064
-            };
             assert!((mean / expected - 1.0).abs() < 0.1, "{loss:?}: {mean}");
         }
     }

@@ -20,7 +20,8 @@ pub(super) struct PlanArgs {
     /// Standard deviation of the loss rate, for the paper's rule
     #[arg(long, default_value = "0", value_name = "SHARE", value_parser = units::fraction)]
     deviation: f64,
-    /// Mean number of packets lost in a row
+    /// Mean number of packets lost in a row. Losses are independent unless it is more than these have,
+    /// 1/(1 - PLR)
     #[arg(long, value_name = "PACKETS", default_value = "1", value_parser = burst)]
     burst: f64,
     /// Source symbols in a block

@@ -45,7 +45,7 @@ pub(super) struct SimulateArgs {
     #[arg(long, value_name = "SHARE", value_parser = loss_rate)]
     plr: f64,
     /// Mean number of packets lost in a row (Gilbert-Elliott); independent
-    /// losses if not given
+    /// losses if not given, or not more than these have, 1/(1 - PLR)
     #[arg(long, value_name = "PACKETS", value_parser = burst)]
     burst: Option<f64>,
     /// Source symbols in a block, or in the window
