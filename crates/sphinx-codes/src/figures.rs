@@ -25,6 +25,13 @@ fn look(code: CodeId) -> usize {
 /// The erasure bound, variants of a code, and so on.
 const OTHER_LOOKS: [usize; 3] = [9, 7, 6];
 
+/// The paper's rule with the T that fits its figures, and with a high one, as
+/// figures 7 and 8 call them.
+const RULES: [(&str, f64); 2] = [
+    ("srlt T=0.5 (paper)", params::srlt::PAPER_THRESHOLD),
+    ("srlt T=0.9", 0.9),
+];
+
 const BLOCK_BYTES: usize = 100_000;
 /// The loss rates of figure 7.
 pub const LOSS_RATES: [f64; 9] = [0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.10];
@@ -97,9 +104,9 @@ pub fn redundancy(n: usize, loss_rates: &[f64], seed: u64) -> Chart {
                 window_redundancy(n, p, seed)
             })
             .with_look(look(CodeId::Window)),
-            series("srlt T=0.5 (paper)", Style::Line, &|p| paper(p, 0.5))
+            series(RULES[0].0, Style::Line, &|p| paper(p, RULES[0].1))
                 .with_look(look(CodeId::Srlt)),
-            series("srlt T=0.9", Style::Line, &|p| paper(p, 0.9)).with_look(cautious),
+            series(RULES[1].0, Style::Line, &|p| paper(p, RULES[1].1)).with_look(cautious),
             series("lt (mean)", Style::Line, &|p| lt(p, false)).with_look(look(CodeId::Lt)),
             series("lt with ML (mean)", Style::Line, &|p| lt(p, true)).with_look(likelier),
             Series::new("published: srlt", Style::Marks, vec![(6.0, 14.0)])
@@ -194,10 +201,12 @@ fn window_redundancy(n: usize, p: f64, seed: u64) -> f64 {
 }
 
 /// What a block of 100 kB takes in one code, in microseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CodingTime {
-    /// The code.
-    pub code: CodeId,
+    /// The code, and T where the paper's rule says how many repairs it has.
+    pub code: &'static str,
+    /// Repairs that are sent; rows of `lt`, which sends nothing else.
+    pub repairs: usize,
     /// Bytes of a symbol.
     pub symbol_bytes: usize,
     /// To encode.
@@ -206,14 +215,27 @@ pub struct CodingTime {
     pub decode_us: f64,
 }
 
+/// A code of figure 8: what it is called, and T of the paper's rule.
+type Contestant = (&'static str, CodeId, Option<f64>);
+
+fn contestants() -> impl Iterator<Item = Contestant> {
+    CodeId::ALL.into_iter().flat_map(|code| match code {
+        CodeId::Srlt => RULES
+            .map(|(name, threshold)| (name, code, Some(threshold)))
+            .to_vec(),
+        _ => vec![(code.name(), code, None)],
+    })
+}
+
 /// Figure 8, once: every code with every symbol length, one after the other, for repairs against 6 % loss, and for as many losses as
-/// that usually brings. Measured: different on every machine.
+/// that usually brings. Measured: different on every machine. Losses, and rows that are drawn, are others for each `draw`.
 #[must_use]
-pub fn coding_times(time: Duration) -> Vec<CodingTime> {
-    let lengths = SYMBOL_LENGTHS.iter();
-    let settings = lengths.flat_map(|&symbol_len| CodeId::ALL.map(|code| (code, symbol_len)));
-    settings
-        .filter_map(|(code, symbol_len)| coding_time(code, symbol_len, Engine::detect(), time))
+pub fn coding_times(time: Duration, draw: u64) -> Vec<CodingTime> {
+    let settings =
+        SYMBOL_LENGTHS.map(|symbol_len| setting(symbol_len, Engine::detect(), time, draw));
+    { settings.iter() }
+        .flat_map(|setting| contestants().map(move |one| (one, setting)))
+        .filter_map(|(one, setting)| coding_time(one, setting))
         .collect()
 }
 
@@ -221,35 +243,45 @@ pub fn coding_times(time: Duration) -> Vec<CodingTime> {
 /// bytes and the instructions of older processors, as far as they are not the
 /// best ones here.
 #[must_use]
-pub fn coding_times_of_older(time: Duration) -> Vec<(Engine, CodingTime)> {
+pub fn coding_times_of_older(time: Duration, draw: u64) -> Vec<(Engine, CodingTime)> {
     let engines = ["scalar", "ssse3"].into_iter().filter_map(Engine::by_name);
     let older = engines.filter(|engine| engine.name() != Engine::detect().name());
-    let codes = [CodeId::Srlt, CodeId::Lt, CodeId::Rs];
+    let compared = [RULES[0].0, CodeId::Lt.name(), CodeId::Rs.name()];
     older
-        .flat_map(|engine| codes.map(|code| (engine, code)))
-        .filter_map(|(engine, code)| Some((engine, coding_time(code, 1000, engine, time)?)))
+        .flat_map(|engine| contestants().map(move |one| (engine, one)))
+        .filter(|(_, (name, ..))| compared.contains(name))
+        .filter_map(|(engine, one)| {
+            Some((
+                engine,
+                coding_time(one, &setting(1000, engine, time, draw))?,
+            ))
+        })
         .collect()
 }
 
-fn coding_time(
-    code: CodeId,
-    symbol_len: usize,
-    engine: Engine,
-    time: Duration,
-) -> Option<CodingTime> {
+fn setting(symbol_len: usize, engine: Engine, time: Duration, draw: u64) -> Setting {
     let n = BLOCK_BYTES / symbol_len;
-    let setting = Setting {
+    Setting {
         engine,
         n,
         repairs: params::repair_for(n, 0.06, EPSILON),
         lost: bench::usual_losses(n),
         symbol_len,
         time,
+        draw,
+    }
+}
+
+fn coding_time((name, code, threshold): Contestant, setting: &Setting) -> Option<CodingTime> {
+    let speed = match threshold {
+        Some(threshold) => bench::measure_srlt(setting, threshold),
+        None => bench::measure(code, setting),
     };
-    let speed = bench::measure(code, &setting).ok()?;
+    let speed = speed.ok()?;
     Some(CodingTime {
-        code,
-        symbol_bytes: symbol_len,
+        code: name,
+        repairs: speed.repairs,
+        symbol_bytes: setting.symbol_len,
         encode_us: speed.encode.as_secs_f64() * 1e6,
         decode_us: speed.decode.as_secs_f64() * 1e6,
     })
@@ -258,7 +290,11 @@ fn coding_time(
 /// The look of the code of this name.
 #[must_use]
 pub fn look_of(code: &str) -> usize {
-    CodeId::by_name(code).map_or(OTHER_LOOKS[0], look)
+    match { RULES.iter() }.position(|(name, _)| *name == code) {
+        Some(0) => look(CodeId::Srlt),
+        Some(_) => OTHER_LOOKS[1],
+        None => CodeId::by_name(code).map_or(OTHER_LOOKS[0], look),
+    }
 }
 
 #[cfg(test)]
@@ -292,5 +328,24 @@ mod tests {
         assert!(of("lt (mean)") >= 29.0);
         assert!(of("lt with ML (mean)") < of("lt (mean)"));
         assert!(to_csv(&chart).contains("published: lt,6,30\n"));
+    }
+
+    /// With one symbol length, as it takes time.
+    #[test]
+    fn coding_times_tell_their_repairs() {
+        let setting = setting(1000, Engine::detect(), Duration::ZERO, 3);
+        let times: Vec<CodingTime> = contestants()
+            .filter_map(|one| coding_time(one, &setting))
+            .collect();
+        let repairs = |code: &str| {
+            let one = times.iter().find(|time| time.code == code);
+            one.expect("it was measured").repairs
+        };
+        let solved = ["rlc", "rs", "window"].map(repairs);
+        assert_eq!(solved, [13; 3]);
+        assert_eq!(RULES.map(|(name, _)| repairs(name)), [15, 27]);
+        assert!((115..170).contains(&repairs("lt")), "{}", repairs("lt"));
+        let looks = RULES.map(|(name, _)| look_of(name));
+        assert_eq!(looks, [look(CodeId::Srlt), OTHER_LOOKS[1]]);
     }
 }

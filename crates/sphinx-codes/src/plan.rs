@@ -144,6 +144,7 @@ pub fn choose(request: &Request) -> Choice {
         lost: ((n as f64 * loss_rate).round() as usize).clamp(1, n),
         symbol_len: SYMBOL_BYTES,
         time: TIME,
+        draw: 0,
     };
     let spread = rlc::spread_for(n, repairs, loss_rate, mean_burst, epsilon);
     let is_cauchy = repairs <= rs::repairs_max(n);

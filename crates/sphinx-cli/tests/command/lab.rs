@@ -156,12 +156,17 @@ fn plant_coding_times(scratch: &Scratch) {
         json!({"event": "environment", "kernel": "6", "cpu": "a", "cores": 2, "commit": "0123456789ab"}),
     ];
     for round in 1..=10 {
-        let time = |code, us: f64| {
+        let time = |code, repairs, us: f64| {
             let us = us + f64::from(round) / 100.0;
-            json!({"code": code, "symbol_bytes": 1000, "encode_us": us, "decode_us": us})
+            json!({"code": code, "repairs": repairs, "symbol_bytes": 1000, "encode_us": us, "decode_us": us})
         };
-        let times = [("srlt", 2.0), ("lt", 15.0), ("rs", 18.0), ("fft-rs", 3.0)];
-        let times = times.map(|(code, us)| time(code, us));
+        let times = [
+            ("srlt T=0.5 (paper)", 15, 2.0),
+            ("lt", 137, 15.0),
+            ("rs", 13, 18.0),
+            ("fft-rs", 13, 3.0),
+        ];
+        let times = times.map(|(code, repairs, us)| time(code, repairs, us));
         lines.push(json!({"round": round, "times": times, "commit": "0123456789ab"}));
     }
     let lines = lines.iter().map(|line| format!("{line}\n"));
@@ -184,6 +189,13 @@ fn a_report_needs_figures() {
     report(&[], 0);
     let page = fs::read_to_string(scratch.path("d/index.html")).unwrap();
     assert!(page.matches("<svg").count() == 2 && page.contains("lab figure 8 --quick"));
+    // Whoever reads it knows for which redundancy.
+    let drawn = fs::read_to_string(scratch.path("d/fig8.md")).unwrap();
+    let row = { drawn.lines() }.find(|line| line.starts_with("| srlt T=0.5 (paper)"));
+    let cells: Vec<&str> = row.expect("a row").split('|').map(str::trim).collect();
+    assert_eq!(cells[3], "15", "{drawn}");
+    let data = fs::read_to_string(scratch.path("d/fig8-decode.csv")).unwrap();
+    assert!(data.contains("\nlt,137,1000,1,15.010\n"), "{data}");
     // A caption that its runs do not say.
     let caption = scratch.path("d/fig8.md");
     let text = fs::read_to_string(&caption).unwrap();

@@ -17,7 +17,7 @@ const BLOCK_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct BenchArgs {
-    /// Codes to measure
+    /// Codes to measure; may be repeated
     #[arg(long = "code", value_name = "CODE", value_parser = code)]
     codes: Vec<CodeId>,
     /// Source symbols in a block; may be repeated
@@ -26,11 +26,12 @@ pub(super) struct BenchArgs {
     /// Bytes of a symbol
     #[arg(long, default_value = "1200", value_name = "BYTES", value_parser = count(1..=65535))]
     symbol_bytes: usize,
-    /// Repairs of a block; what 6 % loss asks for, if not given
+    /// Repairs of a block; what 6 % loss asks for, if not given. srlt has in any case what the paper's
+    /// rule sends for T = 0.9, and lt, which sends nothing else, the rows that it takes
     #[arg(long, value_name = "R", value_parser = count(0..=params::REPAIRS_MAX as u64))]
     repairs: Option<usize>,
-    /// Symbols lost; both as many as repairs and as many as 6 % loss usually
-    /// takes, if not given
+    /// Symbols lost, of lt the same share of rows; both as many as repairs and as many as 6 % loss
+    /// usually takes, if not given
     #[arg(long, value_name = "L", value_parser = count(0..=fft_rs::SYMBOLS_MAX as u64))]
     lost: Option<usize>,
     /// Instructions to use: scalar, ssse3, avx2, avx512, avx2-gfni, avx512-gfni, neon
@@ -53,11 +54,15 @@ pub(super) fn run(
     is_json: bool,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
-    let codes = if args.codes.is_empty() {
-        CodeId::ALL.to_vec()
-    } else {
-        args.codes.clone()
-    };
+    let mut codes: Vec<CodeId> = Vec::new();
+    for code in &args.codes {
+        if !codes.contains(code) {
+            codes.push(*code);
+        }
+    }
+    if codes.is_empty() {
+        codes.extend(CodeId::ALL);
+    }
     let sizes = if args.n.is_empty() {
         vec![16, 32, 100, 256, 1024]
     } else {
@@ -89,6 +94,7 @@ pub(super) fn run(
                 lost,
                 symbol_len: args.symbol_bytes,
                 time: Duration::from_millis(args.time_ms),
+                draw: 0,
             };
             let mut rounds = Vec::new();
             for round in 0..args.rounds {
@@ -153,6 +159,14 @@ fn measure(
         }
     }
     speeds.extend(bench::measure_peers(setting));
+    for (i, program) in args.programs.iter().enumerate() {
+        let others = args.programs[..i].iter().map(|other| &other.name);
+        let mut names = others.chain(speeds.iter().map(|speed| &speed.code));
+        // What has one name would count as one code.
+        if names.any(|name| *name == program.name) {
+            return Err(format!("{} is measured already: another name", program.name).into());
+        }
+    }
     for program in &args.programs {
         speeds.push(program.measure(setting)?);
     }

@@ -169,11 +169,26 @@ mod tests {
         let lt = simulate("--code lt --lt-c 0.09 --lt-delta 0.5");
         assert_eq!((&lt["c"], &lt["delta"]), (&json!(0.1), &json!(0.5)));
         assert!(lt["packets_mean"].as_f64() > Some(110.0));
-        let line = output("bench --code rlc --n 16 --time-ms 1 --lost 2", true).unwrap();
-        let line = line.lines().next().unwrap();
-        let value: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert_eq!(value["event"], "code");
-        assert!(value["encode_mb_s"].as_f64() > Some(0.0));
+        // Each code once, however often it is named.
+        let twice = "bench --code rlc --code rlc --n 16 --time-ms 1 --lost 2";
+        let lines = output(twice, true).unwrap();
+        let values: Vec<serde_json::Value> = (lines.lines())
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let ours = |value: &&serde_json::Value| value["code"] == "rlc" && value["event"] == "code";
+        assert_eq!(values.iter().filter(ours).count(), 1, "{lines}");
+        assert!(values[0]["encode_mb_s"].as_f64() > Some(0.0));
+    }
+
+    #[test]
+    fn programs_have_names_of_their_own() {
+        let args = "bench --code rlc --n 16 --time-ms 1 --peer a=/bin/false --peer";
+        let message = |last: &str| {
+            let result = output(&format!("{args} {last}=/bin/false"), false);
+            result.unwrap_err().to_string()
+        };
+        assert!(message("a").contains("another name"), "{}", message("a"));
+        assert!(!message("b").contains("another name"), "{}", message("b"));
     }
 
     #[test]
@@ -186,6 +201,7 @@ mod tests {
             "simulate --plr 6% --code abacus",
             "simulate --plr 6% --repairs 9 --redundancy 9%",
             "simulate --plr 6% --code srlt --degree-cap 0",
+            "bench --n 16 --time-ms 1 --code rlc --peer rlc=/bin/true",
             "bench --engine abacus",
             "bench --code rs --n 300 --time-ms 1",
         ] {
