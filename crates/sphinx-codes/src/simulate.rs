@@ -1,5 +1,7 @@
 //! Seeded Monte-Carlo runs: which blocks decode, and when symbols arrive.
 
+use std::ops::RangeInclusive;
+
 use sphinx_fec::{
     CodeId, Delivery, Repair, Row, RowMaker, SymbolDecoder, Tracker, WindowDecoder, WindowEncoder,
     lt, params, rlc, srlt,
@@ -46,6 +48,8 @@ pub struct Outcome {
     pub blocks: usize,
     /// Blocks that were not decodable after their first flight.
     pub failed: usize,
+    /// Those among them that an MDS code would have restored.
+    pub beyond_mds: usize,
     /// Packets sent and lost.
     pub sent: usize,
     /// Packets lost.
@@ -63,18 +67,35 @@ impl Outcome {
 /// Spread of the rows of `rlc` where as many failures are accepted as an MDS
 /// code would have.
 fn spread(scenario: &Scenario) -> u32 {
-    let Scenario { n, repairs, .. } = *scenario;
-    let (rate, burst) = match scenario.loss {
-        Loss::Independent { rate } => (rate, 1.0),
-        Loss::Bursts { rate, mean } => (rate, mean),
-    };
-    let epsilon = params::burst_failure_probability(n, repairs, rate, burst, 1);
-    rlc::spread_for(n, repairs, rate, burst, epsilon)
+    let Scenario {
+        n, repairs, loss, ..
+    } = *scenario;
+    let epsilon = mds_failure(scenario);
+    rlc::spread_for(n, repairs, loss.rate(), loss.mean_burst(), epsilon)
+}
+
+/// The share of blocks that an MDS code fails with, exactly.
+fn mds_failure(scenario: &Scenario) -> f64 {
+    let Scenario {
+        n, repairs, loss, ..
+    } = *scenario;
+    params::burst_failure_probability(n, repairs, loss.rate(), loss.mean_burst(), 1)
 }
 
 /// Sends blocks one after another over one channel.
 #[must_use]
 pub fn blocks(rows: Rows, scenario: &Scenario, count: usize, seed: u64) -> Outcome {
+    blocks_while(rows, scenario, count, seed, |_| true)
+}
+
+/// The same as long as what came of them so far `is_open`.
+fn blocks_while(
+    rows: Rows,
+    scenario: &Scenario,
+    count: usize,
+    seed: u64,
+    is_open: impl Fn(&Outcome) -> bool,
+) -> Outcome {
     let Scenario { n, repairs, .. } = *scenario;
     let mut channel = Channel::new(scenario.loss, seed);
     let mut maker = RowMaker::new();
@@ -96,34 +117,53 @@ pub fn blocks(rows: Rows, scenario: &Scenario, count: usize, seed: u64) -> Outco
             }
         }
         outcome.blocks += 1;
-        outcome.failed += usize::from(!block.is_decodable());
+        if !block.is_decodable() {
+            outcome.failed += 1;
+            outcome.beyond_mds += usize::from(block.received >= n);
+        }
+        if !is_open(&outcome) {
+            break;
+        }
     }
     outcome
 }
 
-/// The smallest number of repairs with which at most a share `epsilon` of
-/// blocks failed, searched from `from` upwards.
+/// The smallest of these numbers of repairs that is known to suffice: with it
+/// at most a share `epsilon` of blocks fails. `None` if there is none, or none
+/// that simulations of `packets` packets for each number can tell.
+///
+/// What an MDS code fails with is computed, and what these rows add to that is
+/// simulated. A number counts as enough only if no more than `epsilon` is
+/// within what chance explains, as the first one that was lucky would be taken
+/// otherwise.
 #[must_use]
 pub fn repairs_for(
     rows: Rows,
     scenario: &Scenario,
     epsilon: f64,
-    from: usize,
-    count: usize,
+    mut numbers: RangeInclusive<usize>,
+    packets: usize,
     seed: u64,
-) -> usize {
-    let fails = |repairs| {
+) -> Option<usize> {
+    numbers.find(|repairs| {
         let scenario = Scenario {
-            repairs,
+            repairs: *repairs,
             ..*scenario
         };
-        blocks(rows, &scenario, count, seed).failure() > epsilon
-    };
-    let mut repairs = from;
-    while fails(repairs) && repairs < 4 * scenario.n {
-        repairs += 1;
-    }
-    repairs
+        let count = packets / (scenario.n + repairs);
+        let most = (epsilon - mds_failure(&scenario)) * count as f64;
+        let is_enough = |outcome: &Outcome| count_at_most(outcome.beyond_mds) <= most;
+        let nothing = Outcome::default();
+        is_enough(&nothing) && is_enough(&blocks_while(rows, &scenario, count, seed, is_enough))
+    })
+}
+
+/// How many there are on average at most, where so many were counted: of more
+/// than that, so few would come in one of forty cases or less (by Poisson's
+/// distribution it is 3.7 for none, 18.4 for ten and 121.6 for a hundred).
+fn count_at_most(counted: usize) -> f64 {
+    let counted = counted as f64;
+    counted + 2.0 + 2.0 * (counted + 1.0).sqrt()
 }
 
 /// A block at the receiver.
@@ -415,6 +455,35 @@ mod tests {
         let likelier = rateless(lt::Shape::default(), 100, INDEPENDENT, true, 100, 5);
         assert!(likelier.mean() < needed.mean());
         assert!(likelier.quantile(0.5) <= likelier.quantile(0.9));
+    }
+
+    #[test]
+    fn repairs_that_suffice_do_so_with_other_seeds() {
+        // Rows of one symbol each: one of four symbols is lost with all its rows in 0.8 · 0.8^R of the blocks.
+        let rows = Rows::Srlt { degree: 1 };
+        let scenario = Scenario {
+            loss: Loss::Independent { rate: 0.2 },
+            maximum_likelihood: true,
+            ..scenario(4, 0)
+        };
+        let epsilon = 0.002;
+        let found = |most| repairs_for(rows, &scenario, epsilon, 6..=most, 2_000_000, 1);
+        // Sixteen leave more than ten times as many.
+        assert_eq!(found(16), None);
+        let repairs = found(60).expect("there are enough rows");
+        assert!((27..=30).contains(&repairs), "{repairs}");
+        let outcome = |repairs| {
+            let scenario = Scenario {
+                repairs,
+                ..scenario
+            };
+            blocks(rows, &scenario, 100_000, 99)
+        };
+        assert!(outcome(repairs).failure() <= epsilon);
+        assert!(outcome(16).failure() > 10.0 * epsilon);
+        // Too few packets to tell.
+        let few = repairs_for(rows, &scenario, epsilon, 6..=60, 20_000, 1);
+        assert_eq!(few, None);
     }
 
     #[test]

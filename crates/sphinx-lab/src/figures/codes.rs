@@ -131,8 +131,8 @@ fn draw_redundancy(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
     sheet.title(
         "Figure 7: redundancy against packet loss",
         "What each code sends on top of a block of 100 symbols. Computed and simulated with seeds: the \
-         same on every machine. `rlc` and `rs` are solved for 1 % of blocks that need a second round; \
-         `srlt` is the paper's rule for two values of its threshold T, with δ → 0 and its degree capped at n/2; `lt` is the mean at which a \
+         same on every machine. `rlc` and `rs` are solved for 1 % of blocks that need a second round, `rs` exactly, and `rlc` \
+         so that no more than that explains what simulations count beyond it (one-sided, 97.5 %); `srlt` is the paper's rule for two values of its threshold T, with δ → 0 and its degree capped at n/2; `lt` is the mean at which a \
          block can be decoded, lost packets included, with a robust soliton distribution (c = 0.1, δ = 1), by peeling or with all \
          equations; `window` is the least at which a window of 100 symbols delivers all in order within 8 packets on average.",
     );
