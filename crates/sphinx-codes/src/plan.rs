@@ -34,8 +34,10 @@ pub struct Request {
 pub struct CodePlan {
     /// The code.
     pub code: CodeId,
+    /// Blocks that are sent in turn.
+    pub depth: usize,
     /// Repairs of a block, or of as many symbols of a stream; `None` if the
-    /// code cannot have such blocks.
+    /// code cannot have such blocks, or not as many repairs as they need.
     pub repairs: Option<usize>,
     /// Probability that a block fails in its first flight.
     pub failure: Option<f64>,
@@ -126,10 +128,47 @@ const SYMBOL_BYTES: usize = 1200;
 const ROUNDS: usize = 5;
 const TIME: Duration = Duration::from_millis(2);
 
-/// Compares the rows that a session could use for blocks of `n` symbols, by
-/// what they send and by how long they take on this machine.
+/// The most repairs that are looked for where losses come in bursts: more than
+/// twice what such a loss rate asks for anyway. What few symbols need in long
+/// bursts is more than that, and found soon. Of many symbols it would be work
+/// that grows with the square of it.
 #[must_use]
-pub fn choose(request: &Request) -> Choice {
+pub fn repairs_max(n: usize, loss_rate: f64) -> usize {
+    let bound = (n as f64 * params::erasure_bound(loss_rate)).ceil() as usize;
+    let most = (2 * (n + bound)).max(params::REPAIRS_MAX / n.max(1));
+    most.min(params::REPAIRS_MAX)
+}
+
+/// The fewest repairs with which an MDS code fails with at most `epsilon`, with
+/// blocks sent `depth` in turn, as [`params::burst_repair_for`]; `None` if that
+/// takes more than [`repairs_max`].
+#[must_use]
+pub fn repairs_for(n: usize, p: f64, burst: f64, depth: usize, epsilon: f64) -> Option<usize> {
+    let most = repairs_max(n, p);
+    // A block fails at least where one burst takes its first packets, and one more than there are repairs.
+    let stays = p + (1.0 - p) * params::burst_correlation(p, burst, depth);
+    if p * stays.powi(most as i32) > epsilon {
+        return None;
+    }
+    let repairs = params::burst_repair_for(n, p, burst, depth, epsilon, most);
+    (mds_failure(n, repairs, p, burst, depth) <= epsilon).then_some(repairs)
+}
+
+/// What an MDS code fails with.
+fn mds_failure(n: usize, repairs: usize, p: f64, burst: f64, depth: usize) -> f64 {
+    match params::burst_correlation(p, burst, depth) {
+        // The same, sooner.
+        0.0 => params::failure_probability(n, repairs, p),
+        _ => params::burst_failure_probability(n, repairs, p, burst, depth),
+    }
+}
+
+/// Compares the rows that a session could use for blocks of `n` symbols, by
+/// what they send and by how long they take on this machine. Sessions send one
+/// block after the other, whatever [`Request::depth_max`] says. `None` if
+/// there are not as many repairs as they need.
+#[must_use]
+pub fn choose(request: &Request) -> Option<Choice> {
     let Request {
         loss_rate,
         n,
@@ -137,7 +176,7 @@ pub fn choose(request: &Request) -> Choice {
         mean_burst,
         ..
     } = *request;
-    let repairs = params::burst_repair_for(n, loss_rate, mean_burst, 1, epsilon, 100 * n);
+    let repairs = repairs_for(n, loss_rate, mean_burst, 1, epsilon)?;
     let setting = |repairs| Setting {
         engine: request.engine,
         n,
@@ -189,11 +228,11 @@ pub fn choose(request: &Request) -> Choice {
             }
         }
     }
-    Choice {
+    Some(Choice {
         best: fastest(&candidates, n),
         auto,
         candidates,
-    }
+    })
 }
 
 /// Of those for blocks of `n` symbols that send at most 2 % more than the least.
@@ -243,8 +282,9 @@ fn xor_repairs(request: &Request, least: usize, degree: u32) -> Option<usize> {
 }
 
 /// Plans what each code would send. Failure probabilities are computed for
-/// codes that are MDS or as good, and simulated (seeded, a few thousand blocks)
-/// for the LT codes.
+/// codes that are MDS or as good, and simulated (seeded) for the others: over
+/// a thousand blocks for `srlt`, over as many as have thirty failures for `lt`.
+/// All blocks are interleaved, but not the stream of `window`.
 #[must_use]
 pub fn plan(request: &Request) -> Plan {
     let Request {
@@ -256,37 +296,48 @@ pub fn plan(request: &Request) -> Plan {
     let burst = request.mean_burst;
     let depth = params::interleave_depth(n, loss_rate, burst, epsilon, request.depth_max);
     let correlation = params::burst_correlation(loss_rate, burst, depth);
-    let repairs = params::burst_repair_for(n, loss_rate, burst, depth, epsilon, 100 * n);
-    let failure = params::burst_failure_probability(n, repairs, loss_rate, burst, depth);
-    let as_good_as_mds = |code, repairs: Option<usize>, degree: f64, note: &str| CodePlan {
-        code,
-        repairs,
-        failure: repairs.map(|_| failure),
-        degree: repairs.map(|_| degree),
-        note: note.to_owned(),
-    };
     // Packets of one block are lost less in a row where others are sent between them.
     let own_burst = 1.0 / ((1.0 - correlation) * (1.0 - loss_rate)).max(f64::MIN_POSITIVE);
-    let spread = rlc::spread_for(n, repairs, loss_rate, own_burst, epsilon);
+    let repairs = repairs_for(n, loss_rate, burst, depth, epsilon);
+    let spread = repairs.map_or(1, |repairs| {
+        rlc::spread_for(n, repairs, loss_rate, own_burst, epsilon)
+    });
+    let failure = repairs.map(|repairs| mds_failure(n, repairs, loss_rate, burst, depth));
+    let as_good_as_mds = |code, is_possible: fn(usize, usize) -> bool, degree: f64, note: &str| {
+        let repairs_there = repairs.filter(|repairs| is_possible(n, *repairs));
+        CodePlan {
+            code,
+            depth,
+            repairs: repairs_there,
+            failure: repairs_there.and(failure),
+            degree: repairs_there.map(|_| degree),
+            note: match repairs {
+                Some(_) => note.to_owned(),
+                None => format!("{} repairs would not be enough", repairs_max(n, loss_rate)),
+            },
+        }
+    };
     let note = match spread {
         1 => "decodes with n symbols, rarely n + 1",
         _ => "decodes with n symbols, rarely n + 1: fails up to about a quarter more",
     };
-    let rs_repairs = (repairs <= rs::repairs_max(n)).then_some(repairs);
-    let fft_repairs = fft_rs::size_for(repairs).map(|_| repairs);
-    let has_blocks = (n <= sphinx_fec::SYMBOLS_MAX).then_some(repairs);
     let dense = n as f64;
     let mut codes = vec![
         as_good_as_mds(
             CodeId::Rlc,
-            has_blocks,
+            |n, _| n <= sphinx_fec::SYMBOLS_MAX,
             (dense / f64::from(spread)).ceil(),
             note,
         ),
-        as_good_as_mds(CodeId::Rs, rs_repairs, dense, "n + R at most 256"),
+        as_good_as_mds(
+            CodeId::Rs,
+            |n, repairs| repairs <= rs::repairs_max(n),
+            dense,
+            "n + R at most 256",
+        ),
         as_good_as_mds(
             CodeId::FftRs,
-            fft_repairs,
+            |_, repairs| fft_rs::size_for(repairs).is_some(),
             dense,
             "even symbol lengths; for large blocks",
         ),
@@ -295,8 +346,9 @@ pub fn plan(request: &Request) -> Plan {
         codes.push(window(request));
     }
     if n <= sphinx_fec::SYMBOLS_MAX {
-        codes.push(srlt(request, request.threshold));
-        codes.push(lt(request));
+        let loss = Loss::new(loss_rate, Some(own_burst));
+        codes.push(srlt(request, (depth, loss)));
+        codes.push(lt(request, (depth, loss)));
     }
     Plan {
         erasure_bound: params::erasure_bound(loss_rate),
@@ -317,52 +369,90 @@ fn window(request: &Request) -> CodePlan {
     let outcome = simulate::window(request.n, redundancy, loss, 20_000, 1);
     CodePlan {
         code: CodeId::Window,
+        depth: 1,
         repairs: Some((redundancy * request.n as f64).ceil() as usize),
-        failure: Some(outcome.lost as f64 / outcome.symbols as f64),
+        failure: { loss.is_told_by(outcome.symbols) }
+            .then(|| outcome.lost as f64 / outcome.symbols as f64),
         degree: Some(request.n as f64),
         note: format!(
-            "share of symbols lost; in order after {:.1} packets on average, 99 % after {}",
+            "share of symbols lost, not interleaved; in order after {:.1} packets on average, 99 % after {}",
             outcome.delay_mean, outcome.delay_p99
         ),
     }
 }
 
-fn srlt(request: &Request, threshold: f64) -> CodePlan {
+/// With what a block loses that is sent in turn with others: so many together,
+/// and losses of its own.
+fn srlt(request: &Request, (depth, loss): (usize, Loss)) -> CodePlan {
     use params::srlt as paper;
+    let threshold = request.threshold;
     let cap = paper::degree_cap(request.n);
     let degree = paper::degree(request.loss_rate, request.deviation, cap);
     let repairs = paper::packet_count(request.n, request.loss_rate, degree, threshold);
     let scenario = simulate::Scenario {
         n: request.n,
         repairs,
-        loss: Loss::new(request.loss_rate, Some(request.mean_burst)),
+        loss,
         maximum_likelihood: false,
     };
     let rows = simulate::Rows::Srlt { degree };
     let outcome = simulate::blocks(rows, &scenario, 1000, 1);
     CodePlan {
         code: CodeId::Srlt,
+        depth,
         repairs: Some(repairs),
-        failure: Some(outcome.failure()),
+        failure: { loss.is_told_by(outcome.sent) }.then(|| outcome.failure()),
         degree: Some(f64::from(degree)),
         note: format!("the paper's rule with T = {threshold}; failure simulated"),
     }
 }
 
-fn lt(request: &Request) -> CodePlan {
-    let loss = Loss::new(request.loss_rate, Some(request.mean_burst));
+/// Symbols that are simulated for `lt` at most, seconds of work.
+const LT_SYMBOLS: usize = 5_000_000;
+
+/// The flight with which as few blocks fail as may, and how many do of other
+/// ones.
+fn lt(request: &Request, (depth, loss): (usize, Loss)) -> CodePlan {
+    let Request { n, epsilon, .. } = *request;
     let shape = lt::Shape::default();
-    let needed = simulate::rateless(shape, request.n, loss, false, 300, 1);
-    let sent = needed.quantile(1.0 - request.epsilon);
+    let affordable = LT_SYMBOLS / n;
+    // With less than ten failures among them blocks do not show how few there are.
+    let is_affordable = 10.0 / epsilon <= affordable as f64;
+    let blocks = match is_affordable {
+        true => ((30.0 / epsilon) as usize).clamp(300, affordable),
+        false => 300,
+    };
+    let needed = simulate::rateless(shape, n, loss, false, blocks, 1);
+    let is_told = is_affordable && loss.is_told_by(blocks * n);
+    let sent = needed.quantile(1.0 - epsilon).filter(|_| is_told);
+    let failure = sent.map(|sent| {
+        let scenario = simulate::Scenario {
+            n,
+            repairs: sent.saturating_sub(n),
+            loss,
+            maximum_likelihood: false,
+        };
+        simulate::blocks(simulate::Rows::Lt { shape }, &scenario, blocks, 2).failure()
+    });
+    let (mean, given_up) = (needed.mean(), needed.given_up());
+    let note = match (sent, given_up) {
+        (Some(_), 0) => {
+            format!("no source symbols sent; {mean:.0} packets on average; failure simulated")
+        }
+        (_, 0) => format!(
+            "{mean:.0} packets on average; {blocks} blocks do not tell what fails so seldom"
+        ),
+        _ => format!(
+            "{given_up} of {blocks} blocks were given up; {mean:.0} packets on average for the others"
+        ),
+    };
     CodePlan {
         code: CodeId::Lt,
-        repairs: Some(sent.saturating_sub(request.n)),
-        failure: Some(request.epsilon),
+        depth,
+        repairs: sent.map(|sent| sent.saturating_sub(n)),
+        failure,
         degree: None,
-        note: format!(
-            "no source symbols sent; {:.0} packets on average; simulated",
-            needed.mean()
-        ),
+        note,
     }
 }
 
@@ -384,7 +474,7 @@ mod tests {
     }
 
     fn choice(n: usize, loss_rate: f64) -> Choice {
-        choose(&request(n, loss_rate))
+        choose(&request(n, loss_rate)).expect("as many repairs as it takes")
     }
 
     /// By bytes; which one is the fastest is the machine's affair.
@@ -432,7 +522,8 @@ mod tests {
                 epsilon,
                 ..request(n, loss_rate)
             };
-            let least = params::burst_repair_for(n, loss_rate, mean_burst, 1, epsilon, 100 * n);
+            let least = repairs_for(n, loss_rate, mean_burst, 1, epsilon);
+            let least = least.expect("an MDS code does");
             let degree = xor_degree(n);
             let repairs = xor_repairs(&request, least, degree).expect("enough rows");
             let scenario = simulate::Scenario {
@@ -447,5 +538,82 @@ mod tests {
             let most = epsilon + 8.0 * (epsilon / 1e5).sqrt();
             assert!(outcome.failure() <= most, "{request:?}: {outcome:?}");
         }
+    }
+
+    fn of(plan: &Plan, code: CodeId) -> &CodePlan {
+        let found = plan.codes.iter().find(|one| one.code == code);
+        found.expect("all codes have such blocks")
+    }
+
+    #[test]
+    fn all_blocks_are_interleaved() {
+        let with = |depth_max| {
+            plan(&Request {
+                mean_burst: 10.0,
+                threshold: 0.9,
+                depth_max,
+                ..request(100, 0.06)
+            })
+        };
+        let (alone, interleaved) = (with(1), with(8));
+        assert_eq!((alone.depth, interleaved.depth), (1, 8));
+        let failure = |plan| of(plan, CodeId::Srlt).failure.expect("simulated");
+        assert!(failure(&interleaved) < failure(&alone) - 0.05);
+        let repairs = |plan, code| of(plan, code).repairs.expect("enough");
+        for code in [CodeId::Rlc, CodeId::Lt] {
+            assert!(repairs(&interleaved, code) + 5 < repairs(&alone, code));
+        }
+        for one in &interleaved.codes {
+            let depth = if one.code == CodeId::Window { 1 } else { 8 };
+            assert_eq!(one.depth, depth, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn what_lt_fails_with_is_counted() {
+        let with = |epsilon| {
+            let plan = plan(&Request {
+                epsilon,
+                ..request(20, 0.06)
+            });
+            of(&plan, CodeId::Lt).clone()
+        };
+        let usual = with(0.01);
+        let failure = usual.failure.expect("3000 blocks");
+        assert!((0.004..0.02).contains(&failure), "{usual:?}");
+        assert!(with(0.1).repairs < usual.repairs);
+        // Nobody sees one in a million within a second.
+        let seldom = with(1e-6);
+        assert_eq!((seldom.repairs, seldom.failure), (None, None), "{seldom:?}");
+    }
+
+    /// These were counted one by one, for hours.
+    #[test]
+    fn repairs_that_no_burst_leaves_are_not_looked_for() {
+        for n in [10, 4096, 32_768] {
+            assert_eq!(repairs_for(n, 0.06, 1e6, 1, 0.01), None, "{n}");
+        }
+        // Independent losses may also take more than there are.
+        assert_eq!(repairs_for(32_768, 0.95, 1.0, 1, 0.01), None);
+        let request = Request {
+            mean_burst: 1e6,
+            ..request(100, 0.06)
+        };
+        assert!(choose(&request).is_none());
+        let plan = plan(&request);
+        assert_eq!(of(&plan, CodeId::Rlc).repairs, None);
+        assert!(of(&plan, CodeId::Rlc).note.contains("would not be enough"));
+        // Too few bursts to tell what they do.
+        assert_eq!(of(&plan, CodeId::Lt).repairs, None);
+        assert_eq!(of(&plan, CodeId::Srlt).failure, None);
+        for (n, loss_rate) in [(1, 0.06), (4096, 0.06), (32_768, 0.95)] {
+            assert!(repairs_max(n, loss_rate) <= params::REPAIRS_MAX);
+        }
+        assert!(repairs_max(4096, 0.06) < 9000);
+        // Bursts that are not as long are still planned for.
+        let few = |n, burst| repairs_for(n, 0.06, burst, 1, 0.01).expect("in reach");
+        assert_eq!(few(100, 1.0), 13);
+        assert!(few(100, 10.0).abs_diff(51) <= 4);
+        assert!(few(4, 200.0) > 300);
     }
 }

@@ -239,23 +239,35 @@ impl Block {
     }
 }
 
-/// Packets that a rateless code had to send for each of some blocks, sorted.
+/// Packets that a rateless code had to send for each of some blocks.
 #[derive(Clone, Debug)]
-pub struct Needed(Vec<usize>);
+pub struct Needed {
+    /// Of those that were decoded, sorted.
+    packets: Vec<usize>,
+    /// Blocks that were given up.
+    given_up: usize,
+}
 
 impl Needed {
-    /// The mean.
+    /// The mean of the blocks that were decoded.
     #[must_use]
     pub fn mean(&self) -> f64 {
-        self.0.iter().sum::<usize>() as f64 / self.0.len().max(1) as f64
+        self.packets.iter().sum::<usize>() as f64 / self.packets.len().max(1) as f64
     }
 
-    /// What this share of blocks did with.
+    /// What this share of all blocks did with; `None` if more were given up.
     #[must_use]
-    pub fn quantile(&self, share: f64) -> usize {
-        let last = self.0.len().saturating_sub(1);
+    pub fn quantile(&self, share: f64) -> Option<usize> {
+        let last = (self.packets.len() + self.given_up).checked_sub(1)?;
         let at = (share * last as f64).ceil() as usize;
-        self.0.get(at.min(last)).copied().unwrap_or(0)
+        self.packets.get(at.min(last)).copied()
+    }
+
+    /// Blocks that were not decoded after a hundred times their symbols, and a
+    /// thousand packets more.
+    #[must_use]
+    pub fn given_up(&self) -> usize {
+        self.given_up
     }
 }
 
@@ -278,22 +290,26 @@ pub fn rateless(
         maximum_likelihood,
     };
     let mut next_seed = 0;
-    let mut needed: Vec<usize> = (0..count)
-        .map(|_| {
-            let mut block = Block::new(Rows::Lt { shape }, &scenario, 1);
-            let mut sent = 0;
-            while !block.is_decodable() && sent < 100 * n + 1000 {
-                let row = block.packet(sent, &mut next_seed);
-                sent += 1;
-                if !channel.loses_next() {
-                    block.receive(&mut maker, sent, row);
-                }
+    let mut send = || {
+        let mut block = Block::new(Rows::Lt { shape }, &scenario, 1);
+        for sent in 1..=100 * n + 1000 {
+            let row = block.packet(sent, &mut next_seed);
+            if channel.loses_next() {
+                continue;
             }
-            sent
-        })
-        .collect();
-    needed.sort_unstable();
-    Needed(needed)
+            block.receive(&mut maker, sent, row);
+            if block.is_decodable() {
+                return Some(sent);
+            }
+        }
+        None
+    };
+    let mut packets: Vec<usize> = (0..count).filter_map(|_| send()).collect();
+    packets.sort_unstable();
+    Needed {
+        given_up: count - packets.len(),
+        packets,
+    }
 }
 
 /// Windows that the decoder looks back over: what left the sender's window can
@@ -455,6 +471,19 @@ mod tests {
         let likelier = rateless(lt::Shape::default(), 100, INDEPENDENT, true, 100, 5);
         assert!(likelier.mean() < needed.mean());
         assert!(likelier.quantile(0.5) <= likelier.quantile(0.9));
+        assert_eq!(likelier.given_up(), 0);
+    }
+
+    /// A burst that is longer than what is sent for a block leaves it undecoded, and those after it.
+    #[test]
+    fn blocks_that_are_given_up_are_not_decoded() {
+        let loss = Loss::new(0.95, Some(20_000.0));
+        let needed = rateless(lt::Shape::default(), 10, loss, false, 2000, 5);
+        let given_up = needed.given_up();
+        assert!((60..700).contains(&given_up), "{given_up}");
+        let decoded = 1.0 - given_up as f64 / 2000.0;
+        assert!(needed.quantile(0.9 * decoded).is_some());
+        assert_eq!(needed.quantile(1.0), None);
     }
 
     #[test]

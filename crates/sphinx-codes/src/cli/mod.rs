@@ -181,6 +181,34 @@ mod tests {
     }
 
     #[test]
+    fn repairs_are_enough_for_bursts() {
+        for code in ["rlc", "rs"] {
+            let args = format!("simulate --plr 6% --burst 10 --code {code}");
+            let value: serde_json::Value =
+                serde_json::from_str(&output(&args, true).unwrap()).unwrap();
+            let r = value["r"].as_u64().unwrap();
+            assert!(r.abs_diff(51) <= 4, "{value}");
+            let failure = value["failure"].as_f64().unwrap();
+            assert!((0.003..0.025).contains(&failure), "{value}");
+        }
+        let given_up = "simulate --code lt --plr 95% --burst 100000 --n 10 --blocks 2000";
+        let text = output(given_up, false).unwrap();
+        assert!(text.contains("were given up"), "{text}");
+        let text = output("plan --plr 6% --burst 10", false).unwrap();
+        let [plan, choice] = text.split("without interleaving").collect::<Vec<_>>()[..] else {
+            panic!("{text}")
+        };
+        assert!(plan.contains("blocks to interleave: 8") && plan.contains("not interleaved"));
+        let repairs: Vec<&str> = choice
+            .lines()
+            .filter(|line| line.contains("sparse"))
+            .collect();
+        assert!(repairs[0].contains(" 51 "), "{text}");
+        let text = output("plan --plr 6% --burst 1000000", false).unwrap();
+        assert_eq!(text.matches("would not be enough").count(), 4, "{text}");
+    }
+
+    #[test]
     fn programs_have_names_of_their_own() {
         let args = "bench --code rlc --n 16 --time-ms 1 --peer a=/bin/false --peer";
         let message = |last: &str| {
@@ -201,6 +229,7 @@ mod tests {
             "simulate --plr 6% --code abacus",
             "simulate --plr 6% --repairs 9 --redundancy 9%",
             "simulate --plr 6% --code srlt --degree-cap 0",
+            "simulate --plr 6% --burst 1000000",
             "bench --n 16 --time-ms 1 --code rlc --peer rlc=/bin/true",
             "bench --engine abacus",
             "bench --code rs --n 300 --time-ms 1",

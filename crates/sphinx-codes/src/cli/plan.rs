@@ -9,8 +9,7 @@ use sphinx_fec::{Engine, params};
 use sphinx_units as units;
 
 use super::{burst, count, engine, failures, loss_rate, probability, symbols};
-
-use crate::plan::{Choice, Plan, Request, choose, plan};
+use crate::plan::{Choice, Plan, Request, choose, plan, repairs_max};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct PlanArgs {
@@ -33,7 +32,7 @@ pub(super) struct PlanArgs {
     /// T of the paper's rule
     #[arg(long, value_name = "T", default_value_t = params::srlt::PAPER_THRESHOLD, value_parser = probability)]
     threshold: f64,
-    /// Blocks that may be interleaved at most
+    /// Blocks that may be interleaved at most; sessions send one after the other
     #[arg(long, value_name = "BLOCKS", default_value = "8", value_parser = count(1..=1024))]
     depth_max: usize,
     /// Instructions that rows are measured with [default: the best that this processor has]
@@ -59,10 +58,17 @@ pub(super) fn run(
     let (plan, choice) = (plan(&request), choose(&request));
     if is_json {
         print_plan_json(&request, &plan, out)?;
-        print_choice_json(&choice, out)?;
+        print_choice_json(choice.as_ref(), out)?;
     } else {
         print_plan(&request, &plan, out)?;
-        print_choice(&request, &choice, out)?;
+        writeln!(out, "\nwithout interleaving, as sessions send:")?;
+        match choice {
+            Some(choice) => print_choice(&request, &choice, out)?,
+            None => {
+                let most = repairs_max(request.n, request.loss_rate);
+                writeln!(out, "{most} repairs would not be enough")?;
+            }
+        }
     }
     Ok(())
 }
@@ -79,7 +85,7 @@ fn print_plan_json(request: &Request, plan: &Plan, out: &mut dyn Write) -> std::
         let redundancy = code.repairs.map(|r| r as f64 / request.n as f64);
         let line = json!({
             "v": 1, "event": "code_plan", "code": code.code.name(), "n": request.n,
-            "r": code.repairs, "redundancy": redundancy, "failure": code.failure,
+            "interleave_depth": code.depth, "r": code.repairs, "redundancy": redundancy, "failure": code.failure,
             "degree": code.degree, "note": code.note,
         });
         writeln!(out, "{line}")?;
@@ -117,22 +123,23 @@ fn print_plan(request: &Request, plan: &Plan, out: &mut dyn Write) -> std::io::R
             continue;
         };
         let degree = code.degree.map_or("–".to_owned(), |d| format!("{d:.0}"));
+        let failure = code
+            .failure
+            .map_or("–".to_owned(), |share| format!("{:.3} %", 100.0 * share));
         writeln!(
             out,
-            "{:<8} {:>7} {:>9.1} % {:>8.3} % {:>7}  {}",
+            "{:<8} {:>7} {:>9.1} % {failure:>10} {degree:>7}  {}",
             code.code.name(),
             repairs,
             100.0 * repairs as f64 / request.n as f64,
-            100.0 * code.failure.unwrap_or(0.0),
-            degree,
             code.note
         )?;
     }
     Ok(())
 }
 
-fn print_choice_json(choice: &Choice, out: &mut dyn Write) -> std::io::Result<()> {
-    for one in &choice.candidates {
+fn print_choice_json(choice: Option<&Choice>, out: &mut dyn Write) -> std::io::Result<()> {
+    for one in choice.iter().flat_map(|choice| &choice.candidates) {
         let us = one
             .time
             .map(|time| (time.as_secs_f64() * 1e7).round() / 10.0);
@@ -141,10 +148,11 @@ fn print_choice_json(choice: &Choice, out: &mut dyn Write) -> std::io::Result<()
         });
         writeln!(out, "{line}")?;
     }
-    let ratio = { choice.auto_over_best() }.map(|ratio| (ratio * 1e3).round() / 1e3);
+    let ratio = choice.and_then(Choice::auto_over_best);
     let line = json!({
-        "v": 1, "event": "choice", "best": choice.best, "auto": choice.auto,
-        "auto_over_best": ratio,
+        "v": 1, "event": "choice", "best": choice.and_then(|choice| choice.best),
+        "auto": choice.map(|choice| choice.auto),
+        "auto_over_best": ratio.map(|ratio| (ratio * 1e3).round() / 1e3),
     });
     writeln!(out, "{line}")
 }
@@ -152,7 +160,7 @@ fn print_choice_json(choice: &Choice, out: &mut dyn Write) -> std::io::Result<()
 fn print_choice(request: &Request, choice: &Choice, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(
         out,
-        "\n{:<12} {:>7} {:>11} {:>13}",
+        "{:<12} {:>7} {:>11} {:>13}",
         "rows", "repairs", "sent", "block, µs"
     )?;
     for one in &choice.candidates {

@@ -10,6 +10,7 @@ use sphinx_units as units;
 
 use super::{burst, code, constant, count, failures, loss_rate, probability, symbols};
 use crate::loss::Loss;
+use crate::plan::{repairs_for, repairs_max};
 use crate::simulate::{self, Rows, Scenario};
 
 /// Most repairs of a block, as for all that `sphinx-fec` computes.
@@ -107,17 +108,24 @@ pub(super) fn run(
     }
     let share_of_n = |share: f64| (share * n as f64).ceil() as usize;
     let repairs = args.repairs.or(args.redundancy.map(share_of_n));
-    let as_mds = || params::repair_for(n, args.plr, args.epsilon);
+    let as_mds = || {
+        let burst = args.burst.unwrap_or(1.0);
+        repairs_for(n, args.plr, burst, 1, args.epsilon).ok_or_else(|| {
+            let most = repairs_max(n, args.plr);
+            format!("{most} repairs would not be enough: give --repairs or --redundancy")
+        })
+    };
+    let or_as_mds = |repairs: Option<usize>| repairs.map_or_else(as_mds, Ok);
     match args.code {
         CodeId::Window => {
-            let redundancy = args.redundancy.unwrap_or_else(|| {
-                let repairs = args.repairs.unwrap_or_else(as_mds);
-                repairs as f64 / n as f64
-            });
+            let redundancy = match args.redundancy {
+                Some(redundancy) => redundancy,
+                None => or_as_mds(args.repairs)? as f64 / n as f64,
+            };
             run_window(args, redundancy, is_json, out)
         }
         CodeId::Rs | CodeId::FftRs => {
-            let repairs = repairs.unwrap_or_else(as_mds);
+            let repairs = or_as_mds(repairs)?;
             let most = match args.code {
                 CodeId::Rs => rs::repairs_max(n),
                 _ => fft_rs::REPAIRS_MAX,
@@ -145,13 +153,7 @@ pub(super) fn run(
                 None => run_rateless(args, shape, is_json, out),
             }
         }
-        _ => run_blocks(
-            args,
-            Rows::Rlc,
-            repairs.unwrap_or_else(as_mds),
-            is_json,
-            out,
-        ),
+        _ => run_blocks(args, Rows::Rlc, or_as_mds(repairs)?, is_json, out),
     }
 }
 
@@ -207,16 +209,19 @@ fn run_rateless(
     let loss = Loss::new(args.plr, args.burst);
     let needed = simulate::rateless(shape, args.n, loss, args.ml, args.blocks, args.seed);
     let redundancy = needed.mean() / args.n as f64 - 1.0;
+    let given_up = needed.given_up();
     let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|share| needed.quantile(share));
     if is_json {
         let line = json!({
             "v": 1, "event": "simulation", "code": "lt", "n": args.n, "ml": args.ml,
             "c": shape.c(), "delta": shape.delta(), "blocks": args.blocks,
             "packets_mean": needed.mean(), "packets_p50": p50, "packets_p90": p90,
-            "packets_p99": p99, "redundancy": redundancy, "seed": args.seed,
+            "packets_p99": p99, "given_up": given_up, "redundancy": redundancy, "seed": args.seed,
         });
         writeln!(out, "{line}")?;
     } else {
+        let [p50, p90, p99] =
+            [p50, p90, p99].map(|packets| packets.map_or("–".to_owned(), |all| all.to_string()));
         writeln!(
             out,
             "lt: n = {}, c = {}, δ = {}: decoded after {:.1} packets on average, lost ones \
@@ -227,6 +232,13 @@ fn run_rateless(
             needed.mean(),
             100.0 * redundancy,
         )?;
+        if given_up > 0 {
+            writeln!(
+                out,
+                "not counting {given_up} of {} blocks, which were given up",
+                args.blocks
+            )?;
+        }
     }
     Ok(())
 }
