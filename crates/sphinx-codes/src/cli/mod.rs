@@ -74,11 +74,15 @@ fn failures(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A probability that is neither 0 nor 1.
-fn probability(text: &str) -> Result<f64, String> {
+/// T of the paper's rule.
+fn threshold(text: &str) -> Result<f64, String> {
+    let least = params::srlt::THRESHOLD_MIN;
     match units::fraction(text)? {
-        some if some > 0.0 && some < 1.0 => Ok(some),
-        _ => Err("expected a probability between 0 and 1, such as 0.9".to_owned()),
+        some if (least..1.0).contains(&some) => Ok(some),
+        some if some < least => Err(format!(
+            "from {least} on: less cannot be reckoned with exactly"
+        )),
+        _ => Err("expected a probability below 1, such as 0.9".to_owned()),
     }
 }
 
@@ -229,7 +233,10 @@ mod tests {
             "simulate --plr 6% --code abacus",
             "simulate --plr 6% --repairs 9 --redundancy 9%",
             "simulate --plr 6% --code srlt --degree-cap 0",
+            "simulate --plr 6% --code srlt --threshold 0.1",
+            "simulate --plr 6% --code srlt --threshold 100%",
             "simulate --plr 6% --burst 1000000",
+            "plan --plr 6% --threshold 0.29",
             "bench --n 16 --time-ms 1 --code rlc --peer rlc=/bin/true",
             "bench --engine abacus",
             "bench --code rs --n 300 --time-ms 1",

@@ -8,7 +8,7 @@ use serde_json::json;
 use sphinx_fec::{Engine, params};
 use sphinx_units as units;
 
-use super::{burst, count, engine, failures, loss_rate, probability, symbols};
+use super::{burst, count, engine, failures, loss_rate, symbols, threshold};
 use crate::plan::{Choice, Plan, Request, choose, plan, repairs_max};
 
 #[derive(Args, Clone, Debug)]
@@ -29,8 +29,8 @@ pub(super) struct PlanArgs {
     /// Share of blocks that may fail in their first flight
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = failures)]
     epsilon: f64,
-    /// T of the paper's rule
-    #[arg(long, value_name = "T", default_value_t = params::srlt::PAPER_THRESHOLD, value_parser = probability)]
+    /// T of the paper's rule, from 0.3: what its equations say below that is not exact
+    #[arg(long, value_name = "T", default_value_t = params::srlt::PAPER_THRESHOLD, value_parser = threshold)]
     threshold: f64,
     /// Blocks that may be interleaved at most; sessions send one after the other
     #[arg(long, value_name = "BLOCKS", default_value = "8", value_parser = count(1..=1024))]

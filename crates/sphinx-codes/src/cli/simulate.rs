@@ -8,7 +8,7 @@ use serde_json::json;
 use sphinx_fec::{CodeId, fft_rs, lt, params, rs};
 use sphinx_units as units;
 
-use super::{burst, code, constant, count, failures, loss_rate, probability, symbols};
+use super::{burst, code, constant, count, failures, loss_rate, symbols, threshold};
 use crate::loss::Loss;
 use crate::plan::{repairs_for, repairs_max};
 use crate::simulate::{self, Rows, Scenario};
@@ -72,8 +72,9 @@ pub(super) struct SimulateArgs {
     /// likelihood) instead of peeling
     #[arg(long)]
     ml: bool,
-    /// srlt: T, the probability with which the samples should cover all losses
-    #[arg(long, default_value_t = params::srlt::PAPER_THRESHOLD, value_name = "T", value_parser = probability)]
+    /// srlt: T, the probability with which the samples should cover all losses,
+    /// from 0.3: what the equations say below that is not exact
+    #[arg(long, default_value_t = params::srlt::PAPER_THRESHOLD, value_name = "T", value_parser = threshold)]
     threshold: f64,
     /// srlt: δ, the standard deviation of the loss rate; lowers the degree
     /// D_h = 1/(p + δ)

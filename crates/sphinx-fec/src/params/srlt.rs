@@ -9,6 +9,10 @@ use super::{REPAIRS_MAX, clamp_loss};
 /// figures fit about one half.
 pub const PAPER_THRESHOLD: f64 = 0.5;
 
+/// The smallest T that is told apart: what covers with less probability cannot
+/// be computed exactly (see [`coverage_probability`]).
+pub const THRESHOLD_MIN: f64 = 0.3;
+
 /// What rounding may add to or take from a quotient that should be whole.
 const ROUNDING: f64 = 1e-9;
 
@@ -66,7 +70,8 @@ pub fn coverage_probability(n: usize, q: usize, samples: usize) -> f64 {
 }
 
 /// k*: the smallest number of samples that contain all of `q` lost symbols out
-/// of `n` with more than probability `threshold` (T, below 1).
+/// of `n` with more than probability `threshold` (T, below 1; less than
+/// [`THRESHOLD_MIN`] counts as that).
 #[must_use]
 pub fn sample_count(n: usize, q: usize, threshold: f64) -> usize {
     if q == 0 {
@@ -76,7 +81,7 @@ pub fn sample_count(n: usize, q: usize, threshold: f64) -> usize {
         return 1;
     }
     let q = q.min(n);
-    let threshold = threshold.clamp(0.3, 1.0 - ROUNDING);
+    let threshold = threshold.clamp(THRESHOLD_MIN, 1.0 - ROUNDING);
     // Coverage events are negatively associated, so this is a lower bound, and
     // the answer is at most a few steps above it.
     let each = threshold.powf(1.0 / q as f64);
@@ -89,7 +94,7 @@ pub fn sample_count(n: usize, q: usize, threshold: f64) -> usize {
 }
 
 /// Equation 5: N_pro = ⌈k* / (D_h (1 − p))⌉, the ProFEC packets whose samples
-/// number k* after losses.
+/// number k* after losses. `threshold` as for [`sample_count`].
 #[must_use]
 pub fn packet_count(n: usize, p: f64, degree: u32, threshold: f64) -> usize {
     let samples = sample_count(n, expected_losses(n, p), threshold);
