@@ -110,6 +110,9 @@ fn hint(error: &Error) -> &'static str {
         (ErrorKind::PeerLost, Some(io::ErrorKind::ConnectionRefused)) => {
             "start the other end again, then this one"
         }
+        (ErrorKind::PeerLost, Some(io::ErrorKind::ConnectionReset)) => {
+            "the other end is there: start this one again"
+        }
         (ErrorKind::PeerLost, _) => "check the network and the other end, then start again",
         (ErrorKind::Stalled, Some(io::ErrorKind::TimedOut)) => {
             "check the network: it may carry packets in one direction only"

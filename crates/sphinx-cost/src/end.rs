@@ -456,7 +456,7 @@ impl<'a, Io: PacketIo> End<'a, Io> {
         let ids = &mut self.ids;
         let spare = || {
             *ids += 1;
-            id(*ids)
+            (id(*ids), None)
         };
         // Nobody on loopback guesses.
         self.driver.supply(|| [7; 8], spare);

@@ -12,7 +12,7 @@ mod sending;
 
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::cc::CcKind;
-use sphinx_proto::wire::ConnectionId;
+use sphinx_proto::wire::{ConnectionId, ResetToken};
 use sphinx_proto::{
     Introduction, Nanos, PacketMeta, PacketNumber, PathId, PathNews, Profile, Room, Session,
     StreamId, Time, Tuple, Urgency,
@@ -460,6 +460,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Begins to close the session, and tells its application nothing.
     pub fn close(&mut self, now: Time, code: u64, reason: &str) {
         self.core.close(now, code, reason);
+    }
+
+    /// The peer has said in the handshake what it shows if it has forgotten the session.
+    pub fn expect_reset(&mut self, token: ResetToken) {
+        self.core.expect_reset(token);
     }
 
     /// Ends the session without a word to the peer.

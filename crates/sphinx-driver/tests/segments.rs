@@ -62,7 +62,8 @@ impl Receiver {
         }
         let random = RefCell::new(&mut self.random);
         let word = || random.borrow_mut().word();
-        let spare_id = || ConnectionId::new((word() | 1 << 60).to_be_bytes()).expect("not zero");
+        let cid = || ConnectionId::new((word() | 1 << 60).to_be_bytes()).expect("not zero");
+        let spare_id = || (cid(), None);
         self.driver.supply(|| word().to_be_bytes(), spare_id);
         let (workshop, sent) = (&mut self.workshop, &mut self.sent);
         self.driver.transmit(now, usize::MAX, workshop, sent);

@@ -879,7 +879,8 @@ impl Victim {
         let pool = self.workshop.pool();
         self.driver.exchange(self.now, &mut self.queues, pool);
         let (random, ids) = (&mut self.random, &mut self.ids);
-        let spare = || ConnectionId::new((ids.word() | 1).to_be_bytes()).expect("not zero");
+        let mut cid = || ConnectionId::new((ids.word() | 1).to_be_bytes()).expect("not zero");
+        let spare = || (cid(), None);
         self.driver.supply(|| random.word().to_be_bytes(), spare);
         self.driver.take_retired();
         self.driver.take_path_changes();

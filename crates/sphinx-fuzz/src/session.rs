@@ -13,7 +13,8 @@ use sphinx_fec::CodeId;
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{
     BUNDLE_MAX, Blocks, Bundle, ConnectionId, Fragment, Frame, FrameIter, Header, OVERHEAD,
-    PacketKind, PathStatus, Rider, Sack, VARINT_MAX, WindowSpan, block_symbols_max, put_varint,
+    PacketKind, PathStatus, ResetToken, Rider, Sack, VARINT_MAX, WindowSpan, block_symbols_max,
+    put_varint,
 };
 use sphinx_proto::{
     BlockId, Bond, CidSequence, Config, ConnectionIds, Icm, Nanos, PacketMeta, PacketNumber,
@@ -565,7 +566,12 @@ impl Victim {
                     sequence,
                     cid,
                 };
-                self.control(input, &[frame]);
+                let token = Frame::ResetToken {
+                    path: PathId::FIRST,
+                    sequence,
+                    token: ResetToken::new([cid.bytes()[0]; ResetToken::LEN]),
+                };
+                self.control(input, &[frame, token]);
             }
             _ => {
                 let len = usize::from(input.byte());

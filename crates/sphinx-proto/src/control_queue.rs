@@ -42,8 +42,16 @@ pub(crate) struct ControlQueue {
 
 impl ControlQueue {
     pub(crate) fn push(&mut self, frame: &Frame<'_>) {
+        self.push_with(frame, None);
+    }
+
+    /// As [`push`](Self::push), and what belongs to the frame is always right behind it.
+    pub(crate) fn push_with(&mut self, frame: &Frame<'_>, more: Option<&Frame<'_>>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
+        if let Some(more) = more {
+            more.encode(&mut bytes);
+        }
         self.due_bytes += bytes.len();
         self.kinds.insert((bytes[0], self.next));
         let waiting = Waiting {
@@ -115,13 +123,14 @@ impl ControlQueue {
         true
     }
 
-    /// Whether the peer has this frame does not matter any more.
+    /// Whether the peer has this frame, and what belongs to it, does not matter any more.
     pub(crate) fn cancel(&mut self, frame: &Frame<'_>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         let same = self.of_kind(bytes[0]);
         let same: Vec<u64> = same
-            .filter(|number| self.frames[number].bytes == bytes)
+            // No frame begins as another of its type does that is shorter.
+            .filter(|number| self.frames[number].bytes.starts_with(&bytes))
             .collect();
         same.into_iter().for_each(|number| self.forget(number));
     }
@@ -271,6 +280,21 @@ mod tests {
             write(&mut queue, at(5)),
             [[5, 3, 3, 3, 3, 3, 3, 3, 3], [5; 9]].concat()
         );
+    }
+
+    #[test]
+    fn what_belongs_to_a_frame_goes_and_is_cancelled_with_it() {
+        let mut queue = ControlQueue::default();
+        queue.push_with(&challenge(1), Some(&Frame::Ping));
+        queue.push(&challenge(2));
+        assert_eq!(queue.due_bytes(), 19);
+        let mut out = Vec::new();
+        assert!(!queue.write(at(1), 9, &mut out), "they do not part");
+        assert!(queue.write(at(1), 10, &mut out));
+        assert_eq!(out, [5, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+        queue.lost(at(1));
+        queue.cancel(&challenge(1));
+        assert_eq!((queue.len(), queue.due_bytes()), (1, 9));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::wire::{ConnectionId, Frame};
+use crate::wire::{ConnectionId, Frame, ResetToken};
 use crate::{CidSequence, Nanos, PathId, Time};
 
 /// Unused spare ids that the peer holds.
@@ -126,6 +126,8 @@ impl LocalIds {
 pub(crate) struct PeerIds {
     current: (CidSequence, ConnectionId),
     spares: BTreeMap<CidSequence, ConnectionId>,
+    /// What the peer shows if it has forgotten the session: of these ids, if it says.
+    tokens: Vec<(CidSequence, ResetToken)>,
 }
 
 impl PeerIds {
@@ -133,6 +135,7 @@ impl PeerIds {
         Self {
             current: (CidSequence::ZERO, first),
             spares: BTreeMap::new(),
+            tokens: Vec::new(),
         }
     }
 
@@ -148,10 +151,28 @@ impl PeerIds {
         }
     }
 
+    /// The peer says what it shows if it knows nothing any more of the session that this id is of; repetitions and other ids are ignored.
+    pub(crate) fn tell(&mut self, sequence: CidSequence, token: ResetToken) {
+        let is_known = sequence == self.current.0 || self.spares.contains_key(&sequence);
+        let is_told = self.tokens.iter().any(|(told, _)| *told == sequence);
+        if is_known && !is_told {
+            self.tokens.push((sequence, token));
+        }
+    }
+
+    /// What it shows then because of packets as they leave now.
+    pub(crate) fn token(&self) -> Option<&ResetToken> {
+        let mut tokens = self.tokens.iter();
+        let token = tokens.find(|(told, _)| *told == self.current.0);
+        token.map(|(_, token)| token)
+    }
+
     /// Take the next spare id, if there is one.
     pub(crate) fn change(&mut self) {
         if let Some(next) = self.spares.pop_first() {
             self.current = next;
+            // What it shows of an id that was left is of no use any more: whoever has seen the id may have it shown (RFC 9000 §10.3.1).
+            self.tokens.retain(|(told, _)| *told >= self.current.0);
         }
     }
 }
@@ -235,5 +256,31 @@ mod tests {
         ids.offer(CidSequence::new(92), cid(9));
         ids.offer(CidSequence::new(3), cid(9));
         assert_eq!(ids.spares.len(), SPARES_MAX - 1);
+    }
+
+    #[test]
+    fn what_is_shown_of_an_id_counts_while_that_is_used() {
+        let token = |n| ResetToken::new([n; ResetToken::LEN]);
+        let sequence = |n| CidSequence::new(u64::from(n));
+        let mut ids = PeerIds::new(cid(1));
+        assert_eq!(ids.token(), None);
+        ids.tell(sequence(0), token(10));
+        ids.tell(sequence(0), token(20));
+        assert_eq!(ids.token(), Some(&token(10)), "the first is meant");
+        // Of ids that there are not.
+        (1..100).for_each(|n| ids.tell(sequence(n), token(30)));
+        assert_eq!(ids.tokens.len(), 1);
+        for n in [1, 2] {
+            ids.offer(sequence(n), cid(1 + n));
+            ids.tell(sequence(n), token(10 + n));
+        }
+        ids.change();
+        assert_eq!(ids.token(), Some(&token(11)));
+        assert_eq!(ids.tokens.len(), 2, "that of the id before is gone");
+        ids.offer(sequence(3), cid(4));
+        ids.change();
+        ids.change();
+        assert_eq!((ids.current(), ids.token()), (cid(4), None));
+        assert!(ids.tokens.is_empty());
     }
 }

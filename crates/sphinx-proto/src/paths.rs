@@ -15,7 +15,7 @@ use crate::path::{PATH, Path, SACK_DELAY_MAX};
 use crate::scheduler::{Duty, Scheduler};
 use crate::sender::{Reach, Sender};
 use crate::types::{Tuple, Urgency};
-use crate::wire::{ConnectionId, Frame, PathStatus};
+use crate::wire::{ConnectionId, Frame, PathStatus, ResetToken};
 use crate::{CidSequence, Nanos, PathId, Time};
 
 use choice::{Limiter, Thrift};
@@ -61,11 +61,10 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    fn new(path: Path, ids: (ConnectionId, ConnectionId), now: Time) -> Self {
-        let (local, peer) = ids;
+    fn new(path: Path, (local, peer_ids): (ConnectionId, PeerIds), now: Time) -> Self {
         Self {
             local_ids: LocalIds::new(path.id(), local),
-            peer_ids: PeerIds::new(peer),
+            peer_ids,
             path,
             scheduler: Scheduler::new(now),
             last_sent: now,
@@ -98,9 +97,6 @@ impl Lane {
     }
 }
 
-/// What one end has given out, or been given, for paths that are not open yet.
-type Ready = BTreeMap<PathId, ConnectionId>;
-
 /// The paths of a session, of which there is one at least.
 pub(crate) struct Paths {
     /// By id, rising.
@@ -108,8 +104,8 @@ pub(crate) struct Paths {
     /// How many may be open at a time.
     most: usize,
     /// Ids of paths that the peer may open, or this end, once the other one has given one out too.
-    ready_here: Ready,
-    ready_there: Ready,
+    ready_here: BTreeMap<PathId, ConnectionId>,
+    ready_there: BTreeMap<PathId, PeerIds>,
     /// No id is used twice.
     next: u32,
     bond: Bond,
@@ -124,12 +120,12 @@ pub(crate) struct Paths {
 
 impl Paths {
     pub(crate) fn new(config: &Config, now: Time) -> Self {
-        let ids = (config.local_cid, config.peer_cid);
+        let ids = (config.local_cid, PeerIds::new(config.peer_cid));
         let mut paths = Self {
             lanes: vec![Lane::new(Path::new(config, now), ids, now)],
             most: usize::from(config.paths_max).clamp(1, PATHS_MAX),
-            ready_here: Ready::new(),
-            ready_there: Ready::new(),
+            ready_here: BTreeMap::new(),
+            ready_there: BTreeMap::new(),
             next: 1,
             bond: config.bond.unwrap_or_default(),
             // What is published, and what it is compared with, is left as it is.
@@ -526,9 +522,22 @@ impl Paths {
             return false;
         }
         if sequence == CidSequence::ZERO && self.ready_there.len() < PATHS_MAX {
-            self.ready_there.entry(path).or_insert(cid);
+            let ids = self.ready_there.entry(path);
+            ids.or_insert_with(|| PeerIds::new(cid));
         }
         true
+    }
+
+    /// The peer says what it shows if it knows nothing any more of the session that this id of a path is of.
+    pub(crate) fn tell(&mut self, path: PathId, sequence: CidSequence, token: ResetToken) {
+        let open = self.lanes.iter_mut().find(|lane| lane.id() == path);
+        let ids = match open {
+            Some(lane) => Some(&mut lane.peer_ids),
+            None => self.ready_there.get_mut(&path),
+        };
+        if let Some(ids) = ids {
+            ids.tell(sequence, token);
+        }
     }
 
     /// Whether a path with this id may be opened.
@@ -704,6 +713,21 @@ mod tests {
         assert_eq!(give_out(&mut paths), [PathId::new(3)]);
         assert_eq!(opened(&mut paths), None);
         assert_eq!(offered(&mut paths, PathId::new(3)), Some(PathId::new(3)));
+    }
+
+    /// As of all ids, so of those of paths that are not open yet.
+    #[test]
+    fn a_path_begins_with_what_was_said_of_its_first_id() {
+        let token = |n| ResetToken::new([n; ResetToken::LEN]);
+        let mut paths = three();
+        // Before the id itself.
+        paths.tell(SECOND, CidSequence::ZERO, token(1));
+        assert!(paths.offer(SECOND, CidSequence::ZERO, cid(50)));
+        paths.tell(SECOND, CidSequence::ZERO, token(2));
+        paths.tell(SECOND, CidSequence::new(1), token(3));
+        assert_eq!(opened(&mut paths), Some(SECOND));
+        let tokens = paths.iter().map(|lane| lane.peer_ids.token().copied());
+        assert_eq!(tokens.collect::<Vec<_>>(), [None, Some(token(2))]);
     }
 
     #[test]

@@ -74,7 +74,7 @@ const GATHER_MAX: Nanos = MS;
 /// | [`add_random`](Self::add_random), [`add_connection_id`](Self::add_connection_id) | here is randomness, as many times as [`random_wanted`](Self::random_wanted) and [`connection_ids_wanted`](Self::connection_ids_wanted) say |
 /// | [`datagram_too_large`](Self::datagram_too_large), [`local_address_lost`](Self::local_address_lost), [`peer_refused`](Self::peer_refused), [`hold_up`](Self::hold_up) | the operating system has said so |
 /// | [`ask`](Self::ask) | the keys of a path wait for an acknowledgement |
-/// | [`confirm`](Self::confirm), [`begin_again`](Self::begin_again) | the handshake is over, before which the session began |
+/// | [`confirm`](Self::confirm), [`begin_again`](Self::begin_again), [`expect_reset`](Self::expect_reset) | the handshake is over, before which the session began; what the peer has said in it |
 /// | [`close`](Self::close), [`abandon`](Self::abandon) | the session is to end |
 ///
 /// *Outputs* are taken until they give nothing, in this order, after any input:

@@ -604,7 +604,7 @@ impl<P: PacketProtection> End<P> {
         let spare_id = || {
             let cid = ConnectionId::new((ids.word() | 1).to_be_bytes()).expect("not zero");
             cids.insert(cid);
-            cid
+            (cid, None)
         };
         self.driver.supply(|| random.word().to_be_bytes(), spare_id);
         for cid in self.driver.take_retired() {

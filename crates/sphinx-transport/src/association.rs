@@ -10,16 +10,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use sphinx_driver::keys::Keys;
 use sphinx_driver::{Driver, EndReason, Origin, Outbox, PoolBuffer, Workshop};
 use sphinx_net::{Destination, DropReason, Dropped, Ecn, PacketTx};
-use sphinx_proto::wire::ConnectionId;
+use sphinx_proto::wire::{ConnectionId, ResetToken};
 use sphinx_proto::{
     Nanos, PATHS_MAX, Paper, PathId, PathNews, PathState, Sc, Session, Time, Tuple,
 };
 use sphinx_workers::Coding;
 
-use crate::control::Traffic;
+use crate::control::{Params, Traffic};
 use crate::engine::{Further, STOPPED};
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::options::{Cc, Options};
@@ -32,6 +33,9 @@ use early::Phase;
 const STATS_INTERVAL: Nanos = 5_000_000;
 /// News of paths that the application has not taken: the latest.
 const PATH_EVENTS_MAX: usize = 64;
+/// Why a session ends that the server knows nothing of.
+const FORGOTTEN: &str =
+    "the server does not know this session any more: it was started again, or had given it up";
 
 /// Frames of a packet back end, as a driver takes them.
 struct Frames<'a, Tx: PacketTx> {
@@ -558,11 +562,11 @@ impl Association {
     }
 
     /// What the core needs from a source of randomness; `spare_id` gives connection ids that are
-    /// from then on this session's.
+    /// from then on this session's, and what this end shows of each if it has forgotten the session.
     pub(crate) fn supply(
         &mut self,
         random: impl FnMut() -> [u8; 8],
-        spare_id: impl FnMut() -> ConnectionId,
+        spare_id: impl FnMut() -> (ConnectionId, Option<ResetToken>),
     ) {
         self.driver.supply(random, spare_id);
     }
@@ -621,6 +625,28 @@ impl Association {
     pub(crate) fn refused(&mut self, error: Error) {
         self.end(error);
         self.driver.abandon();
+    }
+
+    /// What a server has said that it shows if it has forgotten the session.
+    pub(crate) fn expect_reset(&mut self, server: &Params) {
+        if let Some(token) = server.reset_token {
+            self.driver.expect_reset(token);
+        }
+    }
+
+    /// A datagram from `remote` that is of no session shows this: whether the peer says so that it has forgotten this one, which is over then. Only the peer knows
+    /// what it has promised to show.
+    pub(crate) fn on_reset(&mut self, remote: SocketAddr, shown: &[u8; ResetToken::LEN]) -> bool {
+        let core = self.driver.core();
+        let is_promised = |(from, token): (SocketAddr, &ResetToken)| {
+            from == remote && verify_slices_are_equal(token.bytes(), shown).is_ok()
+        };
+        let is_theirs = core.reset_tokens().any(is_promised);
+        if is_theirs {
+            let why = io::Error::from(io::ErrorKind::ConnectionReset);
+            self.refused(Error::new(ErrorKind::PeerLost, FORGOTTEN).caused_by(why));
+        }
+        is_theirs
     }
 
     /// Begin to close, for an engine that stops.

@@ -11,6 +11,7 @@ pub(crate) mod fuzzing;
 mod greeting;
 mod params;
 mod repeat;
+mod reset;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,8 @@ use quinn_proto::{
     EndpointEvent, Incoming, ServerConfig,
 };
 use sphinx_driver::keys::{EarlySecret, SECRET_LEN};
-use sphinx_proto::wire::{ConnectionId, MAX_DATAGRAM};
+use sphinx_proto::Tuple;
+use sphinx_proto::wire::{ConnectionId, MAX_DATAGRAM, ResetToken};
 use zeroize::Zeroizing;
 
 use crate::access::{AccessList, DOOR_KEY_LEN, Guests, Peer};
@@ -46,6 +48,8 @@ use greeting::{GREETING_LEN, greeting, is_greeting};
 pub(crate) use params::MAX_PARAMS_LEN;
 pub(crate) use params::{Params, Service, Services};
 use repeat::Copies;
+pub(crate) use reset::ResetKey;
+use reset::Resets;
 use session::{OTHER_VERSION, Session, Trust, is_other_version};
 pub(crate) use types::{Begun, ConnId, Event, Failure, Settings, Stats, Traffic, Transmit};
 
@@ -68,6 +72,8 @@ struct Server {
     /// Why nobody is let in any more.
     ending: Option<&'static str>,
     resumptions: Resumptions,
+    /// Tells clients of sessions that are forgotten, if it does.
+    resets: Option<Resets>,
 }
 
 /// All control connections of one UDP port, of a client, a server, or both.
@@ -124,13 +130,33 @@ impl Control {
             settings,
             ending: None,
             resumptions: Resumptions::default(),
+            resets: None,
         };
         Self::new(Some(server), Some(tls::server_config(identity)), ids)
+    }
+
+    /// The same server, which tells clients of sessions that it knows nothing of.
+    pub(crate) fn with_resets(mut self, key: ResetKey) -> Self {
+        if let Some(server) = &mut self.server {
+            server.resets = Some(Resets::new(key));
+        }
+        self
+    }
+
+    /// Whether it accepts clients.
+    pub(crate) fn is_server(&self) -> bool {
+        self.server.is_some()
     }
 
     /// A connection id for data packets to this end.
     pub(crate) fn make_id(&mut self) -> ConnectionId {
         self.ids.make()
+    }
+
+    /// What this end shows of an id of its own if it has forgotten the session; what clients promise would be worth nothing.
+    pub(crate) fn reset_token(&self, cid: ConnectionId) -> Option<ResetToken> {
+        let resets = self.server.as_ref()?.resets.as_ref()?;
+        Some(resets.token(cid))
     }
 
     fn new(server: Option<Server>, config: Option<ServerConfig>, ids: IdMaker) -> Self {
@@ -300,7 +326,7 @@ impl Control {
             None => self.stats.ignored_datagrams += 1,
             Some(DatagramEvent::Response(transmit)) => {
                 self.stats.ignored_datagrams += 1;
-                self.respond(transmit, response);
+                self.respond(transmit_of(&transmit), response);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
                 self.accept(now, incoming, datagram);
@@ -319,6 +345,31 @@ impl Control {
                     self.drive(handle.0, now);
                 }
             }
+        }
+    }
+
+    /// A data packet of `len` bytes has come of a session that is not known here, nor has its id been of one that is. If it is not one that begins or has
+    /// just been refused, its sender is told: who has sent it because of a session with this server, before it was started again, knows what that
+    /// means, and nobody else does. Nothing else changes.
+    pub(crate) fn answer_stray(
+        &mut self,
+        now: Instant,
+        Tuple { remote, local_ip }: Tuple,
+        cid: ConnectionId,
+        len: usize,
+    ) {
+        let resets = self.server.as_mut().and_then(|it| it.resets.as_mut());
+        if !resets.is_some_and(|resets| resets.may_answer(now, len)) || self.expects(now, cid) {
+            return;
+        }
+        let mut sessions = self.sessions.values();
+        if sessions.any(|session| session.may_have_sent(cid, remote)) {
+            return;
+        }
+        let resets = self.server.as_ref().and_then(|it| it.resets.as_ref());
+        let answer = resets.map(|resets| resets.answer(cid).to_vec());
+        if let Some(answer) = answer {
+            self.respond(Transmit { remote, local_ip }, answer);
         }
     }
 
@@ -441,13 +492,13 @@ impl Control {
         else {
             // The client hears at once that its ticket is of no use here; nothing is kept.
             let transmit = self.endpoint.refuse(incoming, &mut response);
-            self.respond(transmit, response);
+            self.respond(transmit_of(&transmit), response);
             self.stats.failed_handshakes += 1;
             return;
         };
         if self.handshakes.len() >= RETRY_FROM_HANDSHAKES && incoming.may_retry() {
             if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
-                self.respond(transmit, response);
+                self.respond(transmit_of(&transmit), response);
             }
             return;
         }
@@ -467,6 +518,7 @@ impl Control {
             params.cid = cid;
             Box::new(beginning)
         });
+        params.reset_token = server.resets.as_ref().map(|it| it.token(params.cid));
         if self.handshakes.len() >= MAX_HANDSHAKES
             && let Some(oldest) = self.handshakes.first().copied()
             && let Some(session) = self.sessions.get_mut(&oldest.handle)
@@ -502,18 +554,14 @@ impl Control {
                     self.events.push_back(Event::Refused(why));
                 }
                 if let Some(transmit) = error.response {
-                    self.respond(transmit, response);
+                    self.respond(transmit_of(&transmit), response);
                 }
             }
         }
     }
 
-    fn respond(&mut self, transmit: quinn_proto::Transmit, datagram: Vec<u8>) {
+    fn respond(&mut self, transmit: Transmit, datagram: Vec<u8>) {
         if self.responses.len() < MAX_RESPONSES {
-            let transmit = Transmit {
-                remote: transmit.destination,
-                local_ip: transmit.src_ip,
-            };
             self.responses.push_back((transmit, datagram));
         }
     }
@@ -615,6 +663,14 @@ impl Control {
     }
 }
 
+/// Where QUIC wants an answer that belongs to no connection to go.
+fn transmit_of(transmit: &quinn_proto::Transmit) -> Transmit {
+    Transmit {
+        remote: transmit.destination,
+        local_ip: transmit.src_ip,
+    }
+}
+
 fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Params {
     Params {
         datagram_max: MAX_DATAGRAM as u16,
@@ -634,6 +690,7 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
             .then_some(settings.paper),
         resumption: None,
         credential: None,
+        reset_token: None,
     }
 }
 

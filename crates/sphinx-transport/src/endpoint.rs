@@ -21,7 +21,7 @@ use sphinx_workers::usable_cpus;
 use sphinx_xdp::{XdpConfig, XdpError, XdpIo};
 
 use crate::access::{Access, AccessList, Guests, TicketSecret};
-use crate::control::{Control, random_bytes};
+use crate::control::{Control, ResetKey, random_bytes};
 use crate::engine::{Engine, Further, Purpose, Remote, settings};
 use crate::error::{Error, ErrorKind};
 use crate::memory::PathFile;
@@ -267,11 +267,14 @@ impl Server {
         let (count, mut local_addr) = (ios.len(), None);
         let mut engines = Vec::new();
         for (number, (io, shard)) in ios.into_iter().enumerate() {
-            local_addr = local_addr.or(Some(io.local_addr()));
+            let listen = io.local_addr();
+            local_addr = local_addr.or(Some(listen));
             let options = options_of(options, number, count);
             let ids = ids(&options, shard.as_ref().map(Shard::place));
             let settings = settings(services, &options, PATHS_MAX, None);
+            let resets = ResetKey::new(&identity, options.server_id, listen);
             let control = Control::server(&identity, guests.clone(), settings, ids);
+            let control = control.with_resets(resets);
             let (purpose, lobby) = (Purpose::Listen, Arc::clone(&lobby));
             let waker = io.waker();
             let engine = Engine::new(io, control, purpose, options, lobby, shard);

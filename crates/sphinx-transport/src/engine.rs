@@ -444,7 +444,7 @@ impl<Io: PacketIo> Engine<Io> {
             association.supply(random_bytes, || {
                 let spare = self.control.make_id();
                 self.routes.add(spare, cid);
-                spare
+                (spare, self.control.reset_token(spare))
             });
             for retired in association.take_retired() {
                 self.routes.remove(retired);

@@ -21,7 +21,7 @@ pub enum ErrorKind {
     /// None of the others.
     Other,
     /// Nothing was heard from the peer for the idle timeout, or the network says that it is gone; or so it was the other way round, where a
-    /// peer that this end took nothing from has given up as well.
+    /// peer that this end took nothing from has given up as well; or the server says that it does not know the session any more.
     PeerLost,
     /// The peer speaks another version, serves another purpose or broke the protocol.
     Protocol,
@@ -85,6 +85,7 @@ pub mod close_code {
 /// | kind | source | means |
 /// | --- | --- | --- |
 /// | [`Unreachable`](ErrorKind::Unreachable), [`PeerLost`](ErrorKind::PeerLost) | [`io::ErrorKind::ConnectionRefused`] | the network says that nobody listens there |
+/// | [`PeerLost`](ErrorKind::PeerLost) | [`io::ErrorKind::ConnectionReset`] | the server is there, and does not know the session any more |
 /// | [`Unreachable`](ErrorKind::Unreachable) | [`ResolveError`](crate::ResolveError) | the name has no address |
 /// | [`Stalled`](ErrorKind::Stalled) | [`io::ErrorKind::TimedOut`] | nothing is confirmed; without a source a stream is not read |
 /// | [`LocalIo`](ErrorKind::LocalIo) | [`io::Error`] | why the address cannot be used |

@@ -1,32 +1,48 @@
 //! Which connection ids a session uses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use sphinx_proto::wire::ConnectionId;
 
+/// Ids that sessions have let go of last which are remembered as that.
+const LEFT_MAX: usize = 64;
+
 /// Finds the session of a spare connection id.
 #[derive(Debug, Default)]
-pub(crate) struct Routes(HashMap<ConnectionId, ConnectionId>);
+pub(crate) struct Routes {
+    sessions: HashMap<ConnectionId, ConnectionId>,
+    /// Nobody's any more, of sessions that may go on, oldest first.
+    left: VecDeque<ConnectionId>,
+}
 
 impl Routes {
     /// The id under which the session is known that packets with `cid` belong to.
     pub(crate) fn session_of(&self, cid: ConnectionId) -> ConnectionId {
-        self.0.get(&cid).copied().unwrap_or(cid)
+        self.sessions.get(&cid).copied().unwrap_or(cid)
     }
 
     /// `spare` is `session`'s from now on.
     pub(crate) fn add(&mut self, spare: ConnectionId, session: ConnectionId) {
-        self.0.insert(spare, session);
+        self.sessions.insert(spare, session);
     }
 
     /// `spare` is nobody's any more.
     pub(crate) fn remove(&mut self, spare: ConnectionId) {
-        self.0.remove(&spare);
+        self.sessions.remove(&spare);
+        if self.left.len() == LEFT_MAX {
+            self.left.pop_front();
+        }
+        self.left.push_back(spare);
+    }
+
+    /// Whether a session has let go of this id a short time ago: packets that carry it may be on their way.
+    pub(crate) fn has_left(&self, cid: ConnectionId) -> bool {
+        self.left.contains(&cid)
     }
 
     /// The session is over.
     pub(crate) fn forget(&mut self, session: ConnectionId) {
-        self.0.retain(|_, of| *of != session);
+        self.sessions.retain(|_, of| *of != session);
     }
 }
 
@@ -48,10 +64,19 @@ mod tests {
         assert_eq!(routes.session_of(cid(9)), cid(9));
         routes.remove(cid(2));
         assert_eq!(routes.session_of(cid(2)), cid(2));
+        assert!(routes.has_left(cid(2)) && !routes.has_left(cid(3)));
         routes.forget(cid(1));
         assert_eq!(
             (routes.session_of(cid(3)), routes.session_of(cid(5))),
             (cid(3), cid(4))
         );
+    }
+
+    #[test]
+    fn the_latest_that_have_left_are_remembered() {
+        let mut routes = Routes::default();
+        (1..=100).for_each(|n| routes.remove(cid(n)));
+        let left = (1..=100).filter(|n| routes.has_left(cid(*n)));
+        assert!(left.eq(37..=100));
     }
 }

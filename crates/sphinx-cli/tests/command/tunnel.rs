@@ -868,6 +868,49 @@ fn a_server_that_comes_again_with_its_key_is_found_again() {
     refused("is no key");
 }
 
+/// Nobody waits until it has been silent for long enough.
+#[test]
+fn a_server_that_was_killed_and_is_back_says_that_it_does_not_know_the_session() {
+    let scratch = Scratch::new();
+    let port = UdpSocket::bind("127.0.0.1:0")
+        .expect("a port")
+        .local_addr()
+        .expect("an address");
+    let port = port.to_string();
+    let again = || {
+        let arguments = [
+            "server",
+            "--json",
+            "--listen",
+            &port,
+            "--ticket-file",
+            "t",
+            "--key",
+            "key",
+            "--permit",
+            "tunnel",
+        ];
+        let mut server = Running::start(&scratch, &arguments, &[]);
+        server.event("listening");
+        server
+    };
+    let first = again();
+    let forward = format!("0:{}", serve(echo_afterwards));
+    let (mut tunnel, bound) = tunnel(&scratch, &["-L", &forward, "--idle-timeout", "1h"]);
+    assert_eq!(exchange(connect(&bound[0]), b"hello"), b"hello");
+    first.signal(Signal::KILL);
+    first.end().expect(-1);
+    let _second = again();
+    let mut asks = connect(&bound[0]);
+    asks.write_all(b"is anybody there?").expect("a connection");
+    let reconnecting = tunnel.event("reconnecting");
+    let reason =
+        "the server does not know this session any more: it was started again, or had given it up";
+    assert_eq!(reconnecting["reason"], reason);
+    assert!(ends_by_reset(asks));
+    assert_eq!(exchange(connect(&bound[0]), b"hello"), b"hello");
+}
+
 #[test]
 fn mistakes_are_told_before_anything_happens() {
     let scratch = Scratch::new();

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use sphinx_proto::wire::{ConnectionId, OVERHEAD, SymbolId};
+use sphinx_proto::wire::{ConnectionId, OVERHEAD, ResetToken, SymbolId};
 use sphinx_proto::{Bond, Content, PathId, PathNews, PathPolicy, Time, Transmit, Tuple};
 
 use super::{Driver, EndReason, Workshop};
@@ -142,17 +142,18 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     // ---- the path -----------------------------------------------------------------------------
 
     /// What the core needs from a source of randomness: `random` gives bytes that nobody can guess, `spare_id` connection ids that are
-    /// from then on this session's.
+    /// from then on this session's, each with what this end shows of it if it has forgotten the session.
     pub fn supply(
         &mut self,
         mut random: impl FnMut() -> [u8; 8],
-        mut spare_id: impl FnMut() -> ConnectionId,
+        mut spare_id: impl FnMut() -> (ConnectionId, Option<ResetToken>),
     ) {
         for _ in 0..self.core.random_wanted() {
             self.core.add_random(random());
         }
         for _ in 0..self.core.connection_ids_wanted() {
-            self.core.add_connection_id(spare_id());
+            let (cid, token) = spare_id();
+            self.core.add_connection_id(cid, token);
         }
     }
 

@@ -10,8 +10,8 @@ use std::ops::Range;
 use sphinx_fec::{BlockDecoder, CodeId, Repair, Row, bits};
 use sphinx_proto::wire::{
     BLOCKS_AHEAD_MAX, Blocks, Bundle, ConnectionId, FRAGMENT_PREFIX_LEN, Fragment, Frame,
-    FrameIter, Header, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Reset, Sack,
-    Streams, SymbolId, VARINT_MAX, block_symbols_max,
+    FrameIter, Header, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, PacketKind, Reset, ResetToken,
+    Sack, Streams, SymbolId, VARINT_MAX, block_symbols_max,
 };
 use sphinx_proto::{
     AbandonedBlock, BlockId, Config, Content, CoveredBlock, Event, Job, Lifetime, PacketNumber,
@@ -541,7 +541,8 @@ impl Model {
         for _ in 0..session.connection_ids_wanted() {
             self.own_id_next += 1 << 32;
             let id = ConnectionId::new(self.own_id_next.to_be_bytes()).expect("not zero");
-            session.add_connection_id(id);
+            let token = ResetToken::new([self.random.word() as u8; ResetToken::LEN]);
+            session.add_connection_id(id, Some(token));
             self.own_ids.push(id);
             assert!(self.own_ids.len() <= OWN_IDS_MAX);
         }

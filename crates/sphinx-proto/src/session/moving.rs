@@ -1,10 +1,12 @@
 //! What a session does when its path changes: other addresses, another MTU (`docs/protocol.md` §10).
 
+use std::net::SocketAddr;
+
 use super::{Life, MS, Session};
 use crate::paths::Lane;
 use crate::types::{Event, Tuple};
-use crate::wire::ConnectionId;
-use crate::{Nanos, PacketNumber, PathId, Time};
+use crate::wire::{ConnectionId, Frame, ResetToken};
+use crate::{CidSequence, Nanos, PacketNumber, PathId, Time};
 
 /// Silence after which a receiver that lacks symbols says where it is.
 const SILENCE: (Nanos, Nanos) = (50 * MS, 1_000 * MS);
@@ -98,11 +100,34 @@ impl Session {
         }
     }
 
-    /// A random connection id; from now on packets that carry it belong to this session.
-    pub fn add_connection_id(&mut self, cid: ConnectionId) {
-        if let Some(frame) = self.paths.add_id(cid) {
-            self.control_queue.push(&frame);
-        }
+    /// A random connection id; from now on packets that carry it belong to this session. `token`: what the peer is told that this end shows if
+    /// it has forgotten the session.
+    pub fn add_connection_id(&mut self, cid: ConnectionId, token: Option<ResetToken>) {
+        let Some(frame) = self.paths.add_id(cid) else {
+            return;
+        };
+        let token = match (&frame, token) {
+            (&Frame::NewConnectionId { path, sequence, .. }, Some(token)) => {
+                Some(Frame::ResetToken {
+                    path,
+                    sequence,
+                    token,
+                })
+            }
+            _ => None,
+        };
+        self.control_queue.push_with(&frame, token.as_ref());
+    }
+
+    /// The peer has said in the handshake what it shows, because of the connection id that it gave then, if it has forgotten the session.
+    pub fn expect_reset(&mut self, token: ResetToken) {
+        self.paths.tell(PathId::FIRST, CidSequence::ZERO, token);
+    }
+
+    /// What it shows then because of packets as they leave now, and where that comes from: of each path, if it has said.
+    pub fn reset_tokens(&self) -> impl Iterator<Item = (SocketAddr, &ResetToken)> {
+        let lanes = self.paths.iter();
+        lanes.filter_map(|lane| Some((lane.path.tuple().remote, lane.peer_ids.token()?)))
     }
 
     /// When a receiver that misses symbols asks for a sign of life.

@@ -4,6 +4,7 @@ use sphinx_fec::CodeId;
 use sphinx_fec::span::SpanLimits;
 
 use super::{Life, REPORT_INTERVAL, Session};
+use crate::config::Role;
 use crate::path::Marks;
 use crate::receiver::Violation;
 use crate::sender::Carriage;
@@ -297,6 +298,13 @@ impl Session {
                         return self.violation(meta.now, NO_PATH);
                     }
                 }
+                // Only servers are known to be what they were when they are started again.
+                Frame::ResetToken {
+                    path,
+                    sequence,
+                    token,
+                } if self.config.role == Role::Client => self.paths.tell(path, sequence, token),
+                Frame::ResetToken { .. } => {}
                 Frame::Skipped {
                     path,
                     packet_number,

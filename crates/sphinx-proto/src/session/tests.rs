@@ -10,7 +10,9 @@ use crate::{BlockId, PacketNumber, WindowNumber};
 use super::*;
 use crate::config::{ConnectionIds, Role};
 use crate::types::{Content, PacketMeta, Placement, Received, Transmit, Tuple};
-use crate::wire::{Blocks, ConnectionId, FrameIter, Header, PacketKind, Reset, Streams};
+use crate::wire::{
+    Blocks, ConnectionId, FrameIter, Header, PacketKind, Reset, ResetToken, Streams,
+};
 
 const DELAY: Nanos = 5 * MS;
 const END: Nanos = 4_000 * MS;
@@ -38,6 +40,11 @@ fn meta(now: Time, from: u8, transmit: &Transmit) -> PacketMeta {
         ecn: transmit.ecn,
         datagram_len: transmit.body_len + OVERHEAD,
     }
+}
+
+/// What is shown of an id.
+fn token_of(cid: ConnectionId) -> ResetToken {
+    ResetToken::new([cid.bytes()[0]; ResetToken::LEN])
 }
 
 /// An end whose driver does all that the contract says, and nothing else. Payload is of no interest here.
@@ -134,7 +141,8 @@ impl End {
         for _ in 0..self.session.connection_ids_wanted() {
             self.random = self.random.wrapping_add(0x9d);
             let cid = ConnectionId::new([self.random | 0x80; 8]);
-            self.session.add_connection_id(cid.expect("not zero"));
+            let cid = cid.expect("not zero");
+            self.session.add_connection_id(cid, Some(token_of(cid)));
         }
         let mut out = Vec::new();
         loop {
@@ -312,6 +320,44 @@ fn what_left_before_the_peer_was_met_leaves_again() {
     assert!(ends[0].session.stream_delivered(part().stream));
     let losses = ends[0].session.stats().losses_sent.expect("acknowledged");
     assert_eq!(losses.mean, 0.0);
+}
+
+/// What it has said of the id of the handshake, and what it has said with others: of the one that packets carry, and while they do.
+#[test]
+fn a_client_knows_what_its_server_shows_if_it_has_forgotten_the_session() {
+    let mut ends = [
+        End::new(Role::Client, 1, 2, time(0)),
+        End::new(Role::Server, 2, 1, time(0)),
+    ];
+    let known = |end: &End| {
+        let tokens = end.session.reset_tokens();
+        tokens.map(|(from, token)| (from, *token)).collect()
+    };
+    let current = |end: &End| end.session.paths.main().peer_ids.current();
+    let server = ends[0].session.tuple().remote;
+    let first = current(&ends[0]);
+    let none: Vec<(SocketAddr, ResetToken)> = known(&ends[0]);
+    assert_eq!(none, [], "an earlier build says nothing");
+    ends[0].session.expect_reset(token_of(first));
+    assert_eq!(known(&ends[0]), [(server, token_of(first))]);
+    let mut now = time(0);
+    for _ in 0..20 {
+        let sent = ends.each_mut().map(|end| end.drive(now));
+        now += DELAY;
+        for (side, transmits) in sent.iter().enumerate() {
+            ends[1 - side].receive_all(now, side as u8 + 1, transmits);
+        }
+    }
+    for _ in 0..2 {
+        let before = current(&ends[0]);
+        ends[0].session.local_address_lost(now);
+        now += 1_000 * MS;
+        let spare = current(&ends[0]);
+        assert_ne!(spare, before);
+        assert_eq!(known(&ends[0]), [(server, token_of(spare))]);
+    }
+    // What a client says of its ids is worth nothing.
+    assert_eq!(known(&ends[1]), []);
 }
 
 /// What a session has for its application after a packet with this number and these frames.

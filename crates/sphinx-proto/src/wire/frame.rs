@@ -1,8 +1,8 @@
 //! Frames of control packets (`docs/protocol.md` §6).
 
 use super::{
-    BlockSack, ConnectionId, FlowKind, PathStatus, Reader, SymbolSack, VARINT_MAX, WireError,
-    put_varint, varint_len,
+    BlockSack, ConnectionId, FlowKind, PathStatus, Reader, ResetToken, SymbolSack, VARINT_MAX,
+    WireError, put_varint, varint_len,
 };
 use crate::numbers::{BlockId, CidSequence, Ordinal, PacketNumber, PathId, WindowNumber};
 use crate::paths::Bond;
@@ -25,6 +25,7 @@ const BAD_RANGE: WireError = WireError::Invalid("range");
 /// Frames of types with this bit name their length, so that an end that does not know them can pass over them.
 const IGNORABLE: u64 = 0x20;
 const ECT1: u64 = IGNORABLE;
+const RESET_TOKEN: u64 = IGNORABLE | 1;
 
 /// Symbol-SACK: which packets arrived, when, and what may still be sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -159,6 +160,15 @@ pub enum Frame<'a> {
         sequence: CidSequence,
         /// The id.
         cid: ConnectionId,
+    },
+    /// What shows that its sender has forgotten the session, in packets that it sends because of this connection id; ignorable.
+    ResetToken {
+        /// The path whose packets may carry the id.
+        path: PathId,
+        /// The number of the id.
+        sequence: CidSequence,
+        /// What it shows.
+        token: ResetToken,
     },
     /// A path is no more.
     PathAbandon {
@@ -302,6 +312,19 @@ impl Frame<'_> {
                 put_varint(out, u64::from(path.get()));
                 put_varint(out, sequence.get());
                 out.extend_from_slice(&cid.bytes());
+            }
+            Frame::ResetToken {
+                path,
+                sequence,
+                token,
+            } => {
+                put_varint(out, RESET_TOKEN);
+                let (path, sequence) = (u64::from(path.get()), sequence.get());
+                let len = varint_len(path) + varint_len(sequence) + ResetToken::LEN;
+                put_varint(out, len as u64);
+                put_varint(out, path);
+                put_varint(out, sequence);
+                out.extend_from_slice(token.bytes());
             }
             Frame::PathAbandon { path } => {
                 out.push(20);
@@ -589,17 +612,27 @@ impl<'a> FrameIter<'a> {
                 free: r.varint()?,
             }),
             ECT1 => {
-                let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
-                let mut fields = Reader::new(r.take(len)?);
+                let mut fields = decode_ignorable(r)?;
                 let (path, count) = (decode_path(&mut fields)?, fields.varint()?);
                 if !fields.is_empty() {
                     return Err(WireError::Invalid("count of ECT(1)"));
                 }
                 Frame::Ect1 { path, count }
             }
+            RESET_TOKEN => {
+                let mut fields = decode_ignorable(r)?;
+                let frame = Frame::ResetToken {
+                    path: decode_path(&mut fields)?,
+                    sequence: CidSequence::new(fields.varint()?),
+                    token: ResetToken::new(fields.array()?),
+                };
+                if !fields.is_empty() {
+                    return Err(WireError::Invalid("reset token"));
+                }
+                frame
+            }
             unknown if unknown & IGNORABLE != 0 => {
-                let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
-                r.take(len)?;
+                decode_ignorable(r)?;
                 return Ok(None);
             }
             _ => return Err(WireError::Invalid("frame type")),
@@ -620,6 +653,12 @@ impl<'a> Iterator for FrameIter<'a> {
         }
         None
     }
+}
+
+/// The fields of a frame that names its length.
+fn decode_ignorable<'a>(r: &mut Reader<'a>) -> Result<Reader<'a>, WireError> {
+    let len = usize::try_from(r.varint()?).map_err(|_| WireError::Truncated)?;
+    Ok(Reader::new(r.take(len)?))
 }
 
 fn decode_path(r: &mut Reader<'_>) -> Result<PathId, WireError> {
@@ -827,6 +866,29 @@ mod tests {
     }
 
     #[test]
+    fn reset_token_vector() {
+        let frame = Frame::ResetToken {
+            path: PathId::new(300),
+            sequence: CidSequence::new(70),
+            token: ResetToken::new(std::array::from_fn(|n| 0xf0 + n as u8)),
+        };
+        let token: Vec<u8> = (0xf0..=0xff).collect();
+        let bytes = [&[0x21, 20, 0x41, 0x2c, 0x40, 70][..], &token].concat();
+        assert_eq!(bytes_of(&frame), bytes);
+        assert!(!frame.is_ack_eliciting());
+        assert_eq!(FrameIter::new(&bytes).next(), Some(Ok(frame)));
+        for wrong in [&bytes[..21], &[0x21, 17, 0, 0], &[0x21, 0]] {
+            assert!(matches!(FrameIter::new(wrong).next(), Some(Err(_))));
+        }
+        // Shorter and longer than it can be.
+        for len in [17_u8, 19] {
+            let body = [&[0x21, len, 0, 0][..], &[7; 17]].concat();
+            let found = FrameIter::new(&body).next();
+            assert!(matches!(found, Some(Err(_))), "{found:?}");
+        }
+    }
+
+    #[test]
     fn warning_vector() {
         let frame = Frame::Warning(Warning {
             block: BlockId::new(300),
@@ -967,9 +1029,9 @@ mod tests {
 
     #[test]
     fn ignorable_frames_are_passed_over() {
-        // Types 0x21, 0x3f and 0x1022; the last one is as long as the packet lets it be.
+        // Types 0x22, 0x3f and 0x1022; the last one is as long as the packet lets it be.
         let ignored = [
-            &[0x21, 0][..],
+            &[0x22, 0][..],
             &[0x3f, 3, 9, 9, 9],
             &[0x50, 0x22, 0x40, 2, 9, 9],
         ]
@@ -977,7 +1039,7 @@ mod tests {
         let body = [&[1][..], &ignored, &[1], &ignored].concat();
         let frames: Vec<_> = FrameIter::new(&body).collect();
         assert_eq!(frames, [Ok(Frame::Ping), Ok(Frame::Ping)]);
-        for cut in [&[0x21][..], &[0x3f, 3, 9, 9], &[0x50], &[0x21, 0xff, 9]] {
+        for cut in [&[0x22][..], &[0x3f, 3, 9, 9], &[0x50], &[0x22, 0xff, 9]] {
             let mut frames = FrameIter::new(cut);
             assert_eq!(frames.next(), Some(Err(WireError::Truncated)));
             assert_eq!(frames.next(), None);
@@ -1085,6 +1147,7 @@ mod tests {
             path in (1..=u32::MAX).prop_map(PathId::new),
             number in 0..=VARINT_MAX,
             cid in any::<[u8; 8]>(),
+            token in any::<[u8; ResetToken::LEN]>(),
             low in 0..1u64 << 40,
             len in 0..1u64 << 40,
             skipped in any::<Vec<u8>>(),
@@ -1096,11 +1159,13 @@ mod tests {
                 Frame::Skipped { path, packet_number: pn(number) },
             ];
             let cid = ConnectionId::new(cid);
-            frames.extend(cid.map(|cid| Frame::NewConnectionId { path, sequence: CidSequence::new(number), cid }));
+            let sequence = CidSequence::new(number);
+            frames.extend(cid.map(|cid| Frame::NewConnectionId { path, sequence, cid }));
+            frames.push(Frame::ResetToken { path, sequence, token: ResetToken::new(token) });
             let mut body = Vec::new();
             for frame in &frames {
                 // Something of a later version before each.
-                put_varint(&mut body, IGNORABLE | 1 | number << 6 & VARINT_MAX);
+                put_varint(&mut body, IGNORABLE | 31 | number << 6 & VARINT_MAX);
                 put_varint(&mut body, skipped.len() as u64);
                 body.extend_from_slice(&skipped);
                 frame.encode(&mut body);

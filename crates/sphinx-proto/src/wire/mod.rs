@@ -9,6 +9,7 @@ mod fragment;
 mod frame;
 mod header;
 mod paper;
+mod reset;
 mod segment;
 mod symbol;
 mod varint;
@@ -29,6 +30,7 @@ pub use header::{
     OVERHEAD, PacketKind, TAG_LEN, block_symbols_max, is_data_plane,
 };
 pub use paper::{BlockSack, LossReport, MAX_NAMED, NamedBlock, PaperCounts, SymbolSack};
+pub use reset::{RESET_LEN, ResetToken};
 pub use segment::{Segment, SegmentIter};
 pub use symbol::SymbolId;
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};

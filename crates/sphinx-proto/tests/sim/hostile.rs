@@ -314,7 +314,7 @@ fn frames_that_are_never_acknowledged_end_the_session() {
             given += 1;
             let cid = (given | 1 << 63).to_be_bytes();
             let cid = ConnectionId::new(cid).expect("not zero");
-            victim.session.add_connection_id(cid);
+            victim.session.add_connection_id(cid, None);
             ids.insert(victim.session.path_of_cid(cid), cid);
         }
         victim.control(&[Frame::NewConnectionId {

@@ -3,7 +3,7 @@
 use sphinx_driver::BufferPool;
 use sphinx_driver::keys::{Direction, SessionSecret};
 use sphinx_net::Waker;
-use sphinx_proto::wire::MAX_DATAGRAM;
+use sphinx_proto::wire::{MAX_DATAGRAM, RESET_LEN};
 use sphinx_proto::{Bond, Config, ConnectionIds, PathPolicy, Role};
 
 use super::*;
@@ -124,12 +124,20 @@ impl End {
         let random = || [7; 8];
         association.supply(random, || {
             *ids += 1;
-            ConnectionId::new(ids.to_be_bytes()).expect("not zero")
+            let cid = ConnectionId::new(ids.to_be_bytes()).expect("not zero");
+            (cid, Some(token_of(cid)))
         });
         let mut wire = Wire::default();
         association.transmit(now, usize::MAX, workshop, &mut wire);
         wire.0
     }
+}
+
+/// What is shown of an id.
+fn token_of(cid: ConnectionId) -> ResetToken {
+    let mut token = [7; ResetToken::LEN];
+    token[..8].copy_from_slice(&cid.bytes());
+    ResetToken::new(token)
 }
 
 fn counts() -> EndpointCounts {
@@ -253,5 +261,39 @@ fn only_the_first_path_goes_on_from_another_address() {
             let after = pair.used.each_ref().map(Vec::len);
             assert_eq!(after, [if path == 0 { 2 } else { 1 }, 1, 1], "{path}");
         }
+    }
+}
+
+#[test]
+fn a_reset_is_what_the_server_has_promised_of_a_path_and_comes_from_there() {
+    for path in 0..LOCALS.len() {
+        let mut pair = Pair::new();
+        let promised = pair.used.each_ref().map(|used| token_of(used[0]));
+        let association = &mut pair.ends[0].association;
+        association.driver.expect_reset(promised[0]);
+        let mut hear = |remote: SocketAddr, shown: &[u8; ResetToken::LEN]| {
+            let reset = ResetToken::new(*shown).reset([0; RESET_LEN]);
+            let shown = ResetToken::shown_by(&reset).expect("long enough");
+            association.on_reset(remote, shown)
+        };
+        let remote = on_path(path).remote;
+        for bit in 0..8 * ResetToken::LEN {
+            let mut wrong = *promised[path].bytes();
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            assert!(!hear(remote, &wrong));
+        }
+        let elsewhere = [(REMOTES[path], 9), ([10, 0, 0, 9], PORTS[1])];
+        for remote in elsewhere {
+            assert!(!hear(remote.into(), promised[path].bytes()));
+        }
+        // Where the third path leads, only what was promised of that counts.
+        let other = if path == 2 { 0 } else { 2 };
+        assert!(!hear(remote, promised[other].bytes()));
+        assert!(hear(remote, promised[path].bytes()));
+        assert!(association.is_finished());
+        let closed = association.shared.lock().closed.clone();
+        let error = closed.expect("it has ended");
+        assert_eq!(error.kind(), ErrorKind::PeerLost);
+        assert_eq!(error.io_kind(), Some(io::ErrorKind::ConnectionReset));
     }
 }

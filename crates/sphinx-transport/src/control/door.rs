@@ -26,9 +26,9 @@ const PER_GREETING: u8 = 64;
 const GENERATION: usize = 4096;
 
 /// An allowance: so many in the long run, and as many at once after a quiet time.
-struct Rate {
-    per_second: u32,
-    burst: u32,
+pub(super) struct Rate {
+    pub(super) per_second: u32,
+    pub(super) burst: u32,
 }
 
 /// Those who hold the ticket, together: a thousand handshakes a second, repetitions included.
@@ -49,14 +49,14 @@ const STRANGERS: Rate = Rate {
 
 /// What has been used of an allowance.
 #[derive(Default, Clone, Copy)]
-struct Used {
+pub(super) struct Used {
     /// When as many as possible may come at once again.
     rested_at: Option<Instant>,
 }
 
 impl Used {
     /// Whether one more may be looked at.
-    fn admit(&mut self, now: Instant, rate: &Rate) -> bool {
+    pub(super) fn admit(&mut self, now: Instant, rate: &Rate) -> bool {
         let interval = Duration::from_secs(1) / rate.per_second;
         let rested_at = self.rested_at.map_or(now, |at| at.max(now)) + interval;
         let admitted = rested_at <= now + interval * rate.burst;

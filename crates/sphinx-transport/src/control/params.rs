@@ -1,6 +1,8 @@
 //! The parameters that the two ends tell each other (`docs/protocol.md` §2.1).
 
-use sphinx_proto::wire::{ConnectionId, Reader, VARINT_MAX, WireError, put_varint, varint_len};
+use sphinx_proto::wire::{
+    ConnectionId, Reader, ResetToken, VARINT_MAX, WireError, put_varint, varint_len,
+};
 use sphinx_proto::{Bond, Paper, Sc};
 
 use crate::access::{PUBLIC_KEY_LEN, PublicKey, SIGNATURE_LEN, TICKET_ID_LEN, TicketId};
@@ -22,6 +24,7 @@ const ID_BOND: u64 = 11;
 const ID_SC: u64 = 12;
 const ID_RESUMPTION: u64 = 13;
 const ID_CREDENTIAL: u64 = 14;
+const ID_RESET_TOKEN: u64 = 15;
 const ID_SERVICES: u64 = 30;
 
 const BY_TICKET: u8 = 1;
@@ -156,6 +159,8 @@ pub(crate) struct Params {
     pub(crate) resumption: Option<ConnectionId>,
     /// Who this end is; the client's only.
     pub(crate) credential: Option<Credential>,
+    /// Of a server: what it shows if it knows nothing any more of the session of its connection id.
+    pub(crate) reset_token: Option<ResetToken>,
 }
 
 impl Params {
@@ -230,6 +235,11 @@ impl Params {
         if let Some(credential) = &self.credential {
             credential.put(&mut out);
         }
+        if let Some(token) = &self.reset_token {
+            put_varint(&mut out, ID_RESET_TOKEN);
+            put_varint(&mut out, ResetToken::LEN as u64);
+            out.extend_from_slice(token.bytes());
+        }
         out
     }
 
@@ -254,6 +264,7 @@ impl Params {
         let mut sc = None;
         let mut resumption = None;
         let mut credential = None;
+        let mut reset_token = None;
         let mut bond = None;
         while !reader.is_empty() {
             let id = reader.varint()?;
@@ -304,6 +315,7 @@ impl Params {
                     resumption = Some(id.ok_or(WireError::Invalid("resumption"))?);
                 }
                 ID_CREDENTIAL => credential = Some(Credential::take(&mut value)?),
+                ID_RESET_TOKEN => reset_token = Some(ResetToken::new(value.array()?)),
                 _ => continue,
             }
             if !value.is_empty() {
@@ -328,6 +340,7 @@ impl Params {
             sc,
             resumption,
             credential,
+            reset_token,
         })
     }
 }
@@ -355,6 +368,7 @@ mod tests {
             sc: None,
             resumption: None,
             credential: None,
+            reset_token: None,
         }
     }
 
@@ -369,6 +383,22 @@ mod tests {
         assert_eq!(Params::decode(&bytes), Ok(told));
         let none = [&params().encode()[..], &[13, 8, 0, 0, 0, 0, 4, 3, 2, 1]].concat();
         assert!(Params::decode(&none).is_err());
+    }
+
+    #[test]
+    fn vector_of_a_reset_token() {
+        let told = Params {
+            reset_token: Some(ResetToken::new([9; ResetToken::LEN])),
+            ..params()
+        };
+        let bytes = [&params().encode()[..], &[15, 16], &[9; 16]].concat();
+        assert_eq!(told.encode(), bytes);
+        assert_eq!(Params::decode(&bytes), Ok(told));
+        for wrong in [15_u8, 17] {
+            let value = vec![9; usize::from(wrong)];
+            let bytes = [&params().encode()[..], &[15, wrong], &value].concat();
+            assert!(Params::decode(&bytes).is_err());
+        }
     }
 
     #[test]
@@ -496,12 +526,13 @@ mod tests {
             bond in prop::option::of((0..=8_u8).prop_map(|copies| Bond::Redundant { copies })),
             paper in prop::option::of(prop::option::of(Just(Paper::default()))),
             sc in prop::option::of(prop::option::of(Just(Sc::Ecf))),
+            token in prop::option::of(any::<[u8; ResetToken::LEN]>()),
         ) {
             if let Some(cid) = ConnectionId::new(cid) {
                 let (service, services) = (Service(service), Services(services));
                 let receive_credit = receive_credit.min(receive_window);
                 let params =
-                    Params { cid, service, services, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, bond, paper, sc, resumption: None, credential: None };
+                    Params { cid, service, services, receive_window, receive_credit, streams, datagram_max, paths_max, idle_timeout_ms, max_udp_payload, bond, paper, sc, resumption: None, credential: None, reset_token: token.map(ResetToken::new) };
                 prop_assert_eq!(Params::decode(&params.encode()), Ok(params));
             }
         }

@@ -184,6 +184,11 @@ impl Session {
         self.local.cid
     }
 
+    /// Whether a data packet that says so, or one from there, may be of its session, although nobody knows that: it is about to begin, or has just been refused.
+    pub(super) fn may_have_sent(&self, cid: ConnectionId, remote: SocketAddr) -> bool {
+        self.local.cid == cid || self.is_handshaking() && self.remote == remote
+    }
+
     pub(super) fn is_handshaking(&self) -> bool {
         self.state == State::Handshaking
     }

@@ -3,6 +3,7 @@
 mod access;
 mod hostile;
 mod loss;
+mod resets;
 mod small;
 
 use std::collections::BTreeMap;

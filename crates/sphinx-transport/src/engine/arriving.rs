@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sphinx_driver::{Holding, Origin, Workshop};
 use sphinx_net::{PacketIo, PacketRx, Received};
-use sphinx_proto::wire::{ConnectionId, is_data_plane};
+use sphinx_proto::wire::{ConnectionId, ResetToken, is_data_plane};
 use sphinx_proto::{Time, Tuple};
 
 use super::early::Overtaken;
@@ -82,12 +82,28 @@ impl Inside<'_> {
             // It has overtaken the datagram that says what opens it.
             self.overtaken.begin(now, cid, self.holding);
         }
-        if !self.holding.hold(cid, origin, datagram) {
-            let other = elsewhere();
-            *self.strays += u64::from(other.is_none());
-            return (len, other);
+        if self.holding.hold(cid, origin, datagram) {
+            return (len, None);
         }
-        (len, None)
+        let other = elsewhere();
+        if other.is_none() {
+            self.on_stray(clock, origin.tuple, cid, datagram);
+        }
+        (len, other)
+    }
+
+    /// A data packet with this id is of no session that is known here, nor at another shard. It may say that one of this end's sessions is forgotten at its
+    /// other end; or it is of one that this end has forgotten.
+    fn on_stray(&mut self, clock: Instant, from: Tuple, cid: ConnectionId, datagram: &[u8]) {
+        *self.strays += 1;
+        if !self.control.is_server() {
+            if let Some(shown) = ResetToken::shown_by(datagram) {
+                self.sessions
+                    .wake_where(|member| member.association.on_reset(from.remote, shown));
+            }
+        } else if !self.routes.has_left(cid) {
+            self.control.answer_stray(clock, from, cid, datagram.len());
+        }
     }
 }
 

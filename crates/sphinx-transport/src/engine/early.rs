@@ -224,6 +224,7 @@ impl<Io: PacketIo> Engine<Io> {
             let why = "the server allows less than it did before: connect again";
             association.refused(Error::new(ErrorKind::Protocol, why));
         }
+        association.expect_reset(peer);
         self.connections.insert(id, early.cid);
         if local_cid != early.cid {
             self.routes.add(local_cid, early.cid);

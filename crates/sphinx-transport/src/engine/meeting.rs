@@ -196,7 +196,11 @@ impl<Io: PacketIo> Engine<Io> {
                     let resumption = Resumption {
                         cid: named,
                         secret: secret.resumption(named),
-                        server: *peer,
+                        // That is of this session's id.
+                        server: Params {
+                            reset_token: None,
+                            ..*peer
+                        },
                     };
                     member.association.will_keep(file, resumption);
                 }
@@ -326,6 +330,9 @@ impl<Io: PacketIo> Engine<Io> {
             Association::new(core, keyed, is_client, shared, &self.options, self.counts());
         let bound = self.io.local_addr().ip();
         association.will_open((!bound.is_unspecified()).then_some(bound), further);
+        if is_client {
+            association.expect_reset(peer);
+        }
         if is_early {
             association.begin_early(now, local_cid);
         }

@@ -6,12 +6,6 @@ use sphinx_transport::{Error, ErrorKind, Options, Session};
 
 use crate::support::*;
 
-/// Waits for the session's end.
-fn end_of(session: &Session) -> Error {
-    wait_until("the session is over", || session.closed().is_some());
-    session.closed().expect("just seen")
-}
-
 #[test]
 fn close_is_noticed_at_20_percent_loss() {
     bounded(|| {

@@ -15,6 +15,7 @@ mod memory;
 mod moving;
 mod path;
 mod proxy;
+mod resets;
 mod several;
 mod shards;
 mod short;

@@ -44,6 +44,12 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Why a session ends, which is about to.
+pub(crate) fn end_of(session: &Session) -> Error {
+    wait_until("the session is over", || session.closed().is_some());
+    session.closed().expect("just seen")
+}
+
 /// 40 Mbit/s, one way 5 ms, MTU 1500.
 pub(crate) fn link(loss: f64, seed: u64) -> LinkConfig {
     LinkConfig {

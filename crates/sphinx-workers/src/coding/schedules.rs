@@ -195,7 +195,7 @@ impl End {
         let ids = &mut self.ids;
         let spare = || {
             *ids += 1;
-            id(*ids)
+            (id(*ids), None)
         };
         self.driver.supply(|| [7; 8], spare);
         self.driver.transmit(now, 256 << 10, &mut self.workshop, to);
