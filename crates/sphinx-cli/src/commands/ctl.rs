@@ -12,12 +12,12 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use rustix::process::{Uid, geteuid};
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 use sphinx_transport::{ErrorKind, Session};
 
 use super::Context;
+use super::asked::Asked;
 use crate::args::{CtlArgs, CtlCommand, PathsCommand, bond, path};
 use crate::failure::{Outcome, fail_hint, local_io};
 use crate::report::{Names, Reporter, path_line, paths_of};
@@ -27,10 +27,8 @@ use crate::text::printable;
 const SOCKET: &str = "sphx-ctl-";
 /// Longest question.
 const QUESTION_BYTES_MAX: u64 = 4096;
-/// Longest answer.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Whoever asks, and the command, are waited for no longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Whoever asks is waited for no longer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The session that is asked about, and what its paths are called.
 type Current = Arc<Mutex<Option<(Session, Names)>>>;
@@ -165,7 +163,8 @@ pub(crate) fn run(args: &CtlArgs, context: &Context) -> Outcome<()> {
         return Err(crate::failure::usage("a name of one line is expected"));
     }
     let process = args.pid.map_or_else(the_only_one, Ok)?;
-    let answer = Asked::connect(process).and_then(|asked| asked.answer(&question));
+    let answer =
+        Asked::connect(name_of(process).as_bytes()).and_then(|asked| asked.answer(&question));
     let answer = answer.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => nobody(format!("process {process} has no paths")),
         _ => local_io("ask", &format!("process {process}"), error),
@@ -190,7 +189,10 @@ fn the_only_one() -> Outcome<u32> {
     let table = fs::read_to_string("/proc/net/unix")
         .map_err(|error| local_io("read", "/proc/net/unix", error))?;
     let mut processes = processes(&table);
-    processes.retain(|process| Asked::connect(*process).is_ok_and(|asked| asked.user == geteuid()));
+    processes.retain(|process| {
+        let asked = Asked::connect(name_of(*process).as_bytes());
+        asked.is_ok_and(|asked| asked.user() == geteuid())
+    });
     match processes[..] {
         [process] => Ok(process),
         [] => Err(nobody("no sphx with several paths is running".to_owned())),
@@ -215,40 +217,6 @@ fn processes(table: &str) -> Vec<u32> {
     processes.sort_unstable();
     processes.dedup();
     processes
-}
-
-/// Whoever listens under the name of a process.
-struct Asked {
-    stream: UnixStream,
-    user: Uid,
-}
-
-impl Asked {
-    /// Anybody may take such a name: only this user's is asked, by root any that root names, as these would answer.
-    fn connect(process: u32) -> io::Result<Self> {
-        // One who listens and takes nobody is not waited for.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        let address = SocketAddrUnix::new_abstract_name(name_of(process).as_bytes())?;
-        connect(&socket, &address)?;
-        let stream = UnixStream::from(socket);
-        stream.set_nonblocking(false)?;
-        let user = socket_peercred(&stream)?.uid;
-        if user != geteuid() && !geteuid().is_root() {
-            let why = "it is another user's";
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        }
-        Ok(Self { stream, user })
-    }
-
-    fn answer(self, question: &str) -> io::Result<Value> {
-        let mut stream = self.stream;
-        stream.set_read_timeout(Some(2 * PATIENCE))?;
-        writeln!(stream, "{question}")?;
-        let mut line = String::new();
-        BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line)?;
-        serde_json::from_str(&line).map_err(|_| io::ErrorKind::UnexpectedEof.into())
-    }
 }
 
 fn show(answer: &Value, is_json: bool, reporter: &Reporter) {

@@ -1,5 +1,6 @@
 //! The commands: arguments in, a session to a peer, an outcome out.
 
+mod asked;
 #[cfg(feature = "tunnel")]
 pub(crate) mod clients;
 #[cfg(feature = "lab")]

@@ -1,4 +1,4 @@
-//! `sphx ctl` beside processes that are none of `sphx`: anybody may listen where it asks.
+//! `sphx ctl` and `sphx pep` beside processes that are none of `sphx`: anybody may listen where they ask.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -17,7 +17,10 @@ fn nobody(n: u32) -> u32 {
 }
 
 fn listen(process: u32) -> UnixListener {
-    let name = format!("sphx-ctl-{process}");
+    listen_as(&format!("sphx-ctl-{process}"))
+}
+
+fn listen_as(name: &str) -> UnixListener {
     let address = SocketAddr::from_abstract_name(name).expect("a name");
     UnixListener::bind_addr(&address).expect("nobody has this name")
 }
@@ -51,14 +54,18 @@ fn what_is_answered_moves_no_cursor() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("red") && text.contains("wifi"), "{text}");
-    let is_plain = |c: char| !c.is_control() || c == '\n';
-    assert!(text.chars().all(is_plain), "{text:?}");
+    assert!(is_plain(&text), "{text:?}");
+}
+
+/// Whether nothing moves the cursor but the ends of lines.
+fn is_plain(text: &str) -> bool {
+    text.chars().all(|c| !c.is_control() || c == '\n')
 }
 
 #[test]
 fn an_answer_that_is_too_long_is_none() {
     let process = nobody(2);
-    answer(listen(process), " ".repeat(2 << 20) + "{}");
+    answer(listen(process), " ".repeat(5 << 20) + "{}");
     let output = ask(&["ctl", "--pid", &process.to_string(), "paths"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(8), "{error}");
@@ -105,4 +112,81 @@ fn processes_of_others_are_not_asked() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
     assert_eq!(output.stdout, b"bond backup\n");
+}
+
+/// A host where somebody listens as its agent would.
+#[cfg(all(feature = "lab", feature = "pep"))]
+fn with_agent(serve: impl FnOnce(UnixListener)) -> Option<super::pep_between::Host> {
+    if !crate::common::may_make_namespaces() {
+        return None;
+    }
+    let host = super::pep_between::Host::new();
+    let listener = host.namespace.run(|| listen_as("sphx-pep"));
+    serve(listener.expect("a thread"));
+    Some(host)
+}
+
+#[cfg(all(feature = "lab", feature = "pep"))]
+#[test]
+fn what_is_said_for_an_agent_moves_no_cursor() {
+    let line = r#"{"\u001b[31mred":1,"settings":{"agent":"snoop\u001b[2J"},"flows_concerned":"3\u001b[1m",
+        "newest_flows":[{"fixed":"\u001b[H","mobile":"m\u009b2J","repaired":"\u001b]0;title\u0007","upload":{"state":"\u001b[7m"}}]}"#;
+    let Some(host) = with_agent(|listener| answer(listener, line.replace('\n', ""))) else {
+        return;
+    };
+    for (words, part) in [
+        (&["pep", "show", "--flows"][..], "title"),
+        (
+            &["pep", "handoff", "10.0.0.9", "--to", "192.0.2.7:7750"],
+            "3",
+        ),
+        (&["pep", "doctor", "--agent", "rdb"], "another agent (snoop"),
+    ] {
+        let output = host.namespace.run(|| ask(words)).expect("a thread");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        assert!(text.contains(part) && is_plain(&text), "{text:?}");
+    }
+}
+
+#[cfg(all(feature = "lab", feature = "pep"))]
+#[test]
+fn an_agent_that_says_no_end_is_not_waited_for() {
+    use std::time::Duration;
+
+    let trickle = |listener: UnixListener| {
+        thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                // Until nobody wants it any more.
+                while stream.write_all(b" ").is_ok() {
+                    thread::sleep(Duration::from_millis(100));
+                }
+            }
+        });
+    };
+    let Some(host) = with_agent(trickle) else {
+        return;
+    };
+    let output = host
+        .namespace
+        .run(|| ask(&["pep", "show"]))
+        .expect("a thread");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(8), "{error}");
+    assert!(error.contains("within 5 s"), "{error}");
+}
+
+#[cfg(all(feature = "lab", feature = "pep"))]
+#[test]
+fn an_agent_that_says_too_much_is_none() {
+    let Some(host) = with_agent(|listener| answer(listener, " ".repeat(5 << 20) + "{}")) else {
+        return;
+    };
+    let output = host
+        .namespace
+        .run(|| ask(&["pep", "show"]))
+        .expect("a thread");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(8), "{error}");
+    assert!(error.contains("longer than any"), "{error}");
 }

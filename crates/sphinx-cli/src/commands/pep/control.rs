@@ -22,6 +22,7 @@ use sphinx_pep::{Agent, Config, Status, Time};
 
 use super::handoff::Change;
 use super::{settings, stage};
+use crate::commands::asked::Asked;
 
 /// Name of the socket.
 const SOCKET: &[u8] = b"sphx-pep";
@@ -282,12 +283,7 @@ fn scrape(stream: &TcpStream, asker: &Asker) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// `ConnectionRefused` if there is none; `UnexpectedEof` if it does not answer this user.
+/// Those of [`Asked`]: `ConnectionRefused` if there is none; `UnexpectedEof` if it does not answer this user.
 pub(super) fn ask(question: &str) -> io::Result<Value> {
-    let mut stream = UnixStream::connect_addr(&UnixAddr::from_abstract_name(SOCKET)?)?;
-    stream.set_read_timeout(Some(2 * PATIENCE))?;
-    writeln!(stream, "{question}")?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    serde_json::from_str(&line).map_err(|_| io::ErrorKind::UnexpectedEof.into())
+    Asked::connect(SOCKET)?.answer(question)
 }

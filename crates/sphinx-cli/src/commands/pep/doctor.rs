@@ -1,5 +1,7 @@
 //! `sphx pep doctor`: what spoils help, on this machine and as the agent that runs has seen.
 
+use std::io;
+
 use serde_json::{Value, json};
 use sphinx_pep::Stage;
 use sphinx_pep::doctor::{Finding, examine, examine_own, examine_queue};
@@ -9,6 +11,7 @@ use super::run::own;
 use super::{Context, control, fields, with_all};
 use crate::failure::{Outcome, usage};
 use crate::report::Event;
+use crate::text::printable;
 
 /// So many packets one way, and none the other, are no chance.
 const ONE_WAY: u64 = 10;
@@ -28,12 +31,20 @@ pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
     if let Some(wireless) = args.wireless.as_deref().filter(|_| is_filter) {
         found.extend(examine_queue(wireless));
     }
-    // Where no agent runs, nothing was seen.
-    if let Ok(status) = control::ask("flows") {
-        found.extend(seen(&status));
-        if is_own {
-            found.extend(another(&status));
+    match control::ask("flows") {
+        Ok(status) => {
+            found.extend(seen(&status));
+            if is_own {
+                found.extend(another(&status));
+            }
         }
+        // Where no agent runs, nothing was seen.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        Err(error) => found.push(Finding {
+            name: "agent",
+            message: format!("what the agent here has seen is not known: {error}"),
+            hint: "ask as root, or as the user that it runs as; see whether its process is stopped",
+        }),
     }
     let reporter = &context.reporter;
     for finding in &found {
@@ -57,7 +68,10 @@ fn another(status: &Value) -> Option<Finding> {
     let agent = status["settings"]["agent"].as_str().unwrap_or_default();
     (!agent.starts_with("rdb")).then(|| Finding {
         name: "agent",
-        message: format!("another agent ({agent}) runs in this network namespace"),
+        message: format!(
+            "another agent ({}) runs in this network namespace",
+            printable(agent.as_bytes())
+        ),
         hint: "one is enough: end it, or have it help other machines elsewhere",
     })
 }

@@ -74,6 +74,7 @@ pub(super) fn run(args: &HandoffArgs, context: &Context) -> Outcome<()> {
         .reporter
         .event(Event::new("handoff").with("flows", flows.clone()));
     if !args.json {
+        let flows = show::plain(flows);
         context.reporter.data(&format!("{flows} connections"));
     }
     Ok(())

@@ -11,6 +11,7 @@ use super::args::{SetArgs, ShowArgs};
 use super::{Context, control, fields, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, usage};
 use crate::report::Event;
+use crate::text::printable;
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -62,16 +63,17 @@ pub(super) fn set(args: &SetArgs, context: &Context) -> Outcome<()> {
     Ok(())
 }
 
-/// One line for each number that is not 0, then for each flow.
+/// One line for each number that is not 0, then for each flow. Who answers may be anybody: nothing of it moves the cursor.
 fn show(status: &Value, context: &Context) {
     for (name, value) in status.as_object().into_iter().flatten() {
+        let name = printable(name.as_bytes());
         match value {
             Value::Array(flows) if name == "newest_flows" => {
                 flows.iter().for_each(|flow| show_flow(flow, context));
             }
             Value::Object(parts) => {
                 for (part, value) in parts {
-                    let name = format!("{name} ({part})");
+                    let name = format!("{name} ({})", printable(part.as_bytes()));
                     let value = plain(value);
                     context.reporter.data(&format!("{name:<28} {value}"));
                 }
@@ -85,52 +87,53 @@ fn show(status: &Value, context: &Context) {
 }
 
 /// A value as people write it; what is not set is a dash.
-fn plain(value: &Value) -> String {
+pub(super) fn plain(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => printable(text.as_bytes()),
         Value::Null => "-".to_owned(),
         Value::Array(values) if values.is_empty() => "-".to_owned(),
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(", "),
-        value => value.to_string(),
+        value => printable(value.to_string().as_bytes()),
     }
 }
 
 fn show_flow(flow: &Value, context: &Context) {
-    let text = |field: &str| flow[field].as_str().unwrap_or("-").to_owned();
+    let text = |field: &str| plain(&flow[field]);
     let line = format!(
         "{} {} repaired {} held {} concealed {}{}{}{}",
         text("fixed"),
         text("mobile"),
-        flow["repaired"],
-        flow["held"],
-        flow["concealed"],
+        text("repaired"),
+        text("held"),
+        text("concealed"),
         match flow["acks_dropped"].as_object() {
             Some(reasons) if !reasons.is_empty() => {
                 let dropped: u64 = reasons.values().filter_map(Value::as_u64).sum();
                 format!(
                     " acknowledgements dropped {dropped} of {}",
-                    flow["acks_seen"]
+                    text("acks_seen")
                 )
             }
             _ => String::new(),
         },
         match &flow["upload"] {
-            Value::Object(upload) => {
+            // (What is indexed is a value: of a map it would have to be there.)
+            upload @ Value::Object(_) => {
                 let ms = |name: &str| upload[name].as_u64().unwrap_or(0) / 1_000_000;
                 format!(
                     " upload {} waits {} ms beyond {} ms, {:.1} Mbit/s, window {} of {}",
-                    upload["state"].as_str().unwrap_or("-"),
+                    plain(&upload["state"]),
                     ms("waited_ns"),
                     ms("rtt_ns_min"),
                     upload["bytes_per_second"].as_f64().unwrap_or(0.0) * 8e-6,
-                    upload["window_written"],
-                    upload["window_received"]
+                    plain(&upload["window_written"]),
+                    plain(&upload["window_received"])
                 )
             }
             _ => String::new(),
         },
         match flow["bypass"].as_str() {
-            Some(why) => format!(" left alone: {why}"),
+            Some(why) => format!(" left alone: {}", printable(why.as_bytes())),
             None => String::new(),
         }
     );
@@ -142,7 +145,12 @@ pub(super) fn refused(error: io::Error) -> Failure {
         io::ErrorKind::ConnectionRefused => {
             "'sphx pep run' starts one; an agent is seen in its own network namespace only"
         }
-        io::ErrorKind::UnexpectedEof => "the agent answers root, and the user that it runs as",
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::PermissionDenied => {
+            "the agent answers root, and the user that it runs as"
+        }
+        io::ErrorKind::TimedOut => {
+            "it may be stopped, or wait for a processor: see what its process does, and try again"
+        }
         _ => "",
     };
     let message = match error.kind() {
@@ -170,6 +178,8 @@ mod tests {
             ),
             (json!(7.5), "7.5"),
             (json!(false), "false"),
+            (json!("\u{1b}[2J"), "\\u{1b}[2J"),
+            (json!({ "\u{9b}2J": 1 }), "{\"\\u{9b}2J\":1}"),
         ] {
             assert_eq!(plain(&value), expected);
         }
