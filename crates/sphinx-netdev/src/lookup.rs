@@ -141,6 +141,71 @@ fn way_in(to: IpAddr, answer: &[u8]) -> Option<Way> {
     (way.interface != 0).then_some(way)
 }
 
+/// A network that is reached without a router, or an address of this machine's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The name of the interface.
+    pub interface: String,
+    /// The first address, and the bits that are common.
+    pub network: (IpAddr, u8),
+}
+
+/// The networks that the calling thread's namespace is in, for one family of addresses, and behind them its own addresses. What is for half of all
+/// addresses or more is no network, but leads to everything.
+///
+/// # Errors
+///
+/// Those of netlink.
+pub fn attached(is_v6: bool) -> io::Result<Vec<Attached>> {
+    let mut fixed = [0; ROUTE];
+    fixed[0] = if is_v6 { libc::AF_INET6 } else { libc::AF_INET } as u8;
+    let mut found = Vec::new();
+    Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &fixed)
+        .list(|body| found.extend(attached_in(body)))?;
+    found.sort_by_key(|route| route.is_own);
+    // An interface may have gone since.
+    let named = found.into_iter().filter_map(|route| {
+        Some(Attached {
+            interface: name(route.interface).ok()?,
+            network: route.network,
+        })
+    });
+    Ok(named.collect())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct AttachedRoute {
+    /// It is an address of this machine.
+    is_own: bool,
+    interface: u32,
+    network: (IpAddr, u8),
+}
+
+/// A route without a router, or to this machine itself; `None` if it is another one.
+fn attached_in(body: &[u8]) -> Option<AttachedRoute> {
+    let (length, table, kind) = (*body.get(1)?, *body.get(4)?, *body.get(7)?);
+    let (mut table, mut interface, mut to) = (u32::from(table), 0, None);
+    for (kind, value) in Values(body.get(ROUTE..)?) {
+        match kind {
+            libc::RTA_TABLE => table = u32::from_ne_bytes(*value.first_chunk()?),
+            libc::RTA_OIF => interface = u32::from_ne_bytes(*value.first_chunk()?),
+            libc::RTA_DST => to = address(value),
+            libc::RTA_GATEWAY | libc::RTA_VIA => return None,
+            _ => {}
+        }
+    }
+    let is_own = match kind {
+        libc::RTN_LOCAL if table == u32::from(libc::RT_TABLE_LOCAL) => true,
+        libc::RTN_UNICAST if table == u32::from(libc::RT_TABLE_MAIN) => false,
+        _ => return None,
+    };
+    (length > 1 && interface != 0).then_some(AttachedRoute {
+        is_own,
+        interface,
+        network: (to?, length),
+    })
+}
+
 /// The Ethernet address of a neighbour, as far as the kernel knows it.
 ///
 /// # Errors
@@ -204,6 +269,55 @@ mod tests {
             None
         );
         assert!(interface("no-such-if").is_err());
+    }
+
+    #[test]
+    fn networks_without_a_router_are_those_that_the_machine_is_in() {
+        let route = |length: u8, table: u8, kind: u8, more: &[(u16, [u8; 4])]| {
+            let mut body = vec![0; ROUTE];
+            (body[1], body[4], body[7]) = (length, table, kind);
+            let to = [
+                (libc::RTA_DST, [10, 9, 0, 0]),
+                (libc::RTA_OIF, [3, 0, 0, 0]),
+            ];
+            for (kind, value) in to.iter().chain(more) {
+                body.extend(8_u16.to_ne_bytes());
+                body.extend(kind.to_ne_bytes());
+                body.extend(value);
+            }
+            body
+        };
+        let (main, local) = (libc::RT_TABLE_MAIN, libc::RT_TABLE_LOCAL);
+        let found = |length, is_own| {
+            Some(AttachedRoute {
+                is_own,
+                interface: 3,
+                network: ([10, 9, 0, 0].into(), length),
+            })
+        };
+        let network = route(16, main, libc::RTN_UNICAST, &[]);
+        assert_eq!(attached_in(&network), found(16, false));
+        let own = route(32, local, libc::RTN_LOCAL, &[]);
+        assert_eq!(attached_in(&own), found(32, true));
+        let elsewhere = 7749_u32.to_ne_bytes();
+        for other in [
+            route(
+                16,
+                main,
+                libc::RTN_UNICAST,
+                &[(libc::RTA_GATEWAY, [10, 0, 0, 1])],
+            ),
+            route(16, main, libc::RTN_UNICAST, &[(libc::RTA_TABLE, elsewhere)]),
+            route(16, main, libc::RTN_BLACKHOLE, &[]),
+            route(32, local, libc::RTN_BROADCAST, &[]),
+            // Half of all addresses, as tunnels lead them into themselves.
+            route(1, main, libc::RTN_UNICAST, &[]),
+        ] {
+            assert_eq!(attached_in(&other), None, "{other:?}");
+        }
+        for len in 0..network.len() {
+            assert_eq!(attached_in(&network[..len]), None);
+        }
     }
 
     #[test]

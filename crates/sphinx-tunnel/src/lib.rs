@@ -46,5 +46,7 @@ pub use grant::{Grant, Granted, Limits};
 pub use permit::{Permit, PermitError, Transport};
 pub use proxy::Credentials;
 pub use server::Server;
-pub use tun::{Hub, MTU, Pool, Prefix, ProgramDevice, Reserved, Settings, TunPlan, parse_prefix};
+pub use tun::{
+    Hub, MTU, Pool, PoolTaken, Prefix, ProgramDevice, Reserved, Settings, TunPlan, parse_prefix,
+};
 pub use wire::{Refusal, Status, Target};

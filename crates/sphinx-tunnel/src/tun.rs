@@ -30,7 +30,7 @@ use std::net::IpAddr;
 pub(crate) use client::Client;
 pub use client::{ProgramDevice, TunPlan};
 pub(crate) use server::serve;
-pub use server::{Hub, Pool, Reserved};
+pub use server::{Hub, Pool, PoolTaken, Reserved};
 pub use settings::Settings;
 pub use sphinx_netdev::split::Prefix;
 
@@ -65,6 +65,14 @@ pub fn parse_prefix(text: &str) -> Result<Prefix, String> {
 /// Whether addresses have this beginning.
 pub(crate) fn contains((first, prefix): Prefix, address: IpAddr) -> bool {
     first_of((first, prefix)) == first_of((address, prefix)) && first.is_ipv4() == address.is_ipv4()
+}
+
+/// Whether there is an address with both beginnings.
+fn overlap(one: Prefix, other: Prefix) -> bool {
+    match one.1 <= other.1 {
+        true => contains(one, other.0),
+        false => contains(other, one.0),
+    }
 }
 
 /// The first address with a beginning.
@@ -117,6 +125,17 @@ mod tests {
         for (address, is_in) in [("10.9.0.255", true), ("10.9.1.0", false), ("::1", false)] {
             let address = address.parse().expect("an address");
             assert_eq!(contains(prefix, address), is_in, "{address}");
+        }
+        for (other, shares) in [
+            ("10.9.0.0/16", true),
+            ("10.9.0.128/25", true),
+            ("10.9.0.0/24", true),
+            ("10.9.1.0/24", false),
+            ("::/0", false),
+        ] {
+            let other = parse_prefix(other).expect("a prefix");
+            assert_eq!(overlap(prefix, other), shares, "{other:?}");
+            assert_eq!(overlap(other, prefix), shares, "{other:?}");
         }
         let all = parse_prefix("0.0.0.0/0").expect("a prefix");
         assert!(contains(all, IpAddr::from([1, 2, 3, 4])));

@@ -51,6 +51,7 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
     }
     args.check_pools()?;
+    interface::check_pools(&args.tun_pool)?;
     if let Some(output) = &args.output {
         // One that cannot be written to is found before anybody is invited to send.
         OutputDir::open(output, recv::rules_usual())?;
@@ -384,6 +385,7 @@ impl Fixed {
                 &args.advertise,
                 &args.permit,
                 &args.output,
+                &args.tun_pool,
                 &args.authorized,
                 &args.state,
                 &args.ticket_file,

@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use sphinx_netdev::netns::{self, Access};
+use sphinx_netdev::netns::{self, Access, Namespace};
+use sphinx_netdev::tun::{Tun, TunConfig};
 
 use crate::common::{Running, Scratch};
 
@@ -310,4 +311,27 @@ fn what_others_remove_is_there_again_or_the_tunnel_ends() {
         &left,
         right,
     );
+}
+
+#[test]
+fn a_pool_of_a_network_that_the_machine_is_in_is_refused() {
+    if !may_run(&[]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let namespace = Namespace::new().expect("a namespace");
+    let config = TunConfig {
+        name: "lan".to_owned(),
+        mtu: 1500,
+        queue_packets: 100,
+        addresses: vec![([10, 9, 7, 1].into(), 16)],
+    };
+    let tun = namespace.run(|| Tun::open(&config));
+    let _tun = tun.and_then(|opened| opened).expect("a device");
+    let words = ["server", "--permit", "tun", "--tun-pool", "10.9.0.0/24"];
+    let ended = namespace.run(|| Running::start(&scratch, &words, &[]).end());
+    let told = ended.expect("a thread").expect(8).stderr;
+    for part in ["10.9.0.0/16", "lan", "like 10.213.0.0/24"] {
+        assert!(told.contains(part), "{told}");
+    }
 }

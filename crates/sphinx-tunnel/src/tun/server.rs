@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sphinx_netdev::lookup::{Attached, attached};
 use sphinx_netdev::tun::add_address;
 use sphinx_transport::Peer;
 use sphinx_transport::asynchronous::{RecvStream, SendStream, Session};
@@ -16,7 +17,7 @@ use tokio::time::sleep;
 use super::device::{Device, is_gone};
 use super::outbox::Outbox;
 use super::settings::Settings;
-use super::{Prefix, contains, first_of, packet};
+use super::{Prefix, contains, first_of, overlap, packet};
 use crate::event::{Event, Events, Flow};
 use crate::exchange;
 use crate::live::Live;
@@ -65,7 +66,58 @@ impl std::fmt::Display for Pool {
     }
 }
 
+/// Networks that are proposed where another one is taken.
+const PROPOSED: [Prefix; 6] = [
+    (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 0)), 24),
+    (IpAddr::V4(Ipv4Addr::new(10, 213, 0, 0)), 24),
+    (IpAddr::V4(Ipv4Addr::new(172, 29, 0, 0)), 24),
+    (IpAddr::V4(Ipv4Addr::new(192, 168, 213, 0)), 24),
+    (IpAddr::V6(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 0)), 64),
+    (
+        IpAddr::V6(Ipv6Addr::new(0xfd21, 0x3a9c, 0, 0, 0, 0, 0, 0)),
+        64,
+    ),
+];
+
+/// A network for clients that this machine is in already: their addresses would hide those of others there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{pool}: this machine is in {network}/{length} already, by {interface}, and clients would hide who is there"
+)]
+pub struct PoolTaken {
+    pool: Pool,
+    network: IpAddr,
+    length: u8,
+    interface: String,
+    /// One that it is not in.
+    pub free: Option<Pool>,
+}
+
 impl Pool {
+    /// Whether this machine is in none of its networks, as far as the kernel says that.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn check(&self) -> Result<(), PoolTaken> {
+        let known = attached(self.0.0.is_ipv6()).unwrap_or_default();
+        let taken_by = |pool: Prefix| {
+            let overlaps = |known: &&Attached| overlap(pool, known.network);
+            known.iter().find(overlaps)
+        };
+        let Some(taken) = taken_by(self.0) else {
+            return Ok(());
+        };
+        let mut proposed = PROPOSED.into_iter().map(Self);
+        let free = proposed.find(|pool| self.is_like(pool) && taken_by(pool.0).is_none());
+        Err(PoolTaken {
+            pool: *self,
+            network: taken.network.0,
+            length: taken.network.1,
+            interface: taken.interface.clone(),
+            free,
+        })
+    }
+
     /// Whether both are of one family.
     pub fn is_like(&self, other: &Self) -> bool {
         self.0.0.is_ipv4() == other.0.0.is_ipv4()
@@ -505,6 +557,8 @@ fn resolvers(text: &str) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use etherparse::PacketBuilder;
+    use sphinx_netdev::netns::{Access, Namespace, probe};
+    use sphinx_netdev::tun::{Tun, TunConfig};
 
     use super::*;
     use crate::loopback::Loopback;
@@ -570,6 +624,47 @@ mod tests {
             "169.254.0.0/16",
         ] {
             assert!(text.parse::<Pool>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_network_that_the_machine_is_in_is_not_given_to_clients() {
+        match probe() {
+            Ok(Access::Direct) => {}
+            Ok(Access::UserNamespace) => return eprintln!("skipped: needs root"),
+            Err(error) => return eprintln!("skipped: {error}"),
+        }
+        let namespace = Namespace::new().expect("a namespace");
+        let config = TunConfig {
+            name: "lan".to_owned(),
+            mtu: 1500,
+            queue_packets: 100,
+            addresses: vec![
+                ([10, 9, 7, 1].into(), 16),
+                ([0xfd09, 0, 0, 0, 0, 0, 0, 1].into(), 64),
+            ],
+        };
+        let tun = namespace.run(|| Tun::open(&config));
+        let _tun = tun.and_then(|opened| opened).expect("a device");
+        let check = |text: &str| {
+            let pool: Pool = text.parse().expect("a pool");
+            namespace.run(|| pool.check()).expect("a thread")
+        };
+        for (text, network, free) in [
+            ("10.9.0.0/24", "10.9.0.0/16", "10.213.0.0/24"),
+            ("10.0.0.0/8", "10.9.0.0/16", "10.213.0.0/24"),
+            ("fd09::/112", "fd09::/64", "fd21:3a9c::/64"),
+        ] {
+            let taken = check(text).expect_err("it is taken");
+            let told = taken.to_string();
+            assert!(told.contains(network) && told.contains("by lan"), "{told}");
+            assert_eq!(
+                taken.free.map(|free| free.to_string()).as_deref(),
+                Some(free)
+            );
+        }
+        for text in ["10.10.0.0/24", "10.213.0.0/24", "fd09:0:0:1::/64"] {
+            assert_eq!(check(text), Ok(()));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use sphinx_transport::ErrorKind;
-use sphinx_tunnel::{Prefix, ProgramDevice, TunPlan};
+use sphinx_tunnel::{Pool, Prefix, ProgramDevice, TunPlan};
 
 use crate::args::tunnel::TunnelArgs;
 use crate::failure::{Failure, Outcome, fail_hint, usage};
@@ -50,6 +50,20 @@ pub(super) fn check(args: &TunnelArgs) -> Outcome<()> {
             "--tun {name}: the interface of a program has no name here"
         ))
         .with_hint("sphx tunnel --ticket-file t --tun -- PROGRAM"));
+    }
+    Ok(())
+}
+
+/// Whether addresses for clients hide nobody whom this machine reaches without a router.
+pub(in crate::commands) fn check_pools(pools: &[Pool]) -> Outcome<()> {
+    for pool in pools {
+        pool.check().map_err(|taken| {
+            let hint = match taken.free {
+                Some(free) => format!("choose a network that it is not in, like {free}"),
+                None => "choose a network that it is not in".to_owned(),
+            };
+            fail_hint(ErrorKind::LocalIo, format!("--tun-pool {taken}"), hint)
+        })?;
     }
     Ok(())
 }
