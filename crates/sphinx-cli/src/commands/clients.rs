@@ -42,6 +42,12 @@ impl Place {
     fn file(&self) -> File {
         File::new(&self.state, &self.authorized)
     }
+
+    /// Clients and tickets. These first: whoever joins meanwhile becomes a client before the invitation goes, and is found.
+    fn read(&self) -> Outcome<(Clients, Tickets)> {
+        let tickets = Tickets::read(&self.state)?.unwrap_or_default();
+        Ok((Clients::read(&self.authorized)?, tickets))
+    }
 }
 
 /// Who may do what, as the files say at present.
@@ -118,8 +124,7 @@ impl Roster {
         let (place, state) = (self.place.clone(), Arc::clone(&self.state));
         let first = self.first.clone();
         let list = move |now: Moment| {
-            let clients = Clients::read(&place.authorized)?;
-            let tickets = Tickets::read(&place.state)?.unwrap_or_default();
+            let (clients, tickets) = place.read()?;
             let mut list = AccessList::new();
             tickets.admit(&mut list, now);
             if let Some((secret, _)) = &first {
@@ -219,19 +224,17 @@ impl Roster {
 
 /// Adds a client; its invitation is used up, whoever is faster.
 fn enrol(place: &Place, id: TicketId, key: PublicKey, name: &str, settings: &str) -> Outcome<()> {
-    let taken = Tickets::change(&place.state, |tickets| {
-        let at = tickets
-            .0
-            .iter()
-            .position(|entry| entry.secret.id() == id && entry.admits(Moment::now()));
-        Ok(at.map(|at| tickets.0.remove(at)))
-    })?;
-    let Some(taken) = taken else {
-        return Err(fail(ErrorKind::Authentication, "the invitation is used up"));
-    };
-    place.file().add(key, name, settings).inspect_err(|_| {
-        // Not used up after all. That it cannot be put back is the smaller trouble.
-        let _ = Tickets::change(&place.state, |tickets| tickets.add(taken));
+    let held = place.state.lock()?;
+    Tickets::change_held(&place.state, &held, |tickets| {
+        let is_it = |entry: &Entry| entry.secret.id() == id && entry.admits(Moment::now());
+        let Some(at) = tickets.0.iter().position(is_it) else {
+            return Err(fail(ErrorKind::Authentication, "the invitation is used up"));
+        };
+        // First, as whoever reads the files in between would otherwise find neither, and end the session. A crash leaves both: with the invitation nobody
+        // but this client comes in then, as its name is taken.
+        place.file().add(&held, key, (name, settings))?;
+        tickets.0.remove(at);
+        Ok(())
     })
 }
 
@@ -351,10 +354,7 @@ pub(crate) fn revoke(args: &RevokeArgs, context: &Context) -> Outcome<()> {
         Ok(tickets.0.len() < before)
     })?;
     if !is_client && !is_ticket {
-        let (clients, tickets) = (
-            Clients::read(&place.authorized)?,
-            Tickets::read(&place.state)?.unwrap_or_default(),
-        );
+        let (clients, tickets) = place.read()?;
         let names = clients.0.values().map(|client| client.name.as_str());
         let names: Vec<&str> = names
             .chain(tickets.0.iter().map(|it| it.name.as_str()))
@@ -381,4 +381,93 @@ pub(crate) fn key(args: &KeyArgs, context: &Context) -> Outcome<()> {
         "The server has another key. Tickets and invitations of before are of no use any more, and clients have to be invited again.",
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+    use std::mem::MaybeUninit;
+    use std::thread;
+
+    use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use sphinx_transport::ClientKey;
+
+    use super::*;
+
+    const SETTINGS: &str = "permit=tunnel";
+
+    /// A server's place with an invitation for `laptop`.
+    fn invited(scratch: &Path) -> (Place, TicketId) {
+        let place = Place::open(Some(scratch), None).unwrap();
+        let entry = Entry {
+            grant: Some(SETTINGS.to_owned()),
+            ..Entry::new("laptop".to_owned())
+        };
+        let id = entry.secret.id();
+        Tickets::change(&place.state, |tickets| tickets.add(entry)).unwrap();
+        (place, id)
+    }
+
+    #[test]
+    fn who_joins_is_a_client_before_the_invitation_goes() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (place, id) = invited(scratch.path());
+        let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&watch, scratch.path(), WatchFlags::MOVED_TO).unwrap();
+        let key = ClientKey::generate().public_key();
+        enrol(&place, id, key, "laptop", SETTINGS).unwrap();
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = Reader::new(&watch, &mut buffer);
+        let mut written = Vec::new();
+        while let Ok(event) = events.next() {
+            let name = event.file_name().unwrap();
+            written.push(name.to_str().unwrap().to_owned());
+        }
+        assert_eq!(written, [clients::FILE, tickets::FILE]);
+        let (clients, tickets) = place.read().unwrap();
+        assert!(clients.named("laptop").is_some() && tickets.0.is_empty());
+    }
+
+    /// As a crash between the two leaves it.
+    #[test]
+    fn an_invitation_whose_client_is_there_lets_nobody_else_in() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (place, id) = invited(scratch.path());
+        let before = fs::read(place.state.file(tickets::FILE)).unwrap();
+        let [own, other] = [0; 2].map(|_| ClientKey::generate().public_key());
+        let enrol = |key| enrol(&place, id, key, "laptop", SETTINGS);
+        enrol(own).unwrap();
+        fs::write(place.state.file(tickets::FILE), before).unwrap();
+        let refused = enrol(other).unwrap_err();
+        assert!(
+            refused.message.contains("another client laptop"),
+            "{refused}"
+        );
+        // The same client is told that it is in, and the invitation goes.
+        enrol(own).unwrap();
+        assert!(enrol(own).is_err());
+        let (clients, _) = place.read().unwrap();
+        assert_eq!(clients.0.len(), 1);
+    }
+
+    #[test]
+    fn who_joins_while_the_files_are_read_is_in_one_of_them() {
+        let scratch = tempfile::tempdir().unwrap();
+        let place = Place::open(Some(scratch.path()), None).unwrap();
+        // Whoever reads the tickets waits until they are written.
+        let pipe = place.state.file(tickets::FILE);
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let reading = place.clone();
+        let reader = thread::spawn(move || reading.read());
+        let mut tickets = OpenOptions::new().write(true).open(&pipe).unwrap();
+        let key = ClientKey::generate().public_key();
+        let held = place.state.lock().unwrap();
+        place.file().add(&held, key, ("laptop", SETTINGS)).unwrap();
+        tickets.write_all(b"# none\n").unwrap();
+        drop(tickets);
+        let (clients, _) = reader.join().unwrap().unwrap();
+        assert!(clients.named("laptop").is_some());
+    }
 }

@@ -11,7 +11,7 @@ use sphinx_tunnel::{Grant, Limits, Permit};
 
 use super::date::Moment;
 use super::line::{name, nearest, quoted, setting, unknown, words};
-use super::{Secrecy, StateDir, read, wrong_line};
+use super::{Lock, Secrecy, StateDir, read, wrong_line};
 use crate::failure::{Outcome, fail_hint, local_io};
 use crate::units;
 
@@ -214,9 +214,14 @@ impl File {
         }
     }
 
-    /// Adds a client; nothing if it is there already under this name.
-    pub(crate) fn add(&self, key: PublicKey, name: &str, settings: &str) -> Outcome<()> {
-        self.change(|clients, text| {
+    /// Adds a client; nothing if it is there already under this name. Nobody else changes anything meanwhile.
+    pub(crate) fn add(
+        &self,
+        held: &Lock,
+        key: PublicKey,
+        (name, settings): (&str, &str),
+    ) -> Outcome<()> {
+        self.change(held, |clients, text| {
             if let Some(known) = clients.0.get(&key) {
                 return match known.name == name {
                     true => Ok(()),
@@ -251,7 +256,7 @@ impl File {
 
     /// Removes a client; whether there was one of this name.
     pub(crate) fn remove(&self, name: &str) -> Outcome<bool> {
-        self.change(|clients, text| {
+        self.change(&self.state.lock()?, |clients, text| {
             if clients.named(name).is_none() {
                 return Ok(false);
             }
@@ -264,8 +269,11 @@ impl File {
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&Clients, &mut String) -> Outcome<T>) -> Outcome<T> {
-        let _lock = self.state.lock()?;
+    fn change<T>(
+        &self,
+        _held: &Lock,
+        change: impl FnOnce(&Clients, &mut String) -> Outcome<T>,
+    ) -> Outcome<T> {
         let clients = Clients::read(&self.path)?;
         let before = read(&self.path, Secrecy::Public)?;
         let before = before.map_or_else(String::new, |text| text.to_string());
@@ -294,6 +302,10 @@ pub(crate) fn nobody(name: &str, known: &[&str]) -> crate::failure::Failure {
 mod tests {
     use super::*;
     use sphinx_transport::ClientKey;
+
+    fn add(file: &File, key: PublicKey, name: &str, settings: &str) -> Outcome<()> {
+        file.add(&file.state.lock()?, key, (name, settings))
+    }
 
     #[test]
     fn lines_are_read() {
@@ -329,10 +341,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = StateDir::open(Some(directory.path()), "server").unwrap();
         let file = File::new(&state, &state.file(FILE));
-        file.add(a, "one", "address=10.9.0.2").unwrap();
-        let refused = file.add(b, "other", "permit=tun address=10.9.0.2");
+        add(&file, a, "one", "address=10.9.0.2").unwrap();
+        let refused = add(&file, b, "other", "permit=tun address=10.9.0.2");
         assert!(refused.unwrap_err().message.contains("10.9.0.2"));
-        file.add(b, "other", "permit=tun address=10.9.0.3").unwrap();
+        add(&file, b, "other", "permit=tun address=10.9.0.3").unwrap();
         let own = Clients::read(&state.file(FILE)).unwrap();
         assert_eq!(own.addresses().count(), 2);
     }
@@ -372,24 +384,21 @@ mod tests {
         let file = File::new(&state, &path);
         let [a, b] = [0; 2].map(|_| ClientKey::generate().public_key());
         std::fs::write(&path, format!("# mine\n{a}   a  permit=tunnel  # note")).unwrap();
-        file.add(b, "b", "permit=tunnel rate=5mbit").unwrap();
+        add(&file, b, "b", "permit=tunnel rate=5mbit").unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let expected =
             format!("# mine\n{a}   a  permit=tunnel  # note\n{b} b permit=tunnel rate=5mbit\n");
         assert_eq!(text, expected);
         // Again the same is the same; another of that name, or the same key under another, is none.
-        file.add(b, "b", "").unwrap();
-        assert!(file.add(b, "c", "").is_err());
-        assert!(
-            file.add(ClientKey::generate().public_key(), "b", "")
-                .is_err()
-        );
+        add(&file, b, "b", "").unwrap();
+        assert!(add(&file, b, "c", "").is_err());
+        assert!(add(&file, ClientKey::generate().public_key(), "b", "").is_err());
         assert!(!file.remove("c").unwrap() && file.remove("b").unwrap());
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text, format!("# mine\n{a}   a  permit=tunnel  # note\n"));
         // What cannot be understood is not written over.
         std::fs::write(&path, "nonsense").unwrap();
-        assert!(file.add(b, "b", "").is_err() && file.remove("a").is_err());
+        assert!(add(&file, b, "b", "").is_err() && file.remove("a").is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "nonsense");
     }
 
@@ -412,9 +421,9 @@ mod tests {
         symlink("clients", &link).unwrap();
         let file = File::new(&state, &link);
         // What a link leads to nowhere is not replaced either.
-        assert!(file.add(a, "a", "").is_err() && link.is_symlink());
+        assert!(add(&file, a, "a", "").is_err() && link.is_symlink());
         let new = File::new(&state, &clients);
-        new.add(a, "a", "permit=tunnel").unwrap();
+        add(&new, a, "a", "permit=tunnel").unwrap();
         assert_eq!(rights(&clients).2, 0o644);
         let own = rights(scratch.path());
         let (owner, group) = match rustix::process::geteuid().is_root() {
@@ -427,7 +436,7 @@ mod tests {
         chown(&clients, Some(owner), Some(group)).unwrap();
         for mode in [0o644, 0o640] {
             std::fs::set_permissions(&clients, PermissionsExt::from_mode(mode)).unwrap();
-            file.add(b, "b", "permit=tunnel").unwrap();
+            add(&file, b, "b", "permit=tunnel").unwrap();
             assert_eq!(rights(&clients), (owner, group, mode));
             assert!(file.remove("b").unwrap());
             assert_eq!(rights(&clients), (owner, group, mode));

@@ -187,7 +187,9 @@ pub(crate) fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
     }
     file.as_file().sync_all()?;
-    file.persist(path).map(drop).map_err(|error| error.error)
+    file.persist(path).map_err(|error| error.error)?;
+    // The name too is there after a crash.
+    File::open(directory_of(path))?.sync_all()
 }
 
 /// Makes a file that takes the place of another one belong to whom that belongs to, and readable by whom that is.

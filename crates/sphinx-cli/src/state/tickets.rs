@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::date::Moment;
 use super::line::{name, quoted, setting, unknown, words};
-use super::{Secrecy, StateDir, wrong_line};
+use super::{Lock, Secrecy, StateDir, wrong_line};
 use crate::failure::{Outcome, fail_hint, usage};
 use crate::units;
 
@@ -235,7 +235,15 @@ impl Tickets {
         state: &StateDir,
         change: impl FnOnce(&mut Self) -> Outcome<T>,
     ) -> Outcome<T> {
-        let _lock = state.lock()?;
+        Self::change_held(state, &state.lock()?, change)
+    }
+
+    /// The same for whoever holds the lock of that directory.
+    pub(crate) fn change_held<T>(
+        state: &StateDir,
+        _held: &Lock,
+        change: impl FnOnce(&mut Self) -> Outcome<T>,
+    ) -> Outcome<T> {
         let before = Self::read(state)?.unwrap_or_default();
         let mut tickets = before.clone();
         let changed = change(&mut tickets)?;
