@@ -4,9 +4,10 @@ use std::iter;
 use std::time::Duration;
 
 use clap::Args;
-use sphinx_transport::{self as transport, Family, Options};
+use sphinx_transport::{self as transport, ErrorKind, Family, Options};
 
 use super::report_interval;
+use crate::failure::{Outcome, fail_hint};
 use crate::report::Settings;
 use crate::units;
 
@@ -321,10 +322,23 @@ impl CommonArgs {
     }
 
     /// The engine's options; `profile` is what `auto` means for this command.
-    pub(crate) fn options(&self, profile: transport::Profile) -> Options {
+    ///
+    /// # Errors
+    /// They do not go together.
+    pub(crate) fn options(&self, profile: transport::Profile) -> Outcome<Options> {
+        if self.ecn == transport::EcnMode::L4s && self.cc != transport::Cc::Bbr {
+            return Err(fail_hint(
+                ErrorKind::Usage,
+                format!(
+                    "--ecn l4s is for --cc bbr: {} has no response to the share of marks",
+                    self.cc.name()
+                ),
+                "leave one of the two out",
+            ));
+        }
         let default = Options::default();
         let cpus = self.cpus.as_ref().map_or(&[][..], |cpus| &cpus.0);
-        Options {
+        Ok(Options {
             io: self.io.clone(),
             family: match (self.ipv4, self.ipv6) {
                 (true, _) => Family::V4,
@@ -358,14 +372,42 @@ impl CommonArgs {
                 transport::path_memory_file()
             },
             ..default
-        }
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
     use proptest::prelude::*;
+
+    #[test]
+    fn only_one_rate_control_answers_to_the_share_of_marks() {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            common: CommonArgs,
+        }
+        let ecn = |words: &[&str]| {
+            let line = Line::try_parse_from([&["sphx"], words].concat()).expect("a line");
+            let options = line.common.options(transport::Profile::Auto);
+            options.map(|options| options.ecn)
+        };
+        let l4s = transport::EcnMode::L4s;
+        assert_eq!(ecn(&["--ecn", "l4s"]).expect("they go together"), l4s);
+        assert_eq!(
+            ecn(&["--ecn", "l4s", "--cc", "bbr"]).expect("the same"),
+            l4s
+        );
+        for cc in ["cubic", "aimd-ecn", "scavenger", "fixed:5mbit"] {
+            let refused = ecn(&["--ecn", "l4s", "--cc", cc]).expect_err(cc);
+            assert_eq!(refused.kind, ErrorKind::Usage);
+            let name = cc.split(':').next().expect("one at least");
+            assert!(refused.message.contains(name), "{refused}");
+            assert!(ecn(&["--ecn", "classic", "--cc", cc]).is_ok());
+        }
+    }
 
     #[test]
     fn values() {

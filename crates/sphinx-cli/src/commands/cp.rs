@@ -73,7 +73,7 @@ fn copy(asked: &Asked<'_>, job: &mut Job, retry: &mut Retry, context: &Context) 
     let Asked {
         host, ssh, common, ..
     } = *asked;
-    let options = common.options(Profile::Bulk);
+    let options = common.options(Profile::Bulk)?;
     let way = Way {
         host,
         args: ssh,

@@ -20,6 +20,7 @@ pub(crate) fn run(args: &JoinArgs, context: &Context) -> Outcome<()> {
     )?;
     ticket::note_exposure(&source, &context.reporter);
     let invitation = ticket::read(source)?;
+    let options = options(&args.common)?;
     let name = match &args.name {
         Some(name) => name.clone(),
         None => name_of(&invitation)?,
@@ -28,7 +29,6 @@ pub(crate) fn run(args: &JoinArgs, context: &Context) -> Outcome<()> {
     // Kept before it is used up: whatever happens next, the key that the server gets is there.
     Servers::add(&place, &name, &invitation)?;
     let key = key::client(&place.file(&key_file(&name)))?;
-    let options = options(&args.common);
     let runtime = runtime()?;
     let joining = invitation.with_key(key);
     match runtime.block_on(sphinx_tunnel::join(&joining, &options)) {

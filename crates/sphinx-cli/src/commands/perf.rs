@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sphinx_transport::{Cc, ErrorKind, Options, Profile, Service, Session};
+use sphinx_transport::{Cc, EcnMode, ErrorKind, Options, Profile, Service, Session};
 
 use super::ctl::Control;
 use super::reach::{Watch, Way};
@@ -42,7 +42,7 @@ pub(crate) fn serve(args: PerfServerArgs, context: &Context) -> Outcome<()> {
         once: args.listen.once,
         // Nothing is done but to count.
         early_data: true,
-        ..args.common.options(Profile::Auto)
+        ..args.common.options(Profile::Auto)?
     };
     let options = args.listen.serving.apply(&args.common, options);
     let server = listen::bind(
@@ -97,7 +97,7 @@ pub(super) fn serve_one(
 
 pub(crate) fn measure(args: PerfClientArgs, context: &Context) -> Outcome<()> {
     let request = request(&args)?;
-    let options = args.common.options(profile_of(request.pacing.is_some()));
+    let options = args.common.options(profile_of(request.pacing.is_some()))?;
     let mut options = args.paths.apply(options)?;
     options.bundle = args.bundle.unwrap_or(options.bundle);
     options.paper = args.paper.as_deref().copied();
@@ -290,6 +290,11 @@ fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
     }
     if args.mode.is_some_and(|mode| mode != Mode::Stream) {
         return Err(usage("--paper carries streams only: --mode stream or none"));
+    }
+    if args.common.ecn == EcnMode::L4s {
+        return Err(usage(
+            "--paper has no response to the share of marks: not with --ecn l4s",
+        ));
     }
     match args.common.cc {
         Cc::Bbr | Cc::AimdEcn | Cc::Fixed(_) => Ok(()),

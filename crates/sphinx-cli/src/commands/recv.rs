@@ -34,7 +34,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     let once = args.listen.once || args.stdout;
     let options = Options {
         once,
-        ..args.common.options(Profile::Bulk)
+        ..args.common.options(Profile::Bulk)?
     };
     let options = args.listen.serving.apply(&args.common, options);
     let key = || match &standing {

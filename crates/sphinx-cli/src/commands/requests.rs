@@ -51,7 +51,7 @@ struct EngineLine {
 fn options(task: &PeerTask) -> Result<Options, PeerError> {
     let line = refused("options", EngineLine::try_parse_from(&task.options))?;
     // Somebody waits for every answer.
-    let mut options = line.common.options(Profile::Latency);
+    let mut options = refused("options", line.common.options(Profile::Latency))?;
     options.paper = line.paper.as_deref().copied();
     Ok(options)
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     // What comes twice is the same transfer, and nothing is done for who cannot finish the handshake.
     let options = Options {
         early_data: true,
-        ..args.common.options(Profile::Bulk)
+        ..args.common.options(Profile::Bulk)?
     };
     let sending = Sending {
         ticket: ticket::read(source)?,

@@ -82,7 +82,7 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         }
         false => None,
     };
-    let options = args.serving.apply(&args.common, options(&args.common));
+    let options = args.serving.apply(&args.common, options(&args.common)?);
     let listen = ListenArgs {
         listen: args.listen,
         advertise: args.advertise.clone(),

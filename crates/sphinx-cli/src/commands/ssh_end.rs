@@ -72,7 +72,7 @@ fn serve(pipe: &Pipe, args: &SshEndArgs, context: &Context) -> Result<u8, Failed
     };
     let options = Options {
         connect_timeout: udp_patience(&args.written.0, common),
-        ..common.options(profile)
+        ..common.options(profile)?
     };
     let ends = Ends::of_this_process();
     let family = (common.ipv4, common.ipv6);

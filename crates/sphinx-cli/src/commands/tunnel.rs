@@ -37,7 +37,7 @@ const AUTH_BYTES_MAX: u64 = 1024;
 pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
     let mut plan = plan(&args)?;
     let ticket = ticket_of(&args, context)?;
-    let options = options(&args.common);
+    let options = options(&args.common)?;
     allow_files();
     let told = Told::start(&context.reporter, args.common.verbose)?;
     let runtime = runtime()?;
@@ -138,12 +138,12 @@ pub(crate) fn join(args: &JoinArgs, context: &Context) -> Outcome<()> {
     super::join::run(args, context)
 }
 
-pub(super) fn options(common: &CommonArgs) -> Options {
-    Options {
+pub(super) fn options(common: &CommonArgs) -> Outcome<Options> {
+    Ok(Options {
         quiet: true,
         readers_may_pause: true,
-        ..common.options(Profile::Auto)
-    }
+        ..common.options(Profile::Auto)?
+    })
 }
 
 /// One thread for all connections: the engine, which does the work, has its own.

@@ -206,6 +206,8 @@ fn the_papers_mode_takes_its_keys_only() {
         ("--paper --icm off", "cannot be used with"),
         ("--paper --epsilon 1%", "cannot be used with"),
         ("--paper --cc cubic", "a window of its own"),
+        ("--paper --ecn l4s", "not with --ecn l4s"),
+        ("--ecn l4s --cc cubic", "--ecn l4s is for --cc bbr"),
     ] {
         let line = format!("perf client --ticket-file t {options}");
         let line: Vec<&str> = line.split(' ').collect();
