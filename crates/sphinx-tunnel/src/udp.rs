@@ -158,6 +158,15 @@ pub(crate) async fn take(
     })
 }
 
+/// Sends a datagram to whom the socket is connected with. One that cannot be sent is lost.
+async fn send(socket: &UdpSocket, data: &[u8]) {
+    let sent = socket.send(data).await;
+    // What ICMP says of one before is told in the place of sending this one.
+    if sent.is_err_and(|error| can_be_by_icmp(&error)) {
+        let _ = socket.send(data).await;
+    }
+}
+
 /// The far end of a flow with one target: until the other end closes it, or it is idle.
 pub(crate) async fn carry(
     mut flow: DatagramFlow,
@@ -177,8 +186,7 @@ pub(crate) async fn carry(
                     continue;
                 }
                 told.counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
-                // One that cannot be sent is lost.
-                let _ = socket.send(&data).await;
+                send(socket, &data).await;
             }
             taken = take(socket, |data, _| {
                 told.counts.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -692,6 +700,25 @@ mod tests {
         ] {
             comes_back(said, &namespace, &tun).await;
         }
+    }
+
+    /// A program that comes back, and is asked again, hears that.
+    #[tokio::test]
+    async fn the_datagram_behind_one_that_was_refused_is_sent() {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let [program, elsewhere] = [(); 2].map(|()| std::net::UdpSocket::bind(loopback).unwrap());
+        let socket = bind(loopback).await.unwrap();
+        socket.connect(program.local_addr().unwrap()).await.unwrap();
+        // It takes nothing from this end: its port is closed to it.
+        program.connect(elsewhere.local_addr().unwrap()).unwrap();
+        send(&socket, b"lost").await;
+        program.connect(socket.local_addr().unwrap()).unwrap();
+        send(&socket, b"sent").await;
+        let patience = Some(Duration::from_secs(10));
+        program.set_read_timeout(patience).unwrap();
+        let mut buffer = [0; 8];
+        let length = program.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"sent");
     }
 
     #[tokio::test]
