@@ -496,7 +496,7 @@ fn start(
         tasks.spawn(async move {
             let mut flows = JoinSet::new();
             loop {
-                let stream = accept(&listener).await;
+                let stream = accept(&listener, &proxy.events).await;
                 while flows.try_join_next().is_some() {}
                 let (proxy, link) = (Arc::clone(&proxy), link.clone());
                 flows.spawn(async move { proxy.serve(stream, &link).await });
@@ -530,14 +530,17 @@ async fn serve(listening: Listening, target: Target, link: Link, events: Events)
     };
     match listening {
         Listening::Tcp(listener) => loop {
-            let stream = accept(&listener).await;
+            let stream = accept(&listener, &events).await;
             let _ = stream.set_nodelay(true);
             begin(Local::Tcp(stream), "tcp");
         },
         Listening::Unix(listener, _path) => loop {
             match listener.accept().await {
                 Ok((stream, _)) => begin(Local::Unix(stream), "unix"),
-                Err(_) => sleep(ACCEPT_PAUSE).await,
+                Err(error) => {
+                    events.scarce_files(&error);
+                    sleep(ACCEPT_PAUSE).await;
+                }
             }
         },
         Listening::Udp(socket, giving) => {

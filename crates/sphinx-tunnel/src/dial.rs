@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
+use crate::event::Events;
 use crate::permit::{Permit, Transport, canonical};
 use crate::relay::Local;
 use crate::udp;
@@ -139,7 +140,7 @@ pub(crate) async fn resolve(
 
 /// Connects: the connection, and where it comes from.
 pub(crate) async fn connect(
-    names: &Names,
+    (events, names): (&Events, &Names),
     target: &Target,
     permit: Option<&Permit>,
 ) -> Result<(Local, Option<SocketAddr>), Refusal> {
@@ -148,13 +149,13 @@ pub(crate) async fn connect(
             return Err(denied(target));
         }
         let stream = UnixStream::connect(path).await;
-        let stream = stream.map_err(|error| refusal_of(target, &error))?;
+        let stream = stream.map_err(|error| refusal_of(events, target, &error))?;
         return Ok((Local::Unix(stream), None));
     }
     let addresses = resolve(names, target, Transport::Tcp, permit).await?;
     let connected = timeout(CONNECT_TIME, first_of(addresses)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    let stream = connected.map_err(|error| refusal_of(target, &error))?;
+    let stream = connected.map_err(|error| refusal_of(events, target, &error))?;
     // Pieces are as large as they are: nothing is gained by waiting for more.
     let _ = stream.set_nodelay(true);
     let local = stream.local_addr().ok();
@@ -189,7 +190,7 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 
 /// A socket for the datagrams of one flow to one target, which hears nobody else.
 pub(crate) async fn connect_udp(
-    names: &Names,
+    (events, names): (&Events, &Names),
     target: &Target,
     permit: Option<&Permit>,
 ) -> Result<UdpSocket, Refusal> {
@@ -210,12 +211,16 @@ pub(crate) async fn connect_udp(
             Err(error) => failed = error,
         }
     }
-    Err(refusal_of(target, &failed))
+    Err(refusal_of(events, target, &failed))
 }
 
-/// What the system says of a target, as it is told to the other end.
-pub(crate) fn refusal_of(target: &Target, error: &io::Error) -> Refusal {
+/// What the system says of a target, as it is told to the other end. That there can be no more connections is told here too.
+pub(crate) fn refusal_of(events: &Events, target: &Target, error: &io::Error) -> Refusal {
     use io::ErrorKind;
+    if events.scarce_files(error) {
+        let message = format!("{target}: no more files may be open there");
+        return Refusal::new(Status::Limit, message);
+    }
     let (status, why) = match error.kind() {
         ErrorKind::ConnectionRefused => (Status::Refused, "connection refused"),
         ErrorKind::NetworkUnreachable => (Status::NetworkUnreachable, "network unreachable"),
@@ -303,20 +308,21 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_reached_is_told() {
-        let names = Names::default();
+        let (events, names) = (Events::new(drop), Names::default());
+        let at = (&events, &names);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let free = Target::Ip(listener.local_addr().unwrap());
         drop(listener);
         assert_eq!(
-            connect(&names, &free, None).await.unwrap_err().status,
+            connect(at, &free, None).await.unwrap_err().status,
             Status::Refused
         );
         let path = Target::path("/nowhere/at/all").unwrap();
         assert_eq!(
-            connect(&names, &path, None).await.unwrap_err().status,
+            connect(at, &path, None).await.unwrap_err().status,
             Status::Refused
         );
-        let refused = connect(&names, &path, Some(&permit("tunnel"))).await;
+        let refused = connect(at, &path, Some(&permit("tunnel"))).await;
         assert_eq!(refused.unwrap_err().status, Status::Denied);
     }
 }

@@ -1,12 +1,20 @@
 //! What there is to tell while tunnels are up.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
 use crate::relay::Counts;
+
+/// How often it is told at most that something has run out.
+const SCARCE_TIME: Duration = Duration::from_secs(60);
 
 /// Something that has happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,6 +98,34 @@ pub struct Events(Arc<Inner>);
 struct Inner {
     tell: Box<dyn Fn(Event) + Send + Sync>,
     flows: AtomicU64,
+    scarce: Mutex<Scarce>,
+}
+
+/// What has run out: when that was told last, and how often it was so since.
+#[derive(Default)]
+struct Scarce(HashMap<String, (tokio::time::Instant, u64)>);
+
+impl Scarce {
+    /// It is so once more: what there is to tell, if there is anything.
+    fn again(&mut self, what: &str, remedy: &str) -> Option<String> {
+        let now = tokio::time::Instant::now();
+        if let Some((told, times)) = self.0.get_mut(what)
+            && now < *told + SCARCE_TIME
+        {
+            *times += 1;
+            return None;
+        }
+        let before = self.0.remove(what);
+        // There are no more than what has been told within that time.
+        self.0.retain(|_, (told, _)| now < *told + SCARCE_TIME);
+        self.0.insert(what.to_owned(), (now, 0));
+        let before = before.filter(|(_, times)| *times > 0);
+        let often = before.map_or_else(String::new, |(told, times)| {
+            let seconds = (now - told).as_secs();
+            format!(" ({} times in {seconds} s)", times + 1)
+        });
+        Some(format!("{what}{often}: {remedy}"))
+    }
 }
 
 impl fmt::Debug for Events {
@@ -102,12 +138,47 @@ impl Events {
     /// Calls `tell` with each, from any thread; it must not block.
     pub fn new(tell: impl Fn(Event) + Send + Sync + 'static) -> Self {
         let tell = Box::new(tell);
-        let flows = AtomicU64::new(0);
-        Self(Arc::new(Inner { tell, flows }))
+        Self(Arc::new(Inner {
+            tell,
+            flows: AtomicU64::new(0),
+            scarce: Mutex::default(),
+        }))
     }
 
     pub(crate) fn tell(&self, event: Event) {
         (self.0.tell)(event);
+    }
+
+    /// Something is refused, or has to wait, for want of something, and `remedy` allows more. That is told at once, and then once a minute at most, with how
+    /// often it was so.
+    pub(crate) fn scarce(&self, what: &str, remedy: &str) {
+        let scarce = self.0.scarce.lock();
+        let news = scarce
+            .unwrap_or_else(PoisonError::into_inner)
+            .again(what, remedy);
+        if let Some(news) = news {
+            self.tell(Event::Warning(news));
+        }
+    }
+
+    /// Tells of an error that says that no more files may be open; whether it is one.
+    pub(crate) fn scarce_files(&self, error: &io::Error) -> bool {
+        match Errno::from_io_error(error) {
+            Some(Errno::MFILE) => {
+                let most = getrlimit(Resource::Nofile).current;
+                let most = most.map_or_else(String::new, |most| format!(" than {most}"));
+                self.scarce(
+                    "connections wait or are refused, as this process has as many files open as it may",
+                    &format!("LimitNOFILE= of its unit, or ulimit -n before it starts, allows more{most}"),
+                );
+            }
+            Some(Errno::NFILE) => self.scarce(
+                "connections wait or are refused, as this machine has as many files open as it may",
+                "sysctl -w fs.file-max=N allows more",
+            ),
+            _ => return false,
+        }
+        true
     }
 
     /// A client has come, or is gone, and why.
@@ -180,5 +251,55 @@ impl Drop for Flow {
                 .take()
                 .unwrap_or_else(|| "the session has ended".to_owned()),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_runs_out_is_told_once_in_a_while_with_how_often_it_did() {
+        let (told, news) = std::sync::mpsc::channel();
+        let events = Events::new(move |event| told.send(event).expect("it is read"));
+        let tell = |times: usize, what: &str| {
+            (0..times).for_each(|_| events.scarce(what, "more helps"));
+            news.try_iter().collect::<Vec<_>>()
+        };
+        let warning = |text: &str| vec![Event::Warning(text.to_owned())];
+        assert_eq!(tell(1000, "no room"), warning("no room: more helps"));
+        assert_eq!(tell(2, "no time"), warning("no time: more helps"));
+        advance(SCARCE_TIME / 2).await;
+        assert_eq!(tell(1000, "no room"), []);
+        advance(SCARCE_TIME).await;
+        let again = warning("no room (2000 times in 90 s): more helps");
+        assert_eq!(tell(2, "no room"), again);
+        // What has not been so for a while is forgotten, and begins anew.
+        advance(3 * SCARCE_TIME).await;
+        assert_eq!(tell(1, "no time"), warning("no time: more helps"));
+        assert_eq!(tell(1, "no room"), warning("no room: more helps"));
+    }
+
+    #[test]
+    fn only_want_of_files_is_one() {
+        let (told, news) = std::sync::mpsc::channel();
+        let events = Events::new(move |event| told.send(event).expect("it is read"));
+        for (error, part) in [
+            (Errno::MFILE, Some("LimitNOFILE=")),
+            (Errno::NFILE, Some("fs.file-max")),
+            (Errno::CONNREFUSED, None),
+        ] {
+            assert_eq!(events.scarce_files(&error.into()), part.is_some());
+            let told: Vec<_> = news.try_iter().collect();
+            assert_eq!(told.len(), usize::from(part.is_some()));
+            for event in told {
+                let Event::Warning(text) = event else {
+                    panic!("{event:?}");
+                };
+                assert!(part.is_some_and(|part| text.contains(part)), "{text}");
+            }
+        }
     }
 }

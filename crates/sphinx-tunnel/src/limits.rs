@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::grant::Limits;
-use crate::wire::{Refusal, Status};
 
 /// What may come at once after a quiet time.
 const BURST: Duration = Duration::from_millis(50);
@@ -58,16 +57,13 @@ pub(crate) struct Place {
 
 impl Places {
     /// A place for one more stream, which may be one of a flow.
-    pub(crate) fn enter(&self, limits: &Limits, is_flow: bool) -> Result<Place, Refusal> {
-        let many = |what| Refusal::new(Status::Limit, format!("too many {what} at a time"));
-        let stream = self.streams.enter(limits.streams);
-        let stream = stream.ok_or_else(|| many("streams"))?;
+    ///
+    /// # Errors
+    /// The limit that is reached, as its setting is called.
+    pub(crate) fn enter(&self, limits: &Limits, is_flow: bool) -> Result<Place, &'static str> {
+        let stream = self.streams.enter(limits.streams).ok_or("streams")?;
         let flow = match is_flow {
-            true => Some(
-                self.flows
-                    .enter(limits.flows)
-                    .ok_or_else(|| many("flows"))?,
-            ),
+            true => Some(self.flows.enter(limits.flows).ok_or("flows")?),
             false => None,
         };
         Ok(Place {

@@ -172,7 +172,10 @@ impl Proxy {
         let (mut stream, socket) = match bound.and_then(|socket| Ok((socket.local_addr()?, socket)))
         {
             Ok((at, socket)) => (protocol.reply_success(at).await?, socket),
-            Err(_) => return protocol.reply_error(&ReplyError::GeneralFailure).await,
+            Err(error) => {
+                self.events.scarce_files(&error);
+                return protocol.reply_error(&ReplyError::GeneralFailure).await;
+            }
         };
         let mut told = self.events.flow("udp", "any".to_owned(), Direction::Out);
         let (sender, activity) = (flow.sender(), Activity::new());

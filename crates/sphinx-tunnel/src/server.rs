@@ -167,7 +167,8 @@ impl Client {
                 target,
             } => {
                 let entered = live.datagrams.enter(flow, giving);
-                let connecting = dial::connect_udp(&self.names, &target, Some(grant.permit()));
+                let connecting =
+                    dial::connect_udp((events, &self.names), &target, Some(grant.permit()));
                 let connected = tokio::select! {
                     connected = connecting => connected,
                     // Nobody waits for it any more.
@@ -206,10 +207,11 @@ impl Client {
                         return;
                     }
                     (Err(_), _) => Err(("any".to_owned(), taken())),
-                    (_, Err(error)) => Err((
-                        "any".to_owned(),
-                        Refusal::new(Status::Other, error.to_string()),
-                    )),
+                    (_, Err(error)) => {
+                        events.scarce_files(&error);
+                        let refusal = Refusal::new(Status::Other, error.to_string());
+                        Err(("any".to_owned(), refusal))
+                    }
                 }
             }
             Request::Listen { listener, at } => {
@@ -298,20 +300,26 @@ impl Client {
         grant: &Grant,
         target: &Target,
     ) -> Result<(Local, Option<SocketAddr>), Refusal> {
-        let _turn = self.pending(grant.limits(), target)?;
-        dial::connect(&self.names, target, Some(grant.permit())).await
+        let _turn = self.pending(grant, target)?;
+        let at = (&self.server.events, &self.names);
+        dial::connect(at, target, Some(grant.permit())).await
     }
 
-    fn pending(&self, limits: &Limits, target: &Target) -> Result<Pending<'_>, Refusal> {
+    fn pending(&self, grant: &Grant, target: &Target) -> Result<Pending<'_>, Refusal> {
+        const MANY: &str = "too many connections wait for an answer already";
+        let limits = grant.limits();
+        let refusal = |message: String| {
+            self.limited(grant, "pending", MANY);
+            Refusal::new(Status::Limit, message)
+        };
         let Some(counted) = self.waiting.enter(limits.pending) else {
-            let message = format!("{target}: too many connections wait for an answer already");
-            return Err(Refusal::new(Status::Limit, message));
+            return Err(refusal(format!("{target}: {MANY}")));
         };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = pending.entry(target.clone()).or_default();
         if *waiting >= limits.pending.div_ceil(2) {
             let message = format!("{target}: {waiting} connections wait for an answer already");
-            return Err(Refusal::new(Status::Limit, message));
+            return Err(refusal(message));
         }
         *waiting += 1;
         let target = target.clone();
@@ -324,7 +332,20 @@ impl Client {
 
     /// A place for one more stream, whoever begins it.
     fn place(&self, is_flow: bool) -> Result<Place, Refusal> {
-        self.places.enter(self.granted.now().limits(), is_flow)
+        let grant = self.granted.now();
+        let place = self.places.enter(grant.limits(), is_flow);
+        place.map_err(|many| {
+            let message = format!("too many {many} at a time");
+            self.limited(&grant, many, &message);
+            Refusal::new(Status::Limit, message)
+        })
+    }
+
+    /// Tells that a limit of the client is in the way: this setting of its line says it, or the flag for those that have none.
+    fn limited(&self, grant: &Grant, setting: &str, message: &str) {
+        let what = format!("{}: {message}", grant.name());
+        let remedy = format!("{setting}=N of its line, or --{setting}-per-client, allows more");
+        self.server.events.scarce(&what, &remedy);
     }
 
     /// Where a client may have this end listen.
@@ -352,22 +373,20 @@ impl Client {
         at: &Target,
     ) -> Result<(), Refusal> {
         let bound = bind(Self::listens_at(grant, at)?).await;
-        let socket = bound.map_err(|error| dial::refusal_of(at, &error))?;
+        let events = &self.server.events;
+        let socket = bound.map_err(|error| dial::refusal_of(events, at, &error))?;
         exchange::accept(send, socket.local_addr().ok()).await?;
         let mut tasks = JoinSet::new();
         let request = Request::Accepted { listener };
         loop {
-            let stream = accept(&socket).await;
+            let stream = accept(&socket, events).await;
             while tasks.try_join_next().is_some() {}
             let Ok(place) = self.place(false) else {
                 continue;
             };
             let _ = stream.set_nodelay(true);
             let (live, request, client) = (live.clone(), request.clone(), Arc::clone(self));
-            let mut flow = self
-                .server
-                .events
-                .flow("tcp", at.to_string(), Direction::Out);
+            let mut flow = events.flow("tcp", at.to_string(), Direction::Out);
             tasks.spawn(async move {
                 let _place = place;
                 match exchange::ask(&live.session, &request).await {
@@ -397,19 +416,24 @@ impl Client {
         at: &Target,
     ) -> Result<(), Refusal> {
         let bound = udp::bind(Self::listens_at(grant, at)?).await;
-        let socket = bound.map_err(|error| dial::refusal_of(at, &error))?;
+        let events = &self.server.events;
+        let socket = bound.map_err(|error| dial::refusal_of(events, at, &error))?;
         exchange::accept(send, socket.local_addr().ok()).await?;
         let client = Arc::clone(self);
         let listening = Listener {
             socket: Arc::new(socket),
             giving,
-            place: Box::new(move || client.place(true).ok()),
+            // Without one another source gives way.
+            place: Box::new(move || {
+                let limits = *client.granted.now().limits();
+                client.places.enter(&limits, true).ok()
+            }),
             request: Box::new(move |flow| Request::AcceptedUdp { listener, flow }),
             target: at.to_string(),
-            events: self.server.events.clone(),
+            events: events.clone(),
         };
         let ended = listening.run(|| Some(live.clone())).await;
-        ended.map_err(|error| dial::refusal_of(at, &error))
+        ended.map_err(|error| dial::refusal_of(events, at, &error))
     }
 }
 
@@ -448,11 +472,14 @@ pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// The next connection, however many fail: one that has gone again, or more than the process may have.
-pub(crate) async fn accept(listener: &TcpListener) -> tokio::net::TcpStream {
+pub(crate) async fn accept(listener: &TcpListener, events: &Events) -> tokio::net::TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(_) => sleep(ACCEPT_PAUSE).await,
+            Err(error) => {
+                events.scarce_files(&error);
+                sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }

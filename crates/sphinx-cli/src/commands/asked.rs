@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
@@ -14,6 +15,21 @@ use serde_json::Value;
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// For how long all of an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Until files may have been closed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connections of a listener that goes on whatever fails: one that has gone again, or more than the process may have, which is so for a while.
+pub(super) fn accepted<T>(
+    incoming: impl Iterator<Item = io::Result<T>>,
+) -> impl Iterator<Item = T> {
+    let resting = incoming.inspect(|accepted| {
+        if accepted.is_err() {
+            thread::sleep(ACCEPT_PAUSE);
+        }
+    });
+    resting.flatten()
+}
 
 /// Whoever listens under a name.
 pub(super) struct Asked {
@@ -90,4 +106,18 @@ fn is_interruption(error: &io::Error) -> bool {
 fn late() -> io::Error {
     let why = format!("no whole answer within {} s", PATIENCE.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_can_take_nobody_rests_and_goes_on() {
+        let began = Instant::now();
+        let failed = || Err(io::Error::from(rustix::io::Errno::MFILE));
+        let incoming = [Ok(1), failed(), failed(), Ok(2)];
+        assert!(accepted(incoming.into_iter()).eq([1, 2]));
+        assert!(began.elapsed() >= 2 * ACCEPT_PAUSE);
+    }
 }

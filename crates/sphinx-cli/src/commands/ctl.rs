@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use sphinx_transport::{ErrorKind, Session};
 
 use super::Context;
-use super::asked::Asked;
+use super::asked::{Asked, accepted};
 use crate::args::{CtlArgs, CtlCommand, PathsCommand, bond, path};
 use crate::failure::{Outcome, fail_hint, local_io};
 use crate::report::{Names, Reporter, path_line, paths_of};
@@ -47,7 +47,7 @@ impl Control {
         if let Ok(listener) = listener {
             let current = Arc::clone(&current);
             let body = move || {
-                for stream in listener.incoming().flatten() {
+                for stream in accepted(listener.incoming()) {
                     // Whoever does not wait for the answer has no use for it.
                     let _ = tell(&stream, &current);
                 }

@@ -1059,3 +1059,57 @@ fn forwards_cross_a_link_that_loses() {
     scratch.assert_same("in/page", "direct");
     scratch.assert_same("in/page", "proxied");
 }
+
+/// An end runs out of files: it says so once, and goes on when there are some again.
+#[test]
+fn want_of_files_is_told_once_and_passes() {
+    const FILES: usize = 60;
+    for is_client in [true, false] {
+        let scratch = Scratch::new();
+        let start = |words: &[&str], is_short: bool| {
+            let mut command = Command::new("sh");
+            let limit = if is_short { FILES } else { 1024 };
+            let line = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+            command.args(["-c", &line, env!("CARGO_BIN_EXE_sphx")]);
+            command.args(words).env_remove("SPHX_TICKET");
+            command.env("XDG_CACHE_HOME", scratch.path("cache"));
+            Running::of(&scratch, command)
+        };
+        let words = ["server", "--json", "--listen", "127.0.0.1:0"];
+        let more = ["--ticket-file", "t", "--permit", "tunnel"];
+        let mut server = start(&[&words[..], &more].concat(), !is_client);
+        server.event("listening");
+        let forward = format!("0:127.0.0.1:{}", serve(echo_afterwards).port());
+        let words = ["tunnel", "--json", "--ticket-file", "t", "-L", &forward];
+        let mut tunnel = start(&words, is_client);
+        let bound = tunnel.event("forward")["bound"].clone();
+        let bound = bound.as_str().expect("an address");
+        let held: Vec<_> = (0..2 * FILES).map(|_| connect(bound)).collect();
+        let short = if is_client { &mut tunnel } else { &mut server };
+        let told = short.event("note");
+        let told = told["message"].as_str().expect("text");
+        assert!(told.contains("LimitNOFILE="), "{told}");
+        drop(held);
+        let data = content(1000);
+        let deadline = Instant::now() + PATIENCE;
+        while exchange_or_nothing(connect(bound), &data) != data {
+            assert!(Instant::now() < deadline, "it never goes on");
+        }
+        tunnel.signal(Signal::INT);
+        server.signal(Signal::INT);
+        let ended = [tunnel, server].map(|running| running.end().expect(130).events);
+        let notes = ended.iter().flatten().filter(|it| it["event"] == "note");
+        assert_eq!(notes.count(), 1, "{ended:?}");
+    }
+}
+
+/// The same as [`exchange`] where the connection may be reset, or refused.
+fn exchange_or_nothing(mut stream: TcpStream, data: &[u8]) -> Vec<u8> {
+    let mut got = Vec::new();
+    let sent = stream.write_all(data);
+    let sent = sent.and_then(|()| stream.shutdown(Shutdown::Write));
+    match sent.and_then(|()| stream.read_to_end(&mut got)) {
+        Ok(_) => got,
+        Err(_) => Vec::new(),
+    }
+}

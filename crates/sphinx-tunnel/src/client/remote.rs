@@ -112,7 +112,7 @@ impl Remote {
                     let mut flow =
                         self.events
                             .flow("tcp", forward.target.to_string(), Direction::In);
-                    match dial::connect(&self.names, &forward.target, None).await {
+                    match dial::connect((&self.events, &self.names), &forward.target, None).await {
                         Ok((local, _)) => {
                             if exchange::accept(&mut send, None).await.is_ok() {
                                 let both = (send, recv);
@@ -135,7 +135,8 @@ impl Remote {
                     ..
                 }) => {
                     let entered = live.datagrams.enter(flow, *giving);
-                    let connected = dial::connect_udp(&self.names, target, None).await;
+                    let connected =
+                        dial::connect_udp((&self.events, &self.names), target, None).await;
                     match (entered, connected) {
                         (Ok(flow), Ok(socket)) => {
                             let mut told =

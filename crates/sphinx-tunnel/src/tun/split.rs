@@ -192,7 +192,7 @@ impl Split {
                     }
                     News::End { time, done } => end = Some((tokio::time::Instant::now() + time, done)),
                 },
-                stream = accept(&listener) => self.accepted(stream),
+                stream = accept(&listener, &self.events) => self.accepted(stream),
                 Some(_) = connections.join_next() => {}
                 _ = sweep.tick() => self.table().sweep(Instant::now()),
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => break,

@@ -22,7 +22,7 @@ use sphinx_pep::{Agent, Config, Status, Time};
 
 use super::handoff::Change;
 use super::{settings, stage};
-use crate::commands::asked::Asked;
+use crate::commands::asked::{Asked, accepted};
 
 /// Name of the socket.
 const SOCKET: &[u8] = b"sphx-pep";
@@ -160,7 +160,7 @@ pub(super) fn listen(
         start("metrics", move || serve_metrics(&listener, &asker))?;
     }
     start("questions", move || {
-        for stream in own.incoming().flatten() {
+        for stream in accepted(own.incoming()) {
             // As above.
             let _ = tell(&stream, &asker);
         }
@@ -171,7 +171,7 @@ pub(super) fn listen(
 /// Answers each connection by a thread of its own: one that asks nothing keeps nobody waiting.
 fn serve_metrics(listener: &TcpListener, asker: &Asker) {
     let mut open: VecDeque<Weak<TcpStream>> = VecDeque::new();
-    for stream in listener.incoming().flatten() {
+    for stream in accepted(listener.incoming()) {
         open.retain(|stream| stream.strong_count() > 0);
         if open.len() >= SCRAPES_MAX
             && let Some(oldest) = open.pop_front().and_then(|it| it.upgrade())
