@@ -160,8 +160,12 @@ pub fn attached(is_v6: bool) -> io::Result<Vec<Attached>> {
     let mut fixed = [0; ROUTE];
     fixed[0] = if is_v6 { libc::AF_INET6 } else { libc::AF_INET } as u8;
     let mut found = Vec::new();
-    Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &fixed)
-        .list(|body| found.extend(attached_in(body)))?;
+    Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &fixed).list(|body| {
+        // A kernel without IPv6 tells of all that it has.
+        if body.first() == fixed.first() {
+            found.extend(attached_in(body));
+        }
+    })?;
     found.sort_by_key(|route| route.is_own);
     // An interface may have gone since.
     let named = found.into_iter().filter_map(|route| {

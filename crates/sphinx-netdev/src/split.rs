@@ -14,7 +14,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-use crate::tun::{bring_up, index_and_mtu};
+use crate::tun::{bring_up, has_ipv6, index_and_mtu};
 use crate::{lookup::interface, netlink::Message, netns::context};
 
 /// Attributes of rules; they are not in libc.
@@ -105,9 +105,12 @@ impl SplitRoutes {
         drop(excluded);
         for &(address, prefix) in &self.routes {
             let table = self.table + u32::from(prefix == 0);
-            let added = is_new(self.add((address, prefix), table, (UNICAST, libc::NLM_F_EXCL)));
-            any |=
-                added.map_err(|error| context(&format!("a route to {address}/{prefix}"), error))?;
+            any |= match is_new(self.add((address, prefix), table, (UNICAST, libc::NLM_F_EXCL))) {
+                // Nothing of it goes anywhere, and once some does, the route is missing.
+                Err(error) if address.is_ipv6() && is_off(&error, has_ipv6()) => false,
+                added => added
+                    .map_err(|error| context(&format!("a route to {address}/{prefix}"), error))?,
+            };
         }
         for family in FAMILIES {
             let added = self.add_rules(family);
@@ -265,6 +268,11 @@ fn is_new(added: io::Result<()>) -> io::Result<bool> {
     }
 }
 
+/// Whether this says that there is no IPv6: the kernel has none, or it is turned off for the device, and nothing else `has` any.
+fn is_off(error: &io::Error, has: bool) -> bool {
+    is_unknown(error) || (error.raw_os_error() == Some(libc::EACCES) && !has)
+}
+
 /// Whether the kernel knows nothing of the family that it was asked about.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(
@@ -342,6 +350,11 @@ mod tests {
             assert!(leave_out(v6, unknown).is_ok() && leave_out(v4, unknown).is_ok());
             assert_eq!(*added.borrow(), [1, 2]);
         }
+        // Where only the device has none, the rest would go past it.
+        let refused = |code| io::Error::from_raw_os_error(code);
+        assert!(is_off(&refused(libc::EOPNOTSUPP), true));
+        assert!(is_off(&refused(libc::EACCES), false) && !is_off(&refused(libc::EACCES), true));
+        assert!(!is_off(&refused(libc::EPERM), false));
         // What else is wrong with it is told.
         let refused = leave_out(v6, libc::EPERM).expect_err("no permission");
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);

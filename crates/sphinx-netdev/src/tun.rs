@@ -406,7 +406,8 @@ fn set_queue_length(index: i32, packets: u32) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Those of the system calls: `PermissionDenied` without `CAP_NET_ADMIN`, `AlreadyExists` if it has it.
+/// Those of the system calls: `PermissionDenied` without `CAP_NET_ADMIN`, `AlreadyExists` if it has it, `Unsupported` where the kernel has no IPv6, or the
+/// interface is to have none.
 pub fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
     let mut request = interface_request(name)?;
     match address {
@@ -419,7 +420,7 @@ pub fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
             ioctl(&control, libc::SIOCSIFNETMASK, &mut request)
         }
         IpAddr::V6(address) if prefix <= 128 => {
-            let control = control_socket(libc::AF_INET6)?;
+            let control = control_socket(libc::AF_INET6).map_err(without_ipv6)?;
             ioctl(&control, libc::SIOCGIFINDEX, &mut request)?;
             // SAFETY: SIOCGIFINDEX has just filled in this field of the union.
             let index = unsafe { request.ifr_ifru.ifru_ifindex };
@@ -439,11 +440,33 @@ pub fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
             Message::new(libc::RTM_NEWADDR, flags, &fixed)
                 .with(libc::IFA_LOCAL, &address.octets())
                 .with(libc::IFA_ADDRESS, &address.octets())
-                .send()?;
+                .send()
+                .map_err(without_ipv6)?;
             await_local_route(address)
         }
         _ => Err(invalid("prefix too long")),
     }
+}
+
+/// What the kernel says where there is no IPv6, in one word; whatever else it says stays.
+fn without_ipv6(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
+            io::Error::new(io::ErrorKind::Unsupported, "the kernel has no IPv6")
+        }
+        // Whoever may not is told so by another one.
+        Some(libc::EACCES) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "IPv6 is turned off there (net.ipv6.conf.*.disable_ipv6)",
+        ),
+        _ => error,
+    }
+}
+
+/// Whether any interface of the calling thread's namespace has an IPv6 address, loopback included.
+pub fn has_ipv6() -> bool {
+    let known = fs::read_to_string("/proc/thread-self/net/if_inet6");
+    known.is_ok_and(|lines| !lines.is_empty())
 }
 
 /// Waits until packets to an IPv6 address of the calling thread's namespace are delivered. The kernel adds the route for

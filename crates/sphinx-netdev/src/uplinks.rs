@@ -64,6 +64,10 @@ pub fn uplinks(is_v6: bool) -> io::Result<Vec<Uplink>> {
     fixed[0] = family as u8;
     let mut found: Vec<(u32, u32)> = Vec::new();
     Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &fixed).list(|body| {
+        // A kernel without IPv6 tells of all that it has.
+        if body.first() != fixed.first() {
+            return;
+        }
         for (index, metric) in default_routes_in(body).into_iter().flatten() {
             match found.iter_mut().find(|known| known.0 == index) {
                 Some(known) => known.1 = known.1.min(metric),

@@ -54,7 +54,13 @@ const SOCKET_BYTES: usize = 2 << 20;
 /// # Errors
 /// Those of binding it.
 pub(crate) async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind(address).await?;
+    let socket = match UdpSocket::bind(address).await {
+        // "All addresses" of a machine without IPv6.
+        Err(_) if address == ([0_u16; 8], address.port()).into() => {
+            UdpSocket::bind(SocketAddr::from(([0_u8; 4], address.port()))).await
+        }
+        bound => bound,
+    }?;
     // A system may give more by itself.
     let has_room = sockopt::socket_recv_buffer_size(&socket).is_ok_and(|it| it >= SOCKET_BYTES);
     if !has_room && sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES).is_err() {
@@ -412,10 +418,7 @@ impl Association {
         unnamed: Count,
     ) -> io::Result<Self> {
         // Both families where the machine has both.
-        let socket = match bind(SocketAddr::from(([0_u16; 8], 0))).await {
-            Ok(socket) => socket,
-            Err(_) => bind(SocketAddr::from(([0_u8; 4], 0))).await?,
-        };
+        let socket = bind(SocketAddr::from(([0_u16; 8], 0))).await?;
         Ok(Self {
             socket,
             permit,

@@ -152,13 +152,13 @@ fn announce_place(ticket: &Ticket, listen: SocketAddr, context: &Context) {
     context.reporter.note(&format!("Listening on {addresses}"));
 }
 
-/// The first address that can be bound; the reason why the first could not, if none.
+/// The first address that can be bound; the reason why the last could not, if none: that of the first may be that there is no IPv6.
 fn first_bound(candidates: &[SocketAddr], known: &Known<'_>, options: &Options) -> Outcome<Server> {
     let mut failed = None;
     for address in candidates {
         match Server::bind_with(*address, known.services, (known.key)()?, options) {
             Ok(server) => return Ok(server),
-            Err(failure) => failed = failed.or(Some((*address, failure))),
+            Err(failure) => failed = Some((*address, failure)),
         }
     }
     let Some((address, failure)) = failed else {

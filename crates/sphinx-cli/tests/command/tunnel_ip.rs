@@ -335,3 +335,24 @@ fn a_pool_of_a_network_that_the_machine_is_in_is_refused() {
         assert!(told.contains(part), "{told}");
     }
 }
+
+/// A machine without IPv6 goes on with IPv4; one where only new interfaces have none would send the rest past the tunnel, and is told so.
+#[test]
+fn without_ipv6_the_rest_goes_into_the_tunnel() {
+    if !may_run(&["curl", "python3", "ip"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 10);
+    let left = "\
+        echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; \
+        start='tunnel --ticket-file t --json --tun vpn --route 0.0.0.0/0 ::/0'; \
+        $SPHX $start > first 2> told || code=$?; test $code = 8; grep -q disable_ipv6 told; \
+        echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; \
+        $SPHX $start > events & one=$!; up events $one; \
+        $TOOLS ping 10.9.0.1 1; grep -q 'IPv4 only' events; ip route get 198.51.100.1 | grep -q 'dev vpn'; \
+        kill -INT $one; wait $one || true; code=0; \
+        $SPHX $start --address 10.9.0.2/24 --address fd09::2/64 > third 2> told || code=$?; test $code = 8; grep -q disable_ipv6 told";
+    let link = ["--rate", "50mbit", "--rtt", "10ms"];
+    between(&scratch, &link, left);
+}

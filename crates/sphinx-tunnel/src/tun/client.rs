@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sphinx_netdev::split::SplitRoutes;
 use sphinx_netdev::tcp::listen_on;
-use sphinx_netdev::tun::{JoiningTun, Unfinished, add_address};
+use sphinx_netdev::tun::{JoiningTun, Unfinished, add_address, has_ipv6};
 use sphinx_netdev::uplinks::Changes;
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
 use sphinx_transport::{Error, Ticket};
@@ -427,10 +427,7 @@ impl Client {
             let written = waiting.write_all(&settings.to_bytes());
             written.map_err(failed("--tun: setting up the program's interface"))?;
         } else {
-            for (address, prefix) in &addresses {
-                let added = add_address(self.device.name(), *address, *prefix);
-                added.map_err(failed("--tun: giving the interface its address"))?;
-            }
+            addresses = self.take_addresses(addresses)?;
             let mut excluded = self.plan.excluded.clone();
             excluded.extend(servers(live));
             // Names of the ticket are asked for while nothing leads into the tunnel yet.
@@ -451,6 +448,37 @@ impl Client {
         });
         self.state().addresses = addresses;
         Ok(())
+    }
+
+    /// Gives the interface its addresses: those that it has then. A machine without IPv6 does without the one that the server gives unasked.
+    fn take_addresses(&self, addresses: Vec<Prefix>) -> Result<Vec<Prefix>, ClientError> {
+        let mut taken = Vec::new();
+        let mut refused = None;
+        for (address, prefix) in addresses {
+            let is_asked = self.plan.addresses.iter().any(|asked| asked.0 == address);
+            // Where other interfaces have IPv6, what is for this one would go past the tunnel.
+            let may_lack = !is_asked && !has_ipv6();
+            match add_address(self.device.name(), address, prefix) {
+                Ok(()) => taken.push((address, prefix)),
+                Err(error) if may_lack && error.kind() == io::ErrorKind::Unsupported => {
+                    refused = Some(error);
+                }
+                Err(error) => {
+                    let what = format!("--tun: giving the interface its address {address}");
+                    return Err(failed(&what)(error));
+                }
+            }
+        }
+        match refused {
+            Some(error) if taken.is_empty() => {
+                Err(failed("--tun: giving the interface its address")(error))
+            }
+            Some(error) => {
+                self.warn(&format!("{error}: IPv4 only goes into the tunnel"));
+                Ok(taken)
+            }
+            None => Ok(taken),
+        }
     }
 
     /// What the server is to be connected to with again: a ticket with the addresses that its names have now, which are left out of the tunnel

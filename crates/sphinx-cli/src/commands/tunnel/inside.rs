@@ -183,7 +183,13 @@ fn become_program(args: &InsideArgs) -> Result<std::convert::Infallible, Option<
     // The other process has not come that far, and says why itself.
     let settings = settings(&mut stream).map_err(|_| None)?;
     for (address, prefix) in &settings.addresses {
-        add_address(INTERFACE, *address, *prefix).map_err(|error| told("set up", error))?;
+        match add_address(INTERFACE, *address, *prefix) {
+            // There is no other way out of here.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                let _ = writeln!(io::stderr(), "sphx: warning: without {address}: {error}");
+            }
+            added => added.map_err(|error| told("set up", error))?,
+        }
     }
     route::default_route(INTERFACE).map_err(|error| told("set up", error))?;
     let nameservers = if args.dns.is_empty() {

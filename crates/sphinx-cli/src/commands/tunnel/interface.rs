@@ -80,6 +80,7 @@ pub(in crate::commands) fn failure(message: String, error: &io::Error) -> Failur
         io::ErrorKind::AlreadyExists | io::ErrorKind::ResourceBusy => {
             "there is an interface of that name; --tun without a name takes a free one"
         }
+        io::ErrorKind::Unsupported => "it needs IPv6: turn that on, or leave addresses of it out",
         _ => "",
     };
     fail_hint(ErrorKind::LocalIo, message, hint)
