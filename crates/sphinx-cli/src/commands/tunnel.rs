@@ -333,7 +333,12 @@ fn tell(event: Event, reporter: &Reporter) {
             let told = told.with("name", name.as_str());
             reporter.event(told.with("gone", gone.as_deref()));
             let what = gone.map_or_else(|| "connected".to_owned(), |why| format!("gone: {why}"));
-            reporter.note(&format!("{name} ({client}): {what}"));
+            // Who has no name is called by the address.
+            let who = match name == client.to_string() {
+                true => name,
+                false => format!("{name} ({client})"),
+            };
+            reporter.note(&format!("{who}: {what}"));
         }
         Event::Forward { spec, bound } => {
             let told = report::Event::new("forward");

@@ -222,7 +222,9 @@ impl View {
             let length = total.unwrap_or(0);
             self.bar.show(length, bytes.min(length), message);
         } else if !reporter.inner.settings.quiet {
-            let mut line = self.message(bytes, total, smooth, figures);
+            let since = show_duration(figures.stats.elapsed);
+            let message = self.message(bytes, total, smooth, figures);
+            let mut line = format!("{since}: {message}");
             if let Some(peer) = &self.peer {
                 line += &format!(" ({peer})");
             }
@@ -259,13 +261,13 @@ impl View {
         let mut message = match total {
             // What was announced may turn out to be less than what there is.
             Some(total) => format!(
-                "{:.0} % {}",
+                "{:.0} %, {}",
                 (bytes as f64 / total as f64 * 100.0).min(100.0).floor(),
                 show_part(bytes, total)
             ),
             None => show_size(bytes),
         };
-        message += &format!(" {}", show_rate(rate));
+        message += &format!(", {}", show_rate(rate));
         if let Some(left) = total
             .and_then(|total| total.checked_sub(bytes))
             .filter(|n| *n > 0)
@@ -273,17 +275,17 @@ impl View {
         {
             // A stalled transfer has no end in sight; a day is far enough to show.
             let seconds = (left as f64 * 8.0 / rate).min(86_400.0);
-            message += &format!(" {} left", show_duration(Duration::from_secs_f64(seconds)));
+            message += &format!(", {} left", show_duration(Duration::from_secs_f64(seconds)));
         }
         if let Some(losses) = figures.losses() {
-            message += &format!(" loss {}", show_percent(losses.recent));
+            message += &format!(", loss {}", show_percent(losses.recent));
         }
         if let Some(redundancy) = figures.redundancy() {
-            message += &format!(" redundancy {}", show_percent(redundancy));
+            message += &format!(", redundancy {}", show_percent(redundancy));
         }
         let name = self.progress.name();
         if !name.is_empty() {
-            message += &format!(" {name}");
+            message += &format!(", {name}");
         }
         message
     }
@@ -333,12 +335,12 @@ mod tests {
         let stats = Figures::new(Role::Sender, Stats::default());
         let line = view.message(1_048_576, Some(4_194_304), 8_388_608.0, &stats);
         assert!(
-            line.starts_with("25 % 1.00 of 4.00 MiB 8.39 Mbit/s 3.00 s left"),
+            line.starts_with("25 %, 1.00 of 4.00 MiB, 8.39 Mbit/s, 3.00 s left"),
             "{line}"
         );
         // The sender has announced less than it sends.
-        assert!(view.message(3, Some(2), 0.0, &stats).starts_with("100 % "));
-        assert!(view.message(3, None, 0.0, &stats).starts_with("3 B "));
+        assert!(view.message(3, Some(2), 0.0, &stats).starts_with("100 %, "));
+        assert!(view.message(3, None, 0.0, &stats).starts_with("3 B, "));
     }
 
     #[test]

@@ -426,7 +426,7 @@ fn progress_is_a_line_now_and_then() {
     let sent = Running::start(&scratch, &arguments, &[]).end().expect(0);
     receiver.end().expect(0);
     let lines: Vec<&str> = sent.stderr.lines().collect();
-    let shown = |line: &&&str| line.contains(" % ") && line.contains("of 1.91 MiB");
+    let shown = |line: &&&str| line.contains(" %, ") && line.contains("of 1.91 MiB");
     assert!(lines.iter().filter(shown).count() >= 3, "{}", sent.stderr);
     assert!(sent.stderr.contains(" left"), "{}", sent.stderr);
 

@@ -11,7 +11,9 @@ use super::args::{SetArgs, ShowArgs};
 use super::{Context, control, fields, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, usage};
 use crate::report::Event;
+use crate::state::date::Moment;
 use crate::text::printable;
+use crate::units::{show_duration, show_size};
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -25,13 +27,22 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Outcome<()> {
     });
     loop {
         let status = control::ask(question).map_err(refused)?;
+        let is_empty = status["flows"].as_u64() == Some(0);
         if args.json {
             let event = with_all(Event::new("status"), fields(status));
             context.reporter.event(event);
         } else {
+            if args.watch {
+                context.reporter.data(&format!("--- {}", Moment::now()));
+            }
             show(&status, context);
         }
         if !args.watch {
+            if is_empty {
+                context.reporter.note(
+                    "No connection has come by yet; 'sphx pep doctor' says what may keep them away",
+                );
+            }
             return Ok(());
         }
         if stopped.recv_timeout(INTERVAL) != Err(mpsc::RecvTimeoutError::Timeout) {
@@ -79,10 +90,22 @@ fn show(status: &Value, context: &Context) {
                 }
             }
             Value::Number(number) if number.as_u64() == Some(0) => {}
-            value => context
-                .reporter
-                .data(&format!("{name:<28} {}", plain(value))),
+            value => {
+                let unit = with_unit(&name, value).map(|shown| format!("  ({shown})"));
+                let (value, unit) = (plain(value), unit.unwrap_or_default());
+                context.reporter.data(&format!("{name:<28} {value}{unit}"));
+            }
         }
+    }
+}
+
+/// A number as people read it, of which the name says that it is nanoseconds or bytes.
+fn with_unit(name: &str, value: &Value) -> Option<String> {
+    let number = value.as_u64()?;
+    let mut words = name.split('_');
+    match words.find(|word| ["ns", "bytes"].contains(word))? {
+        "ns" => Some(show_duration(Duration::from_nanos(number))),
+        _ => Some(show_size(number)),
     }
 }
 
@@ -165,6 +188,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn numbers_are_shown_in_units_too() {
+        for (name, value, expected) in [
+            ("lag_ns_max", json!(527_362), Some("0.53 ms")),
+            ("queued_ns", json!(90_000_000_000_u64), Some("1m30s")),
+            ("memory_bytes", json!(2 << 20), Some("2.00 MiB")),
+            ("repaired", json!(7), None),
+            ("overloaded", json!(false), None),
+        ] {
+            assert_eq!(with_unit(name, &value).as_deref(), expected, "{name}");
+        }
+    }
 
     #[test]
     fn values_are_shown_as_they_are_written() {
