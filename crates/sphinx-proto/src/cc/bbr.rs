@@ -21,7 +21,7 @@
 //! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
 //! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
 //! | probe-rtt | 1 | 0.5 | two rounds; rare, since down empties the queue in every cycle |
-//! | blackout | probes only | 2 packets | anything is acknowledged: then start-up from half the rate, or down, among others |
+//! | blackout | probes only | 2 packets | anything is acknowledged: then start-up from half the rate |
 //!
 //! [`super::startup`] has the first phase, [`super::resume`] its shortcut on a remembered path, `cycle` the
 //! others, and how policers are told from lossy channels. The measurements behind the constants are in
@@ -277,11 +277,8 @@ impl Bbr {
         self.slow_samples = 0;
         self.lossy_samples = 0;
         if matches!(phase, Phase::Startup | Phase::Blackout) {
-            self.scalable.end();
-        }
-        // Of several, one that hears nothing may have lost all its packets to the others.
-        if phase == Phase::Startup || (phase == Phase::Blackout && !self.sharing.is_by_queue()) {
             self.sharing.end();
+            self.scalable.end();
         }
         match phase {
             Phase::Startup => {
@@ -351,9 +348,7 @@ impl Bbr {
 
     fn on_sample(&mut self, s: Sample, now: Time) {
         if self.sharing.is_by_queue() {
-            if self.phase != Phase::Blackout {
-                self.on_crowd_sample(&s, now);
-            }
+            self.on_crowd_sample(&s, now);
             return;
         }
         let channel = self.loss.channel();
@@ -460,19 +455,7 @@ impl Bbr {
         }
     }
 
-    /// First feedback after a blackout.
-    fn end_blackout(&mut self, now: Time) {
-        self.sampler.forget();
-        if self.sharing.is_by_queue() {
-            self.sharing.begin(now);
-            self.fall(now, RESUME_FACTOR);
-        } else {
-            let known = self.loss.known();
-            self.resume(RESUME_FACTOR * self.bw, known, now);
-        }
-    }
-
-    /// A start-up from an old rate: after a blackout, or in the first round trip of a resumed path.
+    /// First feedback after a blackout, or first round trip of a resumed path.
     fn resume(&mut self, rate: f64, loss: Option<f64>, now: Time) {
         self.bw = rate.max(1.0);
         self.enter(Phase::Startup, now);
@@ -521,7 +504,9 @@ impl RateControl for Bbr {
             self.loss = ChannelLoss::default();
         }
         if !ack.acked.is_empty() && self.phase == Phase::Blackout {
-            self.end_blackout(now);
+            self.sampler.forget();
+            let known = self.loss.known();
+            self.resume(RESUME_FACTOR * self.bw, known, now);
         }
         if self.phase == Phase::ProbeRtt
             && self.rounds_in_phase() >= 1
@@ -562,7 +547,7 @@ impl RateControl for Bbr {
             if let Some(pace) = pace {
                 let (packets, lost) = (settled.packets, settled.packets_lost);
                 // With a queue, losses may be its own.
-                if settled.queue <= self.queue_threshold() && !self.is_in_unseen_queue() {
+                if settled.queue <= self.queue_threshold() {
                     self.loss
                         .on_settled(pace, packets, lost, self.caution() > 0);
                 }

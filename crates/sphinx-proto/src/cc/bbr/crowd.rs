@@ -14,7 +14,7 @@ use super::listener::Listener;
 use super::meter::{Meter, Part};
 use super::rival::Rival;
 use super::sharing::{Filler, is_one_in};
-use super::{Bbr, CE_FACTOR, ChannelLoss, Phase, UP_GAIN};
+use super::{Bbr, CE_FACTOR, Phase, UP_GAIN};
 
 /// Queueing delay at which all send less, and below which a queue is gone.
 const QUEUE: Nanos = 8 * MS;
@@ -62,17 +62,12 @@ const PARTS_LOSSY: [(f64, f64); 2] = [(0.75, 1.5), (0.9, 3.0)];
 const LOSSY: f64 = 0.03;
 /// The same where no queue has been seen.
 const PART_UNSEEN: (f64, f64) = (0.75, 2.0);
-/// A queue does not come so fast, if it loses no more than that; if so many do, of which each later mark makes a part forgotten, it is the delay that varies, and
-/// so it is taken to be for a while.
+/// A queue does not come so fast; if so many do, of which each later mark makes a part forgotten, it is the delay that varies, and so it is
+/// taken to be for a while.
 const JUMP: Nanos = 12 * MS;
 const JUMPS: f64 = 2.0;
 const JUMPS_FORGET: f64 = 1.0 / 16.0;
 const VARIES: Nanos = 10 * SEC;
-/// What was taken for a queue has just begun then: the rate from before is right, but more than so many times the present one would be from long ago.
-const RETURN_MOST: f64 = 2.0;
-/// Packets that tell what is lost of late, after which half of them are forgotten, and without which nothing is known.
-const LATELY_PACKETS: f64 = 128.0;
-const LATELY_LEAST: f64 = 32.0;
 /// A flow that sends a little less than the estimate has room for that.
 const PART_OF_WARY: f64 = 0.1;
 /// The smallest part that is the whole.
@@ -89,9 +84,9 @@ const RIVAL_ROUNDS: u64 = 16;
 pub(super) struct Crowd {
     pub(super) meter: Meter,
     pub(super) listener: Listener,
-    /// Packets of a queue that may be full, since the latest fall; and of all that it has sent as one of several.
-    full: Tally,
-    lately: Tally,
+    /// Packets of a queue that may be full, and those of them that were lost.
+    packets: f64,
+    lost: f64,
     /// When the first packet behind the first start-up had been answered.
     began: Option<Time>,
     /// Too many have been lost since then.
@@ -114,45 +109,31 @@ pub(super) struct Crowd {
     has_left: bool,
 }
 
-/// Packets, and those of them that were lost.
-#[derive(Debug, Default)]
-struct Tally {
-    packets: f64,
-    lost: f64,
-}
-
-impl Tally {
-    fn note(&mut self, s: &Sample) {
-        self.packets += s.packets as f64;
-        self.lost += s.packets_lost as f64;
-    }
-
-    fn forget_half(&mut self, beyond: f64) {
-        if self.packets > beyond {
-            self.packets /= 2.0;
-            self.lost /= 2.0;
-        }
-    }
-
-    /// Whether more than this share was lost of so many packets, or of more.
-    fn loses(&self, share: f64, packets: f64) -> bool {
-        self.lost > share * self.packets.max(packets)
-    }
-}
-
 impl Crowd {
     fn restart(&mut self, now: Time) {
         self.meter.clear();
         self.stood = 0;
         self.jumps = 0.0;
         self.flooded_since = None;
-        (self.full, self.lately) = (Tally::default(), Tally::default());
+        (self.packets, self.lost) = (0.0, 0.0);
         self.longest = 0;
         self.gone_at = now;
         if self.rival.is_bbr() {
             self.rival.note_gone(now);
         } else {
             self.rival = Rival::default();
+        }
+    }
+
+    fn note(&mut self, s: &Sample) {
+        self.packets += s.packets as f64;
+        self.lost += s.packets_lost as f64;
+    }
+
+    fn forget_half(&mut self, packets: f64) {
+        if self.packets > packets {
+            self.packets /= 2.0;
+            self.lost /= 2.0;
         }
     }
 }
@@ -179,11 +160,6 @@ impl Bbr {
     pub(super) fn has_seen_queue(&self) -> bool {
         let packets = time_for(SEEN_PACKETS * self.packet_bytes, self.bw);
         self.longest_queue() > SEEN.max(self.rtt() / SEEN_PART).max(packets)
-    }
-
-    /// Of several in a queue that has never been seen empty: what it loses seems to be the channel's.
-    pub(super) fn is_in_unseen_queue(&self) -> bool {
-        self.sharing.is_by_queue() && !self.has_seen_queue()
     }
 
     /// The queue is not full now: what is lost is the channel's.
@@ -247,10 +223,6 @@ impl Bbr {
         if is_one {
             self.crowd.restart(now);
             self.crowd.joined_at = self.bw;
-            if !self.has_seen_queue() {
-                // What seemed to be the channel's losses is that queue's.
-                self.loss = ChannelLoss::default();
-            }
             self.enter(Phase::Down, now);
             self.sharing.begin(now);
         }
@@ -276,13 +248,13 @@ impl Bbr {
 
     fn is_flooded(&mut self, s: &Sample, now: Time) -> bool {
         let crowd = &mut self.crowd;
-        crowd.full.note(s);
-        if !crowd.full.loses(FLOOD, 0.0) {
+        crowd.note(s);
+        if crowd.lost <= FLOOD * crowd.packets {
             crowd.flooded_since = None;
-        } else if crowd.full.packets >= FLOOD_PACKETS {
+        } else if crowd.packets >= FLOOD_PACKETS {
             crowd.flooded_since.get_or_insert(now);
         }
-        crowd.full.forget_half(2.0 * FLOOD_PACKETS);
+        crowd.forget_half(2.0 * FLOOD_PACKETS);
         let since = crowd.flooded_since;
         since.is_some_and(|since| now.saturating_sub(since) >= self.patience())
     }
@@ -319,7 +291,7 @@ impl Bbr {
     fn is_queue_of_others(&self) -> bool {
         let crowd = &self.crowd;
         let is_known = self.bdp() >= FEWEST_PACKETS * self.packet_bytes;
-        let loses = crowd.full.packets >= STOOD_PACKETS && crowd.full.loses(LOSS, 0.0);
+        let loses = crowd.packets >= STOOD_PACKETS && crowd.lost > LOSS * crowd.packets;
         let lasts = self.latest.saturating_sub(crowd.stood_since) >= self.patience();
         is_known && crowd.stood >= STOOD && lasts && loses && self.has_seen_queue()
     }
@@ -365,8 +337,6 @@ impl Bbr {
             Phase::Cruise if is_full => self.crowd.meter.on_cruise(s),
             _ => {}
         }
-        self.crowd.lately.note(s);
-        self.crowd.lately.forget_half(LATELY_PACKETS);
         self.crowd.rival.on_sample(s, now);
         if self.crowd.rival.is_to_be_endured(&self.part_now()) {
             return;
@@ -375,11 +345,11 @@ impl Bbr {
         if is_channel && self.is_queue_low() {
             return;
         }
-        self.crowd.full.note(s);
-        if self.crowd.full.loses(LOSS, 0.0) {
+        self.crowd.note(s);
+        if self.crowd.lost > LOSS * self.crowd.packets {
             self.fall_among_others(now);
         } else {
-            self.crowd.full.forget_half(LOSS_PACKETS);
+            self.crowd.forget_half(LOSS_PACKETS);
         }
     }
 
@@ -421,16 +391,14 @@ impl Bbr {
     }
 
     fn on_long_queue(&mut self, now: Time) -> bool {
-        let is_fast = now.saturating_sub(self.crowd.gone_at) < JUMP;
-        let is_jump = is_fast && !self.crowd.lately.loses(LOSS, LATELY_LEAST);
+        let is_jump = now.saturating_sub(self.crowd.gone_at) < JUMP;
         let reacts = self.on_crowd_mark(now);
         if reacts {
             self.crowd.jumps *= 1.0 - JUMPS_FORGET;
             self.crowd.jumps += f64::from(u8::from(is_jump));
         }
         if self.crowd.jumps >= JUMPS {
-            let most = RETURN_MOST * self.bw;
-            self.bw = self.bw.max(self.crowd.joined_at.min(most));
+            self.bw = self.bw.max(self.crowd.joined_at);
             self.crowd.varies_until = now + VARIES;
             self.leave_crowd(now);
         }
@@ -491,73 +459,8 @@ impl Bbr {
 
     /// Where much is lost all send so much more than the link carries, however many they are, and all fall by that.
     fn fall_among_others(&mut self, now: Time) {
-        let full = std::mem::take(&mut self.crowd.full);
-        let lost = full.lost / full.packets.max(1.0);
+        let lost = self.crowd.lost / self.crowd.packets.max(1.0);
+        (self.crowd.packets, self.crowd.lost) = (0.0, 0.0);
         self.on_shared(now, (1.0 - lost).clamp(LEFT_AT_LEAST, CE_FACTOR));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cc::CcParams;
-    use crate::time::time;
-
-    /// One of several since a second.
-    fn one_of_several() -> (Bbr, Time) {
-        let mut bbr = Bbr::new(CcParams::default());
-        let now = time(SEC);
-        bbr.enter(Phase::Cruise, now);
-        bbr.sharing.begin(now);
-        bbr.crowd.gone_at = now;
-        (bbr, now)
-    }
-
-    /// All of its few packets were lost to the others for a while. A start-up would take what they send for its own, and what they lose for the channel's.
-    #[test]
-    fn one_of_several_is_so_behind_a_silence() {
-        let (mut bbr, now) = one_of_several();
-        let before = bbr.bw;
-        bbr.enter(Phase::Blackout, now + SEC);
-        let later = now + 10 * SEC;
-        bbr.step(later, 0.0, false);
-        assert_eq!(bbr.phase, Phase::Blackout);
-        bbr.end_blackout(later);
-        bbr.step(later + 2 * SEC, 0.0, false);
-        assert!(bbr.sharing.is_by_queue());
-        assert!(bbr.bw < 0.6 * before, "{} of {before}", bbr.bw);
-    }
-
-    /// Many that begin together fill a queue as fast as a delay varies, but then it loses packets.
-    #[test]
-    fn a_queue_that_loses_packets_is_one_however_fast_it_came() {
-        for (lost, jumps) in [(0.0, 1.0), (12.0, 0.0)] {
-            let (mut bbr, now) = one_of_several();
-            bbr.crowd.lately = Tally {
-                packets: 100.0,
-                lost,
-            };
-            let later = now + 2 * SEC;
-            bbr.crowd.gone_at = later;
-            assert!(bbr.on_long_queue(later), "{lost}");
-            assert_eq!(bbr.crowd.jumps, jumps);
-        }
-    }
-
-    #[test]
-    fn what_it_had_long_ago_is_not_what_it_goes_back_to() {
-        for (joined, after) in [
-            (1e5, 1e5),
-            (1e8, 2.0 * CE_FACTOR * 1e5),
-            (1e3, CE_FACTOR * 1e5),
-        ] {
-            let (mut bbr, now) = one_of_several();
-            bbr.bw = 1e5;
-            bbr.crowd.joined_at = joined;
-            bbr.crowd.jumps = 2.0 * JUMPS;
-            assert!(bbr.on_long_queue(now), "{joined}");
-            assert!(!bbr.sharing.is_on());
-            assert!((bbr.bw - after).abs() < 1.0, "{} of {joined}", bbr.bw);
-        }
     }
 }

@@ -146,9 +146,7 @@ impl Bbr {
             return;
         }
         if self.sharing.is_on() {
-            if self.phase != Phase::Blackout {
-                self.step_shared(now);
-            }
+            self.step_shared(now);
             return;
         }
         self.watch_alone();
@@ -213,7 +211,7 @@ impl Bbr {
     fn step_shared(&mut self, now: Time) {
         let rtt = self.delay.smoothed();
         let present = (self.bw, self.phase == Phase::Cruise);
-        let (paces, filler) = ((self.packet_bytes, rtt, self.min_round()), self.filled_by());
+        let (paces, filler) = ((self.packet_bytes, rtt), self.filled_by());
         let (bw, falls) = self.sharing.on_time(now, present, paces, filler);
         self.bw = bw;
         let is_by_queue = self.sharing.is_by_queue();

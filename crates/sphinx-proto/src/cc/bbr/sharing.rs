@@ -23,9 +23,8 @@ const GROWTH_BESIDE_BBR: f64 = 0.2;
 const GROWTH_AT_FIRST: f64 = 0.1;
 /// … and never more than this.
 const GROWTH_MOST: f64 = 0.25;
-/// After so long without a mark there is nobody else, but not before so many rounds with enough packets to tell.
+/// After so long without a mark there is nobody else.
 const QUIET: Nanos = 3 * SEC;
-const QUIET_ROUNDS: Nanos = 8;
 /// One mark of so many is ignored.
 const IGNORED: u64 = 16;
 /// Round trips after which marks belong to what was sent since the latest reaction, and after which all others have reacted, who may hear of them later.
@@ -165,7 +164,7 @@ impl Sharing {
         &mut self,
         now: Time,
         (bw, is_cruising): (f64, bool),
-        (packet_bytes, rtt, round): (f64, Nanos, Nanos),
+        (packet_bytes, rtt): (f64, Nanos),
         filler: Filler,
     ) -> (f64, bool) {
         let Some(shared) = &mut self.state else {
@@ -180,7 +179,7 @@ impl Sharing {
             shared.is_ignored = !falls;
             return (bw, falls);
         }
-        if since > QUIET.max(QUIET_ROUNDS * round) && filler == Filler::Ours {
+        if since > QUIET && filler == Filler::Ours {
             self.state = None;
         } else if is_cruising && since > REACTION * rtt {
             let seconds = since as f64 / SEC as f64;
@@ -235,7 +234,7 @@ mod tests {
             let (after, falls) = sharing.on_time(
                 time(SEC + 200 * MS),
                 (bw, true),
-                (1500.0, RTT, RTT),
+                (1500.0, RTT),
                 Filler::Ours,
             );
             assert!(!falls);
@@ -257,7 +256,7 @@ mod tests {
 
         let mut one_of_many = shared();
         assert!(!one_of_many.on_marks(at(3), (RTT, RTT), 0, Evidence::Others));
-        let (_, falls) = one_of_many.on_time(at(10), (1e6, true), (1500.0, RTT, RTT), Filler::Ours);
+        let (_, falls) = one_of_many.on_time(at(10), (1e6, true), (1500.0, RTT), Filler::Ours);
         assert!(falls && one_of_many.is_on());
     }
 }
