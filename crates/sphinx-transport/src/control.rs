@@ -697,8 +697,8 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
 /// # Panics
 ///
 /// When the operating system gives no randomness.
-pub(crate) fn random_bytes() -> [u8; 8] {
-    let mut bytes = [0; 8];
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
     rand::fill(&mut bytes).expect("the operating system gives randomness");
     bytes
 }

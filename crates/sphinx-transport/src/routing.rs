@@ -145,7 +145,7 @@ impl IdMaker {
             Some(key) => Passes::new(key),
             None => Passes::new(&RoutingKey::random()),
         };
-        let [n0, n1, n2, n3, ..] = random_bytes();
+        let nonce = random_bytes();
         Self {
             passes,
             route: Route {
@@ -154,7 +154,7 @@ impl IdMaker {
                 worker: place.as_ref().map_or(0, |place| place.shard() as u8),
             },
             place,
-            nonce: u32::from_be_bytes([n0, n1, n2, n3]),
+            nonce: u32::from_be_bytes(nonce),
         }
     }
 
@@ -166,7 +166,7 @@ impl IdMaker {
     /// A connection id that was not made before, as long as 2^32 have not been tried.
     pub(crate) fn make(&mut self) -> ConnectionId {
         loop {
-            let [random, ..] = random_bytes();
+            let [random] = random_bytes();
             let nonce = self.nonce;
             self.nonce = nonce.wrapping_add(1);
             // Four zeros at the beginning are not allowed.

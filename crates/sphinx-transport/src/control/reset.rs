@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use aws_lc_rs::{hmac, rand};
+use aws_lc_rs::hmac;
 use sphinx_proto::wire::{ConnectionId, RESET_LEN, ResetToken};
 
 use super::door::{Rate, Used};
+use super::random_bytes;
 use crate::ticket::Identity;
 
 /// All who send packets of no session, together: a server that was started again has a client for each of thousands of sessions to tell. No more at once than leaves
@@ -19,7 +20,6 @@ pub(super) const RESETS: Rate = Rate {
 /// Makes the tokens of a server's connection ids. It follows from what the server proves itself with, so that it is the same when the server is started
 /// again, and that no client knows it. Two endpoints that have one identity, but are known by different ids or listen at different addresses, do not show each
 /// other's tokens.
-#[derive(Clone)]
 pub(crate) struct ResetKey(hmac::Key);
 
 impl ResetKey {
@@ -74,9 +74,7 @@ impl Resets {
     ///
     /// When the operating system gives no randomness.
     pub(super) fn answer(&self, cid: ConnectionId) -> [u8; RESET_LEN] {
-        let mut random = [0; RESET_LEN];
-        rand::fill(&mut random).expect("the operating system gives randomness");
-        self.token(cid).reset(random)
+        self.token(cid).reset(random_bytes())
     }
 }
 
