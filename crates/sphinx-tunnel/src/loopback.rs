@@ -1,7 +1,23 @@
-//! Sessions over loopback, for tests.
+//! Sessions over loopback, and what else tests need.
 
+use sphinx_netdev::netns::{Access, Namespace, probe};
 use sphinx_transport::asynchronous::{Server, Session, connect};
 use sphinx_transport::{Options, Service, Ticket};
+
+/// A network namespace in which this process is root; without one it says that the test is skipped.
+pub(crate) fn own_namespace() -> Option<Namespace> {
+    match probe() {
+        Ok(Access::Direct) => Some(Namespace::new().expect("a namespace")),
+        Ok(Access::UserNamespace) => {
+            eprintln!("skipped: needs root");
+            None
+        }
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
 
 /// An endpoint, with which its sessions end.
 pub(crate) struct Loopback {

@@ -603,12 +603,13 @@ mod tests {
     use etherparse::icmpv4::{DestUnreachableHeader as Unreachable4, ParameterProblemHeader};
     use etherparse::icmpv6::DestUnreachableCode as Unreachable6;
     use etherparse::{Icmpv4Type, Icmpv6Type};
-    use sphinx_netdev::netns::{Access, Namespace, probe};
+    use sphinx_netdev::netns::Namespace;
     use sphinx_netdev::tun::{Tun, TunConfig};
     use tokio::time::advance;
 
     use super::*;
     use crate::dial::tests::Silence;
+    use crate::loopback::own_namespace;
     use crate::tun::packet::{ends, icmp_v4, icmp_v6};
 
     const OWN: (Ipv4Addr, Ipv6Addr) = (
@@ -668,12 +669,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_icmp_says_ends_no_flow() {
-        match probe() {
-            Ok(Access::Direct) => {}
-            Ok(Access::UserNamespace) => return eprintln!("skipped: needs root"),
-            Err(error) => return eprintln!("skipped: {error}"),
-        }
-        let namespace = Namespace::new().expect("a namespace");
+        let Some(namespace) = own_namespace() else {
+            return;
+        };
         let config = TunConfig {
             name: "tun".to_owned(),
             mtu: 1500,

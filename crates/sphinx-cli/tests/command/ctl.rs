@@ -149,6 +149,16 @@ fn what_is_said_for_an_agent_moves_no_cursor() {
     }
 }
 
+/// Its agent is asked in vain, for this reason.
+#[cfg(all(feature = "lab", feature = "pep"))]
+fn assert_no_answer(host: &super::pep_between::Host, reason: &str) {
+    let output = host.namespace.run(|| ask(&["pep", "show"]));
+    let output = output.expect("a thread");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(8), "{error}");
+    assert!(error.contains(reason), "{error}");
+}
+
 #[cfg(all(feature = "lab", feature = "pep"))]
 #[test]
 fn an_agent_that_says_no_end_is_not_waited_for() {
@@ -167,13 +177,7 @@ fn an_agent_that_says_no_end_is_not_waited_for() {
     let Some(host) = with_agent(trickle) else {
         return;
     };
-    let output = host
-        .namespace
-        .run(|| ask(&["pep", "show"]))
-        .expect("a thread");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(8), "{error}");
-    assert!(error.contains("within 5 s"), "{error}");
+    assert_no_answer(&host, "within 5 s");
 }
 
 #[cfg(all(feature = "lab", feature = "pep"))]
@@ -182,11 +186,5 @@ fn an_agent_that_says_too_much_is_none() {
     let Some(host) = with_agent(|listener| answer(listener, " ".repeat(5 << 20) + "{}")) else {
         return;
     };
-    let output = host
-        .namespace
-        .run(|| ask(&["pep", "show"]))
-        .expect("a thread");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(8), "{error}");
-    assert!(error.contains("longer than any"), "{error}");
+    assert_no_answer(&host, "longer than any");
 }

@@ -37,6 +37,21 @@ fn server_with(scratch: &Scratch, more: &[&str]) -> Running {
     server
 }
 
+/// One that is the same whenever it is started again.
+fn server_with_key(scratch: &Scratch, listen: &str) -> Running {
+    let base = ["server", "--json", "--listen", listen];
+    let more = ["--ticket-file", "t", "--key", "key", "--permit", "tunnel"];
+    let mut server = Running::start(scratch, &[&base[..], &more].concat(), &[]);
+    server.event("listening");
+    server
+}
+
+/// An address at which no server listens now.
+fn free_udp_port() -> String {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.local_addr().expect("an address").to_string()
+}
+
 /// A client, and where its forwards listen, in the order in which it tells that: -R, -L, -D.
 fn tunnel(scratch: &Scratch, forwards: &[&str]) -> (Running, Vec<String>) {
     let base = ["tunnel", "--json", "-v", "--ticket-file", "t"];
@@ -783,29 +798,9 @@ fn a_client_that_was_killed_leaves_no_connection_at_the_target() {
 #[test]
 fn a_server_that_comes_again_with_its_key_is_found_again() {
     let scratch = Scratch::new();
-    let port = UdpSocket::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr()
-        .expect("an address");
-    let port = port.to_string();
-    let again = |listen: &str| {
-        let arguments = [
-            "server",
-            "--json",
-            "--listen",
-            listen,
-            "--ticket-file",
-            "t",
-            "--key",
-            "key",
-            "--permit",
-            "tunnel",
-        ];
-        let mut server = Running::start(&scratch, &arguments, &[]);
-        server.event("listening");
-        server
-    };
-    let first = again(&port);
+    let port = free_udp_port();
+    let again = || server_with_key(&scratch, &port);
+    let first = again();
     let ticket = fs::read(scratch.path("t")).expect("a ticket");
     let target = serve(echo_afterwards);
     let forwards = [format!("0:{target}"), format!("0:{target}")];
@@ -828,7 +823,7 @@ fn a_server_that_comes_again_with_its_key_is_found_again() {
     );
     // What comes meanwhile waits.
     let waits = connect(&bound[1]);
-    let mut second = again(&port);
+    let mut second = again();
     assert_eq!(fs::read(scratch.path("t")).expect("a ticket"), ticket);
     tunnel.event("connected");
     assert_eq!(exchange(waits, b"hello"), b"hello");
@@ -842,7 +837,7 @@ fn a_server_that_comes_again_with_its_key_is_found_again() {
     second.signal(Signal::TERM);
     second.end().expect(143);
     fs::remove_file(scratch.path("key")).expect("a key");
-    let _third = again(&port);
+    let _third = again();
     tunnel.end().expect(4).error("authentication");
     // Nor is a key that others can read, or that is none.
     let refused = |why: &str| {
@@ -872,28 +867,8 @@ fn a_server_that_comes_again_with_its_key_is_found_again() {
 #[test]
 fn a_server_that_was_killed_and_is_back_says_that_it_does_not_know_the_session() {
     let scratch = Scratch::new();
-    let port = UdpSocket::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr()
-        .expect("an address");
-    let port = port.to_string();
-    let again = || {
-        let arguments = [
-            "server",
-            "--json",
-            "--listen",
-            &port,
-            "--ticket-file",
-            "t",
-            "--key",
-            "key",
-            "--permit",
-            "tunnel",
-        ];
-        let mut server = Running::start(&scratch, &arguments, &[]);
-        server.event("listening");
-        server
-    };
+    let port = free_udp_port();
+    let again = || server_with_key(&scratch, &port);
     let first = again();
     let forward = format!("0:{}", serve(echo_afterwards));
     let (mut tunnel, bound) = tunnel(&scratch, &["-L", &forward, "--idle-timeout", "1h"]);

@@ -557,11 +557,10 @@ fn resolvers(text: &str) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use etherparse::PacketBuilder;
-    use sphinx_netdev::netns::{Access, Namespace, probe};
     use sphinx_netdev::tun::{Tun, TunConfig};
 
     use super::*;
-    use crate::loopback::Loopback;
+    use crate::loopback::{Loopback, own_namespace};
 
     #[tokio::test]
     async fn who_loses_its_address_is_told_and_sends_no_more_from_it() {
@@ -629,12 +628,9 @@ mod tests {
 
     #[test]
     fn a_network_that_the_machine_is_in_is_not_given_to_clients() {
-        match probe() {
-            Ok(Access::Direct) => {}
-            Ok(Access::UserNamespace) => return eprintln!("skipped: needs root"),
-            Err(error) => return eprintln!("skipped: {error}"),
-        }
-        let namespace = Namespace::new().expect("a namespace");
+        let Some(namespace) = own_namespace() else {
+            return;
+        };
         let config = TunConfig {
             name: "lan".to_owned(),
             mtu: 1500,
