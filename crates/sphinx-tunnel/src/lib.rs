@@ -47,6 +47,7 @@ pub use permit::{Permit, PermitError, Transport};
 pub use proxy::Credentials;
 pub use server::Server;
 pub use tun::{
-    Hub, MTU, Pool, PoolTaken, Prefix, ProgramDevice, Reserved, Settings, TunPlan, parse_prefix,
+    Hub, MTU, Pool, PoolTaken, Prefix, ProgramDevice, Reserved, Settings, TunPlan, parse_network,
+    parse_prefix,
 };
 pub use wire::{Refusal, Status, Target};

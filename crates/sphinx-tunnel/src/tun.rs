@@ -62,6 +62,15 @@ pub fn parse_prefix(text: &str) -> Result<Prefix, String> {
     }
 }
 
+/// Reads a network: [`parse_prefix`], of which the bits behind the prefix do not matter.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_network(text: &str) -> Result<Prefix, String> {
+    let prefix = parse_prefix(text)?;
+    Ok((first_of(prefix), prefix.1))
+}
+
 /// Whether addresses have this beginning.
 pub(crate) fn contains((first, prefix): Prefix, address: IpAddr) -> bool {
     first_of((first, prefix)) == first_of((address, prefix)) && first.is_ipv4() == address.is_ipv4()
@@ -116,6 +125,10 @@ mod tests {
             "::1/999999",
         ] {
             assert!(parse_prefix(text).is_err(), "{text}");
+        }
+        for (text, first) in [("10.1.2.3/8", "10.0.0.0"), ("fd00::1/64", "fd00::")] {
+            let network = parse_network(text).expect("a network");
+            assert_eq!(network.0, first.parse::<IpAddr>().expect("an address"));
         }
     }
 

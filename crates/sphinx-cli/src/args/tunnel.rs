@@ -50,10 +50,10 @@ pub(crate) struct TunnelArgs {
     #[arg(long, value_name = "ADDR/LEN", value_parser = sphinx_tunnel::parse_prefix, requires = "tun")]
     pub(crate) address: Vec<Prefix>,
     /// What leads into the tunnel; never the server itself
-    #[arg(long, value_name = "CIDR", num_args = 1.., value_parser = sphinx_tunnel::parse_prefix, requires = "tun", conflicts_with = "program")]
+    #[arg(long, value_name = "CIDR", num_args = 1.., value_parser = sphinx_tunnel::parse_network, requires = "tun", conflicts_with = "program")]
     pub(crate) route: Vec<Prefix>,
     /// What of it does not
-    #[arg(long, value_name = "CIDR", num_args = 1.., value_parser = sphinx_tunnel::parse_prefix, requires = "route")]
+    #[arg(long, value_name = "CIDR", num_args = 1.., value_parser = sphinx_tunnel::parse_network, requires = "route")]
     pub(crate) exclude: Vec<Prefix>,
     /// End the TCP connections that programs open through --tun at this end, and carry them as -L does: faster in bulk over long links, and over
     /// those that lose packets. The server connects from its own address, where it has a rule tunnel for that; what it has none for goes as packets
