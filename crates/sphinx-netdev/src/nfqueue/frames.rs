@@ -4,6 +4,7 @@ use std::{collections::HashMap, io};
 
 use rustix::{
     fd::OwnedFd,
+    io::Errno,
     net::{AddressFamily, SendFlags, SocketFlags, SocketType},
 };
 
@@ -63,8 +64,9 @@ impl FrameSender {
         self.frame.extend(protocol);
         self.frame.extend(packet);
         let sent = rustix::net::send(&self.sockets[&way.port], &self.frame, SendFlags::empty());
-        if sent.is_err() {
-            // The port may have got another number.
+        // A port that was removed does not come back to its socket. Of any other trouble it recovers; and to close it takes the kernel many
+        // milliseconds, in which the caller does nothing else.
+        if sent == Err(Errno::NXIO) {
             self.sockets.remove(&way.port);
         }
         Ok(sent.map(drop)?)
