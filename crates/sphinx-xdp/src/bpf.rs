@@ -176,7 +176,8 @@ pub(crate) fn load(instructions: &[[u8; 8]], flags: u32) -> io::Result<OwnedFd> 
                 .find(|line| !line.starts_with("processed"));
             Err(match last {
                 Some(line) if !line.is_empty() => {
-                    io::Error::new(error.kind(), format!("{error} ({line})"))
+                    // Not a matter of rights, whatever its number says.
+                    io::Error::other(format!("{error} ({line})"))
                 }
                 _ => error,
             })
