@@ -28,6 +28,7 @@ use sphinx_netdev::{
 use crate::{
     Agent, Cause, Output, Place, Side, Time,
     attach::{Port, Served},
+    segment::Segment,
 };
 
 /// The table of the rules, and the number of the queue.
@@ -129,7 +130,9 @@ impl Filtered {
                     self.queue.accept(queued.id);
                     judged = true;
                 }
-                Cause::Bundled | Cause::Concealed | Cause::Slowed if onward => {
+                Cause::Bundled | Cause::Concealed | Cause::Slowed
+                    if onward && are_of_one_flow(&output.packet, &packet) =>
+                {
                     self.queue.replace(queued.id, &output.packet);
                     judged = true;
                 }
@@ -173,6 +176,15 @@ fn missing(error: io::Error) -> io::Error {
         }
         _ => error,
     }
+}
+
+/// Whether the kernel's packet may carry the bytes of another: its route, its translation of addresses and the host that it goes to are
+/// those of its flow.
+fn are_of_one_flow(one: &[u8], other: &[u8]) -> bool {
+    matches!(
+        (Segment::ends(one), Segment::ends(other)),
+        (Ok(one), Ok(other)) if one == other
+    )
 }
 
 /// Whether an agent of this kind is there.
