@@ -173,10 +173,15 @@ impl Pace {
         if pace == 0 || agree.count() < AGREE {
             return None;
         }
-        let time = |bytes: u64| bytes * pace / PACE_BYTES;
+        // What is missing may be as much as sequence numbers allow.
+        let time = |bytes: u64| {
+            let time = u128::from(bytes) * u128::from(pace) / u128::from(PACE_BYTES);
+            Time::try_from(time).unwrap_or(Time::MAX)
+        };
         let took = now.saturating_sub(last);
-        let (own, missing) = (time(bytes + self.between), time(missing));
+        let (own, missing) = (time(bytes.saturating_add(self.between)), time(missing));
         let half = time(bytes) / 2;
-        (took <= own + missing + half).then_some(took + half >= own + missing)
+        let expected = own.saturating_add(missing);
+        (took <= expected.saturating_add(half)).then_some(took.saturating_add(half) >= expected)
     }
 }
