@@ -45,6 +45,14 @@ impl Ranges {
         }
     }
 
+    /// Adds a range; where there are too many, the first one is forgotten for it.
+    pub(crate) fn add_and_forget(&mut self, start: u64, end: u64) {
+        if self.0.len() >= RANGES_MAX && !self.gaps(start, end).is_empty() {
+            self.0.remove(0);
+        }
+        self.add(start, end);
+    }
+
     /// The parts of a range that are not here, ascending.
     pub(crate) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let (mut gaps, mut at) = (Vec::new(), start);

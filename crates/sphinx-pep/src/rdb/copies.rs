@@ -20,7 +20,8 @@ pub(super) struct Copies {
 
 impl Copies {
     pub(super) fn bundled(&mut self, start: u64, end: u64) {
-        self.bundled.add(start, end);
+        // The oldest are those that are not reported any more.
+        self.bundled.add_and_forget(start, end);
     }
 
     pub(super) fn resent(&mut self, start: u64, end: u64) {
@@ -75,5 +76,16 @@ mod tests {
         assert!(!copies.explain(200, 400));
         copies.acknowledged(HISTORY_BYTES + 250);
         assert!(!copies.explain(200, 300) && copies.explain(250, 300));
+    }
+
+    /// The last message of each burst is carried by nobody, so that bundles do not join.
+    #[test]
+    fn many_bundles_apart_are_not_too_many() {
+        let mut copies = Copies::default();
+        for at in (0..300).map(|burst| burst * 200) {
+            copies.bundled(at, at + 100);
+            assert!(copies.explain(at, at + 100), "{at}");
+            assert!(!copies.explain(at + 100, at + 200));
+        }
     }
 }
