@@ -402,7 +402,7 @@ impl Flow {
                         now,
                         first: first(config.place.sender().other()),
                         scale: scale(here, beyond),
-                        mss: here.mss.unwrap_or(MSS_DEFAULT),
+                        mss: beyond.mss.min(here.mss).unwrap_or(MSS_DEFAULT),
                         unclamped,
                     })));
                 }

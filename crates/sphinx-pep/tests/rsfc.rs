@@ -452,6 +452,22 @@ fn a_short_way_keeps_two_segments() {
     assert!(rate >= 0.85 * 0.5, "{rate}");
 }
 
+/// There, timestamps tell no queue that is as short as the round trip.
+#[test]
+fn over_a_near_path_an_upload_keeps_its_rate() {
+    let near = Scene {
+        bits_per_second: 100_000_000,
+        delay: MS / 2,
+        end: 10 * SECOND,
+        ..SCENE
+    };
+    let none = run(Scene { rsfc: None, ..near });
+    let some = run(near);
+    let [before, after] = [&none, &some].map(|it| it.rate(None, 2 * SECOND, near.end) / 1e6);
+    println!("{before:.1} and {after:.1} Mbit/s");
+    assert!(after >= 0.9 * before, "{after} of {before}");
+}
+
 /// Without a look at what is taken for a queue, the upload would be too slow for ever.
 #[test]
 fn a_way_that_becomes_longer_is_no_queue() {

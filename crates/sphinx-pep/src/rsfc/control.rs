@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::measure::Measure;
+use super::{TARGET_NS_MIN, measure::Measure};
 use crate::{MS, Time};
 
 /// A queue that stands for so many round trips although the window was cut is perhaps none.
@@ -110,7 +110,7 @@ impl Control {
         if rate == 0 {
             return;
         }
-        let target = target.unwrap_or(rtt_min);
+        let target = target.unwrap_or(rtt_min.max(TARGET_NS_MIN));
         let round = measure.rtt().unwrap_or(rtt_min).max(ROUND_NS_MIN);
         let is_due = now >= self.next;
         self.more = flight(link, measure.longer());

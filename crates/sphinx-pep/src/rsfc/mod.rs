@@ -51,7 +51,8 @@ pub enum Mode {
 pub struct Rsfc {
     /// What uploads are to leave to others.
     pub mode: Mode,
-    /// How long packets may wait in front of the link, in nanoseconds; if none, the shortest round trip, or 60 ms with [`Mode::Rledbat`].
+    /// How long packets may wait in front of the link, in nanoseconds; if none, the shortest round trip, but
+    /// [`TARGET_NS_MIN`] at least, or 60 ms with [`Mode::Rledbat`].
     pub target_ns: Option<Time>,
 }
 
