@@ -225,9 +225,9 @@ Examples:
   sphx server --permit tunnel:tcp:*.corp:443,tunnel:udp:9.9.9.9:53,listen:2222 --ticket-file t
   sphx server --permit tun --tun-pool 10.9.0.0/24 --ticket-file t
   sphx server --permit files,perf --output inbox --ticket-file t
-  sphx server --state /var/lib/sphx              for many: keeps its key and its clients
-  sphx server invite laptop --permit tunnel --state /var/lib/sphx --ticket-file t
-  sphx server revoke laptop --state /var/lib/sphx
+  sphx server --state /var/lib/sphinx              for many: keeps its key and its clients
+  sphx server invite laptop --permit tunnel --state /var/lib/sphinx --ticket-file t
+  sphx server revoke laptop --state /var/lib/sphinx
 
 Rules, with commas between:
   tunnel                  what ssh would let through: any address, this machine's loopback included; -R on loopback
