@@ -45,12 +45,12 @@ impl Ranges {
         }
     }
 
-    /// Adds a range; where there are too many, the first one is forgotten for it.
+    /// Adds a range; if there is no room, the first one is forgotten for it.
     pub(crate) fn add_and_forget(&mut self, start: u64, end: u64) {
-        if self.0.len() >= RANGES_MAX && !self.gaps(start, end).is_empty() {
+        if !self.add(start, end) && !self.gaps(start, end).is_empty() {
             self.0.remove(0);
+            self.add(start, end);
         }
-        self.add(start, end);
     }
 
     /// The parts of a range that are not here, ascending.
