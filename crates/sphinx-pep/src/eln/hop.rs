@@ -174,14 +174,25 @@ impl Pace {
             return None;
         }
         // What is missing may be as much as sequence numbers allow.
-        let time = |bytes: u64| {
-            let time = u128::from(bytes) * u128::from(pace) / u128::from(PACE_BYTES);
-            Time::try_from(time).unwrap_or(Time::MAX)
-        };
+        let time = |bytes: u64| bytes.saturating_mul(pace) / PACE_BYTES;
         let took = now.saturating_sub(last);
-        let (own, missing) = (time(bytes.saturating_add(self.between)), time(missing));
+        let (own, missing) = (time(bytes + self.between), time(missing));
         let half = time(bytes) / 2;
-        let expected = own.saturating_add(missing);
-        (took <= expected.saturating_add(half)).then_some(took.saturating_add(half) >= expected)
+        (took <= own + missing + half).then_some(took + half >= own + missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_may_be_as_large_as_sequence_numbers_allow() {
+        let mut pace = Pace::default();
+        let minute = 60_000 * MS;
+        let last = (1..=PACES as Time + 1).map(|n| n * minute);
+        last.clone().for_each(|now| pace.next(now, 100));
+        let now = last.last().expect("some") + minute;
+        assert_eq!(pace.used(now, 100, 1 << 31), Some(false));
     }
 }
