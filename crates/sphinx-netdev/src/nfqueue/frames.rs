@@ -42,8 +42,10 @@ impl FrameSender {
     /// A port that is off or gone, or whose queue is full; `PermissionDenied` without `CAP_NET_RAW`.
     pub fn send(&mut self, way: &Way, packet: &[u8]) -> io::Result<()> {
         if !self.sockets.contains_key(&way.port) {
-            if self.sockets.len() >= PORTS_MAX {
-                self.sockets.clear();
+            if self.sockets.len() >= PORTS_MAX
+                && let Some(port) = self.sockets.keys().next().copied()
+            {
+                self.sockets.remove(&port);
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             // Without a protocol nothing ever comes in by it.
@@ -70,5 +72,28 @@ impl FrameSender {
             self.sockets.remove(&way.port);
         }
         Ok(sent.map(drop)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_port_refuses_costs_no_socket() {
+        let loopback = Way {
+            port: 1,
+            source: [0; 6],
+            destination: [0; 6],
+        };
+        // Longer than any packet of it.
+        let mut packet = vec![0; 1 << 17];
+        packet[0] = 0x45;
+        let mut sender = FrameSender::default();
+        let error = sender.send(&loopback, &packet).expect_err("too long");
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            return eprintln!("skipped: needs CAP_NET_RAW");
+        }
+        assert_eq!(sender.sockets.len(), 1, "{error}");
     }
 }
