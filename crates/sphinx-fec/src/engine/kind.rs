@@ -66,9 +66,9 @@ impl Kind {
         }
     }
 
-    /// Whether its tests have passed on some machine. What has not is there for whoever asks for it by name: a wrong product would go unnoticed
-    /// until somebody reads what was repaired with it.
-    pub(super) fn has_run(self) -> bool {
+    /// Whether it may be chosen by itself. AVX-512 without GFNI is there for whoever asks for it by name: processors that would choose it have
+    /// not been measured, and some of them lower their clock for it. (Its tests run on those with GFNI.)
+    pub(super) fn may_be_chosen(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => false,

@@ -112,10 +112,10 @@ impl Engine {
         Self::fastest()
     }
 
-    /// The fastest engine that the processor can run, of those that have run somewhere.
+    /// The fastest engine that the processor can run, of those that need not be asked for by name.
     fn fastest() -> Self {
         Self::available()
-            .filter(|engine| engine.0.has_run())
+            .filter(|engine| engine.0.may_be_chosen())
             .last()
             .unwrap_or_else(Self::scalar)
     }
