@@ -22,6 +22,9 @@ const SUSPECT_AFTER: Nanos = 20_000_000;
 const PERSISTENT_PROBES: u32 = 3;
 /// … and so many probe timeouts of silence (compare RFC 9002 §7.6).
 const PERSISTENT_PTOS: u64 = 3;
+/// … and no sooner than this, however short the path: an end whose processor does something else is silent too. (QUIC's three probe timeouts are hardly
+/// shorter, as the peer's delay of 25 ms is in each: RFC 9002 §7.6.1, RFC 9000 §18.2.)
+const PERSISTENT_AFTER: Nanos = 100_000_000;
 
 /// The probe timer of one pair of addresses.
 #[derive(Debug)]
@@ -113,7 +116,8 @@ impl ProbeTimer {
         self.unanswered += 1;
         self.last_probe = now;
         let silence = now.saturating_sub(self.last_news);
-        self.unanswered >= PERSISTENT_PROBES && silence >= PERSISTENT_PTOS * pto
+        self.unanswered >= PERSISTENT_PROBES
+            && silence >= (PERSISTENT_PTOS * pto).max(PERSISTENT_AFTER)
     }
 
     /// How many probes the present timeout sends.
@@ -153,5 +157,22 @@ mod tests {
         assert_eq!(timer.suspect_at(MS), at(120));
         timer.on_timeout(at(119), MS);
         assert_eq!(timer.suspect_at(2 * MS), at(121));
+    }
+
+    #[test]
+    fn a_short_stop_is_no_blackout() {
+        // A path of tenths of a millisecond, and one of 50.
+        for (pto, probes) in [
+            (MS, [101, 103, 107, 115, 131, 163, 199, 200]),
+            (60 * MS, [160, 200, 240, 260, 270, 275, 279, 280]),
+        ] {
+            let mut timer = ProbeTimer::new(at(0));
+            timer.on_news(at(100));
+            let blackout = probes.map(|ms| timer.on_timeout(at(ms), pto));
+            assert_eq!(
+                blackout,
+                [false, false, false, false, false, false, false, true]
+            );
+        }
     }
 }
