@@ -23,7 +23,8 @@ const FOLLOWING_RATE: f64 = 0.5;
 const FOLLOWING_PACE: f64 = 2.0 / 3.0;
 /// Fewest packets of a flight when hardly anything of the first ones arrives.
 const FEWEST_PACKETS: f64 = 4.0;
-/// Time over which the first flight is spread.
+/// Time over which the first flight is spread. Later ones are no faster either while nothing is measured, however short the round trip: a window
+/// in some microseconds would be a rate that no link has.
 const INITIAL_SPREAD: Nanos = 2 * MS;
 /// Part of a round trip, and time and packets at least, that leave faster than the estimate in each round;
 /// the rest follows at the estimate, so that little is lost if that was too much. (Rounds and samples last a
@@ -325,7 +326,7 @@ impl Startup {
         bw: f64,
         rtt: Nanos,
     ) -> f64 {
-        if s.run.is_late {
+        if s.is_late {
             // The link may be faster than the sender was.
             self.measured = true;
             return bw.max(rate);
@@ -425,7 +426,7 @@ impl Startup {
                 // Grow as slow start does. (An end that only receives has rounds too, of a few frames.)
                 self.cwnd = self.cwnd.max(2.0 * self.round_cwnd);
                 self.braked = false;
-                bw = bw.max(rate_of(self.cwnd, rtt));
+                bw = bw.max(rate_of(self.cwnd, rtt.max(INITIAL_SPREAD)));
             }
             self.round_cwnd = self.cwnd;
             return (bw, Verdict::Grow);
