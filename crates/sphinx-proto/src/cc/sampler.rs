@@ -53,17 +53,11 @@ pub(super) struct Span {
 pub(super) struct Run {
     pub(super) id: u64,
     pub(super) phase: Phase,
-    /// Its packets left later than they were to, nobody knows how much.
-    pub(super) is_late: bool,
 }
 
 impl Run {
     pub(super) fn new(id: u64, phase: Phase) -> Self {
-        Self {
-            id,
-            phase,
-            is_late: false,
-        }
+        Self { id, phase }
     }
 }
 
@@ -74,6 +68,8 @@ struct Record {
     bytes: u32,
     run: Run,
     fate: Fate,
+    /// It left later than that.
+    is_late: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +88,7 @@ struct Anchor {
     /// How much longer it was under way than the fastest packet of late: in a queue, or held back.
     held: Nanos,
     run: Run,
+    is_late: bool,
     totals: Totals,
 }
 
@@ -119,6 +116,8 @@ pub(super) struct Sample {
     pub(super) jitter: Nanos,
     /// The application did not fill this run.
     pub(super) app_limited: bool,
+    /// Its first or its last packet left late.
+    pub(super) is_late: bool,
     /// The sample is as long as the controller asked for; the next one starts afresh.
     pub(super) window_full: bool,
 }
@@ -166,10 +165,10 @@ impl Sample {
     }
 
     /// Packets left the link slower than they were sent, by more than the share `1 / part` and the
-    /// noise, and the delay does not vary by as much: the link was the limit. Of packets that left late nobody knows.
+    /// noise, and the delay does not vary by as much: the link was the limit. Between packets that left late that cannot be known.
     pub(super) fn stretched(&self, part: Nanos) -> bool {
         let tolerance = (self.send_interval / part.max(1)).saturating_add(CLOCK_NOISE);
-        !self.run.is_late
+        !self.is_late
             && self.recv_interval.saturating_sub(self.jitter)
                 > self.send_interval.saturating_add(tolerance)
     }
@@ -276,6 +275,7 @@ impl RateSampler {
             bytes,
             run: self.run,
             fate: Fate::Pending,
+            is_late: false,
         });
     }
 
@@ -284,23 +284,13 @@ impl RateSampler {
         self.app_limited_pn = Some(self.last_pn);
     }
 
-    /// What was sent since `from` left later than that. It is a run of its own: how long it took to arrive does not tell
-    /// how fast it was sent, so that it cannot show a link that is slower than was thought.
+    /// What was sent since `from` left later than that, nobody knows how much. A sample that begins or ends with it cannot show a link that is slower than was
+    /// thought; what left late in its middle does not matter.
     pub(super) fn on_late(&mut self, from: Time) {
-        let late = self.records.iter_mut().rev();
-        let mut late = late.take_while(|record| record.sent_at >= from).peekable();
-        if late.peek().is_none() {
-            return;
+        let records = self.records.iter_mut().rev();
+        for record in records.take_while(|record| record.sent_at >= from) {
+            record.is_late = true;
         }
-        let id = self.run.id.wrapping_add(1);
-        for record in late {
-            record.run = Run {
-                id,
-                is_late: true,
-                ..record.run
-            };
-        }
-        self.run.id = id.wrapping_add(1);
     }
 
     /// Forgets every packet in flight: nothing will be learned from them.
@@ -393,9 +383,12 @@ impl RateSampler {
             received_at: waiting.received_at,
             queue: waiting.queue,
             run: record.run,
+            is_late: record.is_late,
             totals: self.totals,
         };
-        match self.latest.filter(|latest| latest.run == anchor.run) {
+        let is_late = |latest: &Anchor| latest.is_late || anchor.is_late;
+        let before = self.latest.filter(|latest| latest.run == anchor.run);
+        match before.filter(|latest| !is_late(latest)) {
             Some(latest) => {
                 let bytes = anchor.totals.delivered - latest.totals.delivered;
                 self.jitter.on_arrivals(
@@ -441,6 +434,7 @@ impl RateSampler {
             }
         });
         let window = span.least.max(span.jitters.saturating_mul(jitter));
+        let is_late = anchor.is_late || start.is_some_and(|s| s.is_late);
         let sample = start.map(|s| Sample {
             run: anchor.run,
             packets: anchor.totals.packets - s.totals.packets,
@@ -450,7 +444,8 @@ impl RateSampler {
             send_interval: anchor.sent_at.saturating_sub(s.sent_at),
             recv_interval: anchor.received_at.saturating_sub(s.received_at),
             jitter,
-            app_limited: s.run.is_late || self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
+            app_limited: is_late || self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
+            is_late,
             window_full: false,
         });
         let sample = sample.map(|s| Sample {
@@ -593,35 +588,49 @@ mod tests {
         for n in 0..30 {
             sampler.on_sent(time(n * MS / 10), pn(n), 1000, 1e7);
             if n == 19 {
-                // It was interrupted behind the tenth of these twenty, for 40 ms.
+                // It was interrupted behind the tenth of these ten, for 40 ms.
                 sampler.on_late(time(MS));
             }
         }
         let arrival = |n: u64| n * MS / 10 + if n < 15 { 0 } else { 40 * MS };
-        for n in [0, 9, 10, 14, 15, 19, 20, 29] {
-            let acked: Vec<_> = (n / 10 * 10..=n).map(info).collect();
-            sampler.on_ack(&ack(&acked, &[], arrival(n)), 0);
+        let mut first = 0;
+        for last in [0, 9, 12, 17, 29] {
+            let acked: Vec<_> = (first..=last).map(info).collect();
+            sampler.on_ack(&ack(&acked, &[], arrival(last)), 0);
+            first = last + 1;
         }
         let settled = drain(&mut sampler);
         let samples: Vec<_> = settled
             .iter()
-            .map(|s| s.sample.map(|s| (s.packets, s.app_limited, s.stretched(8))))
+            .map(|s| s.sample.map(|s| (s.packets, s.is_late, s.stretched(8))))
             .collect();
-        let usual = |packets| Some((packets, false, false));
-        let late = |packets| Some((packets, true, false));
-        assert_eq!(
-            samples,
-            [
-                None,
-                usual(9),
-                None,
-                late(4),
-                late(5),
-                late(9),
-                None,
-                usual(9)
-            ]
-        );
+        // The fourth one is long enough; what comes behind it begins with what left late.
+        let expected = [
+            (9, false, false),
+            (12, true, false),
+            (17, true, false),
+            (12, true, false),
+        ];
+        assert_eq!(samples[0], None);
+        assert_eq!(samples[1..], expected.map(Some));
+    }
+
+    #[test]
+    fn what_left_late_between_others_does_not_matter() {
+        let mut sampler = RateSampler::new(Phase::Cruise);
+        for n in 0..30 {
+            // It was interrupted for 3 ms behind the tenth packet, which is the next one's time too.
+            let wait = if n < 10 { 0 } else { 3 * MS };
+            sampler.on_sent(time(n * MS / 2 + wait), pn(n), 1000, 1e6);
+            if n == 9 {
+                sampler.on_late(time(9 * MS / 2));
+            }
+        }
+        let acked: Vec<_> = (0..30).map(info).collect();
+        sampler.on_ack(&ack(&acked[..1], &[], 100 * MS), 0);
+        sampler.on_ack(&ack(&acked[1..], &[], 118 * MS), 0);
+        let sample = drain(&mut sampler)[1].sample.unwrap();
+        assert_eq!((sample.packets, sample.is_late), (29, false));
     }
 
     #[test]
@@ -637,6 +646,7 @@ mod tests {
             recv_interval: 30 * MS,
             jitter: 10 * MS,
             app_limited: false,
+            is_late: false,
             window_full: true,
         };
         // What arrived, in the time in which it was sent at the shortest.
@@ -662,6 +672,7 @@ mod tests {
                 recv_interval,
                 jitter,
                 app_limited: false,
+                is_late: false,
                 window_full: true,
             };
             let rate = sample.rate_at_most(1.0, 2.0);

@@ -129,6 +129,7 @@ mod tests {
             recv_interval: (100.0 * MS as f64 / rate * over) as u64,
             jitter: 0,
             app_limited: false,
+            is_late: false,
             window_full: true,
         }
     }

@@ -200,6 +200,7 @@ mod tests {
             recv_interval: (100.0 * over * MS as f64) as u64,
             jitter: 0,
             app_limited: false,
+            is_late: false,
             window_full: true,
         }
     }

@@ -186,6 +186,7 @@ mod tests {
             recv_interval: RTT,
             jitter: 0,
             app_limited: false,
+            is_late: false,
             window_full: true,
         }
     }

@@ -118,6 +118,7 @@ mod tests {
             recv_interval: 10 * MS,
             jitter,
             app_limited: false,
+            is_late: false,
             window_full: true,
         };
         assert!(bbr.is_brief(&sample(Nanos::MAX)) && !bbr.is_brief(&sample(MS)));
