@@ -12,8 +12,12 @@ fn a_port_can_be_had_again() {
     let config: DpdkConfig = config.parse().unwrap();
     let open = || DpdkIo::open(&config, "0.0.0.0:0".parse().unwrap());
     let first = match open() {
-        Err(DpdkError::Eal(error)) => return eprintln!("skipped: DPDK does not start: {error}"),
-        Err(DpdkError::NoPort) => return eprintln!("skipped: DPDK's driver net_null is not here"),
+        Err(DpdkError::Eal(error)) => {
+            return sphinx_testing::skipped!("DPDK does not start: {error}");
+        }
+        Err(DpdkError::NoPort) => {
+            return sphinx_testing::skipped!("DPDK's driver net_null is not here");
+        }
         opened => opened.unwrap(),
     };
     assert!(matches!(open(), Err(DpdkError::Busy)));

@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_commit_is_that_of_what_a_program_was_built_of() {
         if output(Command::new("git").arg("--version")).is_none() {
-            eprintln!("skipped: git is not installed");
+            sphinx_testing::skipped!("git is not installed");
             return;
         }
         let directory = tempfile::tempdir().unwrap();

@@ -44,11 +44,13 @@ fn run_over(
     match probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
-            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            sphinx_testing::skipped!(
+                "needs root (user namespaces would work, but not beside threads)"
+            );
             return None;
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             return None;
         }
     }
@@ -121,7 +123,7 @@ fn multipath_tcp_uses_both_paths() {
     };
     let able = mptcp.check().and(Experiment::check(&cell, &mptcp));
     if let Err(missing) = able {
-        eprintln!("skipped: {missing}");
+        sphinx_testing::skipped!("{missing}");
         return;
     }
     let Some(run) = run_over(&cell, &mptcp, 30, false) else {

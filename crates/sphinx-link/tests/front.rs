@@ -30,9 +30,11 @@ fn is_allowed() -> bool {
     match probe() {
         Ok(Access::Direct) => return true,
         Ok(Access::UserNamespace) => {
-            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            sphinx_testing::skipped!(
+                "needs root (user namespaces would work, but not beside threads)"
+            );
         }
-        Err(error) => eprintln!("skipped: {error}"),
+        Err(error) => sphinx_testing::skipped!("{error}"),
     }
     false
 }
@@ -477,7 +479,7 @@ fn a_link_ends_when_an_interface_is_removed() {
     let command = &mut Command::new("ip");
     let removed = front.left().spawn(command.args(["link", "del", "left"]));
     if !removed.is_ok_and(|mut child| child.wait().unwrap().success()) {
-        eprintln!("skipped: no 'ip'");
+        sphinx_testing::skipped!("no 'ip'");
         return;
     }
     assert_eq!(

@@ -67,11 +67,13 @@ fn start_with(
     match probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
-            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            sphinx_testing::skipped!(
+                "needs root (user namespaces would work, but not beside threads)"
+            );
             return None;
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             return None;
         }
     }
@@ -85,7 +87,7 @@ fn start_with(
             && end.ip(&format!("addr add fd99::{address}/64 dev {other} nodad"))
             && end.ip(&format!("link set {other} up"));
         if !ready {
-            eprintln!("skipped: no 'ip', or no veth");
+            sphinx_testing::skipped!("no 'ip', or no veth");
             return None;
         }
     }

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn groups_are_found() {
         let Ok(root) = root() else {
-            return eprintln!("skipped: no control groups of version 2");
+            return sphinx_testing::skipped!("no control groups of version 2");
         };
         let whole = Cgroup::at(&root).expect("the root");
         assert_eq!(
@@ -168,7 +168,7 @@ mod tests {
                 assert!(!left.exists());
                 drop(again);
             }
-            Err(error) => eprintln!("skipped: {error}"),
+            Err(error) => sphinx_testing::skipped!("{error}"),
         }
     }
 }

@@ -239,11 +239,11 @@ mod tests {
     fn what_leads_packets_past_an_agent_is_found() {
         let namespace = match probe() {
             Ok(Access::Direct) => Namespace::new().expect("a namespace"),
-            other => return eprintln!("skipped: no namespace: {other:?}"),
+            other => return sphinx_testing::skipped!("no namespace: {other:?}"),
         };
         let inside = || {
             if let Err(error) = flowtables() {
-                return eprintln!("skipped: no packet filter: {error}");
+                return sphinx_testing::skipped!("no packet filter: {error}");
             }
             assert_eq!(
                 (flowtables().unwrap(), translates().unwrap()),
@@ -273,7 +273,7 @@ mod tests {
             assert!(sees_routed("").unwrap() && !sees_routed("shop").unwrap());
             match chain(INET, "out", (4, 100), "nat") {
                 Ok(()) => assert!(translates().unwrap()),
-                Err(error) => eprintln!("skipped: no NAT: {error}"),
+                Err(error) => sphinx_testing::skipped!("no NAT: {error}"),
             }
             let made = install(INET, |writer| {
                 writer.message(head(TABLE | 22, INET), |it| {
@@ -296,7 +296,7 @@ mod tests {
                     };
                     assert_eq!(flowtables().unwrap(), [expected]);
                 }
-                Err(error) => eprintln!("skipped: no flowtables: {error}"),
+                Err(error) => sphinx_testing::skipped!("no flowtables: {error}"),
             }
         };
         namespace.run(inside).expect("a thread");

@@ -62,13 +62,13 @@ mod tests {
     #[test]
     fn queues_of_an_interface_are_known() {
         let Ok(namespace) = Namespace::new() else {
-            return println!("skipped: no network namespaces here");
+            return sphinx_testing::skipped!("no network namespaces here");
         };
         let ran = namespace.run(|| {
             for kind in ["fq_codel", "cake"] {
                 match replace("lo", kind) {
                     Ok(()) => assert_eq!(kinds("lo").expect("a list"), [kind]),
-                    Err(error) => println!("skipped: this kernel has no {kind}: {error}"),
+                    Err(error) => sphinx_testing::skipped!("this kernel has no {kind}: {error}"),
                 }
             }
             kinds("lo").expect("a list");

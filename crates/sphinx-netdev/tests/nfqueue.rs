@@ -39,7 +39,7 @@ fn scene_with(selection: &Selection) -> Option<(Namespace, Rules)> {
         }
         Err(error) => error.to_string(),
     };
-    eprintln!("skipped: {reason}");
+    sphinx_testing::skipped!("{reason}");
     None
 }
 

@@ -29,12 +29,12 @@ fn main() -> ExitCode {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
             if let Err(error) = enter_user_namespace() {
-                println!("skipped: {error}");
+                sphinx_testing::skipped!("{error}");
                 return ExitCode::SUCCESS;
             }
         }
         Err(error) => {
-            println!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             return ExitCode::SUCCESS;
         }
     }

@@ -17,12 +17,12 @@ fn main() -> ExitCode {
     match probe() {
         Ok(access) => println!("access: {access:?}"),
         Err(error) => {
-            println!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             return ExitCode::SUCCESS;
         }
     }
     if let Err(error) = enter_user_namespace() {
-        println!("skipped: {error}");
+        sphinx_testing::skipped!("{error}");
         return ExitCode::SUCCESS;
     }
     let result = Namespace::new().and_then(|namespace| {

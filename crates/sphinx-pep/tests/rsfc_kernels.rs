@@ -62,7 +62,7 @@ fn open(hosts: &[Host; 2]) -> Option<Attachment> {
     match hosts[1].namespace.run(open).expect("a thread") {
         Ok(attachment) => Some(attachment),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             None
         }
     }

@@ -9,11 +9,11 @@ pub(crate) fn own_namespace() -> Option<Namespace> {
     match probe() {
         Ok(Access::Direct) => Some(Namespace::new().expect("a namespace")),
         Ok(Access::UserNamespace) => {
-            eprintln!("skipped: needs root");
+            sphinx_testing::skipped!("needs root");
             None
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             None
         }
     }

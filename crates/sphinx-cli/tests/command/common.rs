@@ -346,6 +346,17 @@ impl Drop for Running {
 }
 
 impl Ended {
+    /// Passes on what scripts have said to be skipped.
+    #[cfg(all(feature = "lab", feature = "tunnel"))]
+    pub(crate) fn tell_skipped(self) -> Self {
+        for line in self.stderr.lines() {
+            if let Some((_, why)) = line.split_once("skipped: ") {
+                sphinx_testing::skipped!("{why}");
+            }
+        }
+        self
+    }
+
     /// Checks the exit code; shows everything if it is another.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
@@ -472,9 +483,11 @@ pub(crate) fn may_make_namespaces() -> bool {
     match probe() {
         Ok(Access::Direct) => return true,
         Ok(Access::UserNamespace) => {
-            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            sphinx_testing::skipped!(
+                "needs root (user namespaces would work, but not beside threads)"
+            );
         }
-        Err(error) => eprintln!("skipped: {error}"),
+        Err(error) => sphinx_testing::skipped!("{error}"),
     }
     false
 }

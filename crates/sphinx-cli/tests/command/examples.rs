@@ -327,7 +327,7 @@ fn succeed(scratch: &Scratch, example: &str, line: &str) {
     let output = shell(scratch, line).output().expect("a shell");
     let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() && is_barred(&stderr) {
-        eprintln!("skipped: {example}: {stderr}");
+        sphinx_testing::skipped!("{example}: {stderr}");
         return;
     }
     assert!(
@@ -357,7 +357,7 @@ fn interrupt(scratch: &Scratch, example: &str, line: &str, sign: &Path) {
     let output = child.wait_with_output().expect("its end");
     let stderr = String::from_utf8_lossy(&output.stderr);
     if is_barred(&stderr) {
-        eprintln!("skipped: {example}: {stderr}");
+        sphinx_testing::skipped!("{example}: {stderr}");
         return;
     }
     assert_eq!(
@@ -500,7 +500,7 @@ fn examples_of_a_link_that_runs() {
         if link.has_ended() {
             let ended = link.end();
             assert!(is_barred(&ended.stderr), "{}", ended.stderr);
-            eprintln!("skipped: {}", ended.stderr);
+            sphinx_testing::skipped!("{}", ended.stderr);
             return;
         }
         assert!(Instant::now() < deadline, "no {}", sock.display());

@@ -93,7 +93,7 @@ fn loopback_loses_nothing_at_either_end() {
             return;
         }
     }
-    eprintln!("skipped: sockets of this machine overflow all the time");
+    sphinx_testing::skipped!("sockets of this machine overflow all the time");
 }
 
 #[test]

@@ -245,13 +245,13 @@ fn a_full_disk_is_io_at_both_ends() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let Ok(mut recv) = unshare.spawn() else {
-        eprintln!("skipped: there is no unshare");
+        sphinx_testing::skipped!("there is no unshare");
         return;
     };
     while !scratch.path("t").exists() {
         if let Some(status) = recv.try_wait().unwrap() {
             assert!(matches!(status.code(), Some(1 | 77)), "{status}");
-            eprintln!("skipped: no privileges to mount a small file system");
+            sphinx_testing::skipped!("no privileges to mount a small file system");
             return;
         }
         thread::sleep(Duration::from_millis(5));

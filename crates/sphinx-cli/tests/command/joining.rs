@@ -409,7 +409,7 @@ fn units_are_right() {
         .output()
         .is_err()
     {
-        eprintln!("skipped: there is no systemd-analyze");
+        sphinx_testing::skipped!("there is no systemd-analyze");
         return;
     }
     let scratch = Scratch::new();

@@ -56,7 +56,7 @@ sender = "no-such-program"
 fn has_namespaces() -> bool {
     let allowed = sphinx_netdev::netns::probe();
     if let Err(error) = &allowed {
-        eprintln!("skipped: {error}");
+        sphinx_testing::skipped!("{error}");
     }
     allowed.is_ok()
 }

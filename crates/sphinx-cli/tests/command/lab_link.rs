@@ -17,7 +17,7 @@ fn ground() -> Option<Scratch> {
     match probe() {
         Ok(_) => Some(Scratch::new()),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             None
         }
     }
@@ -302,7 +302,7 @@ fn a_trace_is_read_once() {
     // While somebody sets it to a pipe that says nothing yet, others are answered.
     let made = std::process::Command::new("mkfifo").arg(&file).status();
     if !made.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no 'mkfifo'");
+        sphinx_testing::skipped!("no 'mkfifo'");
         return;
     }
     let waiting = set("return.rate=trace:t");
@@ -415,7 +415,7 @@ fn a_link_whose_interface_is_gone_ends_with_its_programs() {
         .status()
         .is_err()
     {
-        eprintln!("skipped: no 'ip'");
+        sphinx_testing::skipped!("no 'ip'");
         return;
     }
     let word = format!("{}", 800_000_000 + u64::from(std::process::id()));
@@ -453,7 +453,7 @@ fn mistakes_are_usage_errors_wherever_they_are() {
         let words: Vec<&str> = line.split(' ').collect();
         let ended = run(&scratch, &words);
         if ended.code == 8 {
-            eprintln!("skipped: {line}");
+            sphinx_testing::skipped!("{line}");
             continue;
         }
         let ended = ended.expect(2);
@@ -476,7 +476,7 @@ fn mistakes_are_usage_errors_wherever_they_are() {
 fn an_agent_stands_in_front_of_the_link() {
     let Some(scratch) = ground() else { return };
     if !has_python() {
-        eprintln!("skipped: no python3");
+        sphinx_testing::skipped!("no python3");
         return;
     }
     // 2 MB from left to right, and a byte back when they are there.

@@ -18,7 +18,7 @@ fn ground() -> Option<Scratch> {
     match probe() {
         Ok(_) => Some(Scratch::new()),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             None
         }
     }
@@ -151,7 +151,7 @@ fn agents_on_both_sides_repair_an_upload_and_report_what_the_log_says() {
     let commands = ["--middle", &base, "--right", &mobile];
     let ended = start(&scratch, hops, &[&more[..], &commands].concat()).end();
     if ended.stderr.contains("--attach nfqueue needs") {
-        eprintln!("skipped: {}", ended.stderr);
+        sphinx_testing::skipped!("{}", ended.stderr);
         return;
     }
     let ended = ended.expect(0);
@@ -210,7 +210,7 @@ fn marks_of_a_queue_are_heard_by_the_receivers_agent_and_forged_ones_are_not() {
         let more = ["--bytes", "1MB", "--middle", &queue, "--right", &receiver];
         let ended = start(&scratch, hops, &more).end();
         if ended.stderr.contains("--attach nfqueue needs") {
-            eprintln!("skipped: {}", ended.stderr);
+            sphinx_testing::skipped!("{}", ended.stderr);
             return;
         }
         assert_eq!(ended.expect(0).done()["complete"], true);

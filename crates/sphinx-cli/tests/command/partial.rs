@@ -342,12 +342,12 @@ fn after_a_full_disk_the_same_command_succeeds_once_there_is_space() {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut recv) = unshare else {
-        eprintln!("skipped: there is no unshare");
+        sphinx_testing::skipped!("there is no unshare");
         return;
     };
     if let Err(status) = appears(&scratch.path("t"), &mut recv) {
         assert!(matches!(status.code(), Some(1 | 77)), "{status}");
-        eprintln!("skipped: no privileges to mount a small file system");
+        sphinx_testing::skipped!("no privileges to mount a small file system");
         return;
     }
     let sent = scratch.send(&["tree"]).end().expect(9);

@@ -193,7 +193,7 @@ fn run(host: &Host, program: &str, words: &str) -> Option<()> {
 }
 
 pub(super) fn skip<T>(why: &str) -> Option<T> {
-    eprintln!("skipped: {why}");
+    sphinx_testing::skipped!("{why}");
     None
 }
 

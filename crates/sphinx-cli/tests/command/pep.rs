@@ -298,7 +298,7 @@ impl Scene {
         ];
         for (namespace, words) in steps {
             if ip(namespace, &words).is_none() {
-                eprintln!("skipped: no 'ip', or it refuses: {words}");
+                sphinx_testing::skipped!("no 'ip', or it refuses: {words}");
                 return None;
             }
         }
@@ -871,7 +871,7 @@ fn a_unit_is_installed_whole_twice_and_removed_without_a_trace() {
         .arg(scratch.path("sphx-pep.service"))
         .output();
     match verify {
-        Err(error) => eprintln!("skipped: no systemd-analyze: {error}"),
+        Err(error) => sphinx_testing::skipped!("no systemd-analyze: {error}"),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             let about = said
@@ -996,7 +996,7 @@ fn an_installation_that_fails_leaves_what_was_there() {
         command.current_dir(scratch.path("")).output()
     };
     if !unshare(&["true"]).is_ok_and(|it| it.status.success()) {
-        eprintln!("skipped: no 'unshare', or it refuses");
+        sphinx_testing::skipped!("no 'unshare', or it refuses");
         return;
     }
     let script = SYSTEMD.replace("$SPHX", env!("CARGO_BIN_EXE_sphx"));
@@ -1112,7 +1112,7 @@ fn a_user_of_its_own_needs_no_more_than_three_rights() {
         return;
     }
     if let Err(error) = Command::new("setpriv").arg("--version").output() {
-        return eprintln!("skipped: no setpriv: {error}");
+        return sphinx_testing::skipped!("no setpriv: {error}");
     }
     let scratch = Scratch::new();
     // Where everybody may read it.
@@ -1552,7 +1552,7 @@ fn the_right_that_is_missing_is_named() {
         return;
     }
     if let Err(error) = Command::new("setpriv").arg("--version").output() {
-        return eprintln!("skipped: no setpriv: {error}");
+        return sphinx_testing::skipped!("no setpriv: {error}");
     }
     let scratch = Scratch::new();
     for (right, name) in [("net_raw", "CAP_NET_RAW"), ("net_admin", "CAP_NET_ADMIN")] {

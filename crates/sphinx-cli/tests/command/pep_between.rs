@@ -89,7 +89,7 @@ impl Bridged {
             Some(())
         };
         if steps().is_none() {
-            eprintln!("skipped: no 'ip', or it refuses to make a bridge");
+            sphinx_testing::skipped!("no 'ip', or it refuses to make a bridge");
             return None;
         }
         let link = |loss| LinkConfig {
@@ -178,7 +178,7 @@ pub(super) fn translate(scene: &Scene) -> bool {
     };
     let can = nft(&scene.middle, &(rules("ip") + &rules("ip6")));
     if !can {
-        eprintln!("skipped: no 'nft', or the kernel translates no addresses");
+        sphinx_testing::skipped!("no 'nft', or the kernel translates no addresses");
     }
     can
 }
@@ -266,7 +266,7 @@ fn where_a_packet_filter_knows_interfaces_connections_pass() {
         table inet zones { chain forward { type filter hook forward priority 0; policy drop; \
         meta l4proto != tcp accept; ct state established,related accept; iifname \"left\" oifname \"wired\" accept; }\n}\n";
     if !nft(&scene.middle, zones) {
-        eprintln!("skipped: no 'nft', or the kernel tracks no connections");
+        sphinx_testing::skipped!("no 'nft', or the kernel tracks no connections");
         return;
     }
     let scratch = Scratch::new();
@@ -303,7 +303,7 @@ fn what_is_routed_does_not_come_by_the_port_of_a_bridge() {
         "link set br0 up",
     ] {
         if ip(&scene.middle, line).is_none() {
-            return eprintln!("skipped: no 'ip', or it refuses: {line}");
+            return sphinx_testing::skipped!("no 'ip', or it refuses: {line}");
         }
     }
     let scratch = Scratch::new();

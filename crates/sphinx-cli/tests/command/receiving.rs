@@ -223,7 +223,7 @@ fn on_a_terminal(scratch: &Scratch, more: &str) -> Option<(Child, Receiver<Vec<u
         .stdout(Stdio::piped())
         .spawn();
     let Ok(mut recv) = script else {
-        eprintln!("skipped: there is no script");
+        sphinx_testing::skipped!("there is no script");
         return None;
     };
     let mut terminal = recv.stdout.take().expect("it is piped");

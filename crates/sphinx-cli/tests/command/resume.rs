@@ -338,18 +338,18 @@ fn after_a_crash_of_the_machine_what_was_not_stored_is_sent_again() {
         .stderr(Stdio::null())
         .spawn();
     let Ok(mut recv) = unshare else {
-        eprintln!("skipped: there is no unshare");
+        sphinx_testing::skipped!("there is no unshare");
         return;
     };
     if let Err(status) = appears(&scratch.path("t"), &mut recv) {
         assert!(matches!(status.code(), Some(1 | 77)), "{status}");
-        eprintln!("skipped: no privileges to mount a file system");
+        sphinx_testing::skipped!("no privileges to mount a file system");
         return;
     }
     scratch.send(&["--cc", "fixed:50mbit", "movie"]).end();
     if let Err(status) = appears(&scratch.path("t2"), &mut recv) {
         assert_eq!(status.code(), Some(77), "{status}");
-        eprintln!("skipped: no file system that can be shut down");
+        sphinx_testing::skipped!("no file system that can be shut down");
         return;
     }
     let arguments = ["send", "--json", "--ticket-file", "t2", "movie"];

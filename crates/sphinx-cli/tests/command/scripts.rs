@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -27,7 +28,7 @@ fn has(programs: &[&str]) -> bool {
         .iter()
         .find(|program| Command::new(program).arg("-V").output().is_err());
     if let Some(program) = missing {
-        eprintln!("skipped: there is no {program}");
+        sphinx_testing::skipped!("there is no {program}");
     }
     missing.is_none()
 }
@@ -401,6 +402,30 @@ fn figures_that_are_told_to_end_do_so() {
     let _ = kill_process(Pid::from_child(&script.child), Signal::TERM);
     assert_eq!(script.end().code(), Some(143), "{}", script.said());
     script.assert_nothing_left(&scratch);
+}
+
+#[test]
+fn the_gate_names_what_was_skipped_and_closes_with_the_summary() {
+    let gate = fs::read_to_string(root().join(".ci/run")).expect("the gate");
+    let function = gate.split_once("\nwith_skips() {").expect("the function").1;
+    let function = function.split_once("\n}\n").expect("its end").0;
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &format!("with_skips() {{{function}\n}}\nwith_skips")]);
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = shell.spawn().expect("bash");
+    let said = "     Running one\ntest a ... ok\nskipped: b: no ip\ntest b ... ok\n\ntest result: ok. 2 passed\n\n   \
+                Doc-tests two\n\nskipped: c: no sshd\n\ntest result: ok. 3 passed\n\nall doctests ran\n";
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(said.as_bytes()).expect("a reader");
+    drop(input);
+    let output = child.wait_with_output().expect("its end");
+    let (before, last) = said.split_once("test result: ok. 3").expect("a summary");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        format!(
+            "{before}skipped here, 2 in all:\nb: no ip\nc: no sshd\n\ntest result: ok. 3{last}"
+        )
+    );
 }
 
 /// Sources of tests, as one text.

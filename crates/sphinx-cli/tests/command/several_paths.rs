@@ -73,7 +73,7 @@ impl Pair {
             family,
         };
         if pair.connect().is_none() {
-            eprintln!("skipped: no 'ip', or it refuses to make links");
+            sphinx_testing::skipped!("no 'ip', or it refuses to make links");
             return None;
         }
         Some(pair)

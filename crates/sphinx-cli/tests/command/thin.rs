@@ -22,7 +22,7 @@ fn place() -> Option<Namespace> {
     let probed = match probe() {
         Ok(Access::Direct) => namespace(),
         other => {
-            eprintln!("skipped: no namespaces: {other:?}");
+            sphinx_testing::skipped!("no namespaces: {other:?}");
             return None;
         }
     };
@@ -36,7 +36,7 @@ fn place() -> Option<Namespace> {
     let grouped = OwnGroup::new(&name.replace(['(', ')'], ""));
     for result in [attached.expect("a thread"), grouped.map(drop)] {
         if let Err(error) = result {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             return None;
         }
     }
@@ -366,7 +366,7 @@ fn the_published_sequences_under_packetdrill() {
         if let Err(error) = command.output() {
             let names = scripts.iter().filter_map(|it| it.file_stem());
             let names: Vec<_> = names.map(|it| it.to_string_lossy()).collect();
-            eprintln!("skipped: {}: {program}: {error}", names.join(", "));
+            sphinx_testing::skipped!("{}: {program}: {error}", names.join(", "));
             return;
         }
     }

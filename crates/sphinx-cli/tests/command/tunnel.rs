@@ -676,7 +676,7 @@ fn a_proxy_asks_for_a_password_and_speaks_http() {
 #[test]
 fn curl_goes_through_all_of_them() {
     if Command::new("curl").arg("-V").output().is_err() {
-        eprintln!("skipped: there is no curl");
+        sphinx_testing::skipped!("there is no curl");
         return;
     }
     let scratch = Scratch::new();
@@ -754,7 +754,7 @@ fn a_target_that_never_answers_holds_up_nobody() {
     let fills = TcpStream::connect(at).expect("there is room for one");
     let patience = Duration::from_millis(300);
     if let Ok(_answered) = TcpStream::connect_timeout(&at, patience) {
-        eprintln!("skipped: connections do not wait here");
+        sphinx_testing::skipped!("connections do not wait here");
         return;
     }
     let few = ["--permit", "tunnel", "--pending-per-client", "500"];
@@ -995,12 +995,12 @@ fn mistakes_are_told_before_anything_happens() {
 #[test]
 fn forwards_cross_a_link_that_loses() {
     if let Err(error) = sphinx_netdev::netns::probe() {
-        eprintln!("skipped: {error}");
+        sphinx_testing::skipped!("{error}");
         return;
     }
     for program in ["curl", "python3"] {
         if Command::new(program).arg("-V").output().is_err() {
-            eprintln!("skipped: there is no {program}");
+            sphinx_testing::skipped!("there is no {program}");
             return;
         }
     }

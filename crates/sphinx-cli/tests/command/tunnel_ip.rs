@@ -18,17 +18,17 @@ pub(crate) fn may_run(programs: &[&str]) -> bool {
     match netns::probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
-            eprintln!("skipped: needs root");
+            sphinx_testing::skipped!("needs root");
             return false;
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             return false;
         }
     }
     for program in programs {
         if Command::new(program).arg("-V").output().is_err() {
-            eprintln!("skipped: there is no {program}");
+            sphinx_testing::skipped!("there is no {program}");
             return false;
         }
     }
@@ -80,6 +80,7 @@ pub(crate) fn joined(scratch: &Scratch, link: &[&str], left: &str, right: &str) 
     ];
     Running::start(scratch, &arguments, &environment)
         .end()
+        .tell_skipped()
         .expect(0);
 }
 
@@ -148,7 +149,7 @@ pub(crate) fn users_have_namespaces() -> bool {
     let status = Command::new("sh").args(["-c", &script]).status();
     let have = status.is_ok_and(|status| status.success());
     if !have {
-        eprintln!("skipped: users have no namespaces, or no TUN devices, here");
+        sphinx_testing::skipped!("users have no namespaces, or no TUN devices, here");
     }
     have
 }

@@ -29,25 +29,20 @@ fn between(scratch: &Scratch, link: &[&str], (left, right): (&str, &str)) {
         ("XDG_RUNTIME_DIR", runtime.as_str()),
         ("SPHX_LINK_SOCKET", ""),
     ];
-    let ended = Running::start(scratch, &[&ends, link].concat(), &environment).end();
-    for line in ended
-        .stderr
-        .lines()
-        .filter(|line| line.contains("skipped: "))
-    {
-        eprintln!("{line}");
-    }
-    ended.expect(0);
+    Running::start(scratch, &[&ends, link].concat(), &environment)
+        .end()
+        .tell_skipped()
+        .expect(0);
 }
 
 fn may_run() -> bool {
     if let Err(error) = netns::probe() {
-        eprintln!("skipped: {error}");
+        sphinx_testing::skipped!("{error}");
         return false;
     }
     for program in ["curl", "python3", "ip"] {
         if Command::new(program).arg("-V").output().is_err() {
-            eprintln!("skipped: there is no {program}");
+            sphinx_testing::skipped!("there is no {program}");
             return false;
         }
     }

@@ -15,7 +15,7 @@ fn the_scalar_engine_is_always_there() {
 #[test]
 fn engines_that_are_not_tested_here_are_named() {
     for kind in KINDS.iter().filter(|kind| !kind.is_supported()) {
-        eprintln!("skipped: this processor has no {}", kind.name());
+        sphinx_testing::skipped!("this processor has no {}", kind.name());
     }
 }
 

@@ -77,7 +77,7 @@ fn ecn_codepoints_arrive_in_both_families() {
         };
         let mut b = open(bind);
         if !(a.capabilities().ecn_send && b.capabilities().ecn_recv) {
-            eprintln!("skipped: no ECN here");
+            sphinx_testing::skipped!("no ECN here");
             continue;
         }
         let codepoints = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
@@ -102,7 +102,7 @@ fn segmented_sends_arrive_whole_and_joined() {
         };
         let mut b = open(bind);
         if a.capabilities().segments_max == 1 || !b.capabilities().gro {
-            eprintln!("skipped: no segmentation offload here");
+            sphinx_testing::skipped!("no segmentation offload here");
             continue;
         }
         // 10 equal datagrams and a shorter last one; then two of another size.
@@ -200,7 +200,7 @@ fn without_offload_the_same_datagrams_arrive() {
 fn packet_information_names_the_address_and_chooses_the_source() {
     let (mut any, mut peer) = (open("0.0.0.0:0"), open("127.0.0.1:0"));
     if !any.capabilities().local_ip {
-        eprintln!("skipped: no packet information here");
+        sphinx_testing::skipped!("no packet information here");
         return;
     }
     let port = any.local_addr().port();
@@ -230,7 +230,7 @@ fn packet_information_names_the_address_and_chooses_the_source() {
 fn timestamps_are_wall_clock_nanoseconds() {
     let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
     if !b.capabilities().timestamps {
-        eprintln!("skipped: no receive timestamps here");
+        sphinx_testing::skipped!("no receive timestamps here");
         return;
     }
     assert!(send(&mut a, &[1], &[transmit(b.local_addr(), 0, 1)]).is_empty());

@@ -18,7 +18,7 @@ fn in_namespace(commands: &'static [&'static str], test: fn()) {
         // SAFETY: only the network namespace is detached, and no file descriptor or memory
         // mapping of the process depends on it.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
-            eprintln!("skipped: no network namespace ({error})");
+            sphinx_testing::skipped!("no network namespace ({error})");
             return;
         }
         for command in commands {
@@ -27,7 +27,7 @@ fn in_namespace(commands: &'static [&'static str], test: fn()) {
             match Command::new(program).args(words).output() {
                 Ok(output) if output.status.success() => {}
                 other => {
-                    eprintln!("skipped: \"{command}\" failed ({other:?})");
+                    sphinx_testing::skipped!("\"{command}\" failed ({other:?})");
                     return;
                 }
             }
@@ -217,7 +217,7 @@ fn an_interface_that_is_down_drops_and_recovers() {
             .status()
             .is_err()
         {
-            eprintln!("skipped: no \"ip\" tool");
+            sphinx_testing::skipped!("no \"ip\" tool");
             return;
         }
         assert_eq!(send(&mut a, &[7; 250], &[all]), []);

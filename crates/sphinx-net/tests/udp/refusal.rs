@@ -35,7 +35,7 @@ fn a_source_address_that_is_not_ours_drops_the_datagrams_and_keeps_offload() {
 fn a_refused_segmentation_sends_the_same_datagrams_one_by_one() {
     let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
     if a.capabilities().segments_max == 1 {
-        eprintln!("skipped: no segmentation offload here");
+        sphinx_testing::skipped!("no segmentation offload here");
         return;
     }
     // The kernel does not segment what has no checksum.
@@ -77,7 +77,7 @@ fn segmentation_is_tried_again_some_thousands_of_datagrams_later() {
     let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
     let segments_max = a.capabilities().segments_max;
     if segments_max == 1 {
-        eprintln!("skipped: no segmentation offload here");
+        sphinx_testing::skipped!("no segmentation offload here");
         return;
     }
     let arena = pattern(60 * 100);

@@ -92,7 +92,7 @@ mod tests {
         let mut sender = FrameSender::default();
         let error = sender.send(&loopback, &packet).expect_err("too long");
         if error.kind() == io::ErrorKind::PermissionDenied {
-            return eprintln!("skipped: needs CAP_NET_RAW");
+            return sphinx_testing::skipped!("needs CAP_NET_RAW");
         }
         assert_eq!(sender.sockets.len(), 1, "{error}");
     }

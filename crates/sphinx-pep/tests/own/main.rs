@@ -195,7 +195,7 @@ fn open(hosts: &[Host; 2]) -> Option<Attachment> {
     match opened.expect("a thread") {
         Ok(attachment) => Some(attachment),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             None
         }
     }

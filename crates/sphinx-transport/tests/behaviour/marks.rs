@@ -59,7 +59,7 @@ fn falls(windows: &[u64]) -> usize {
 #[test]
 fn marks_slow_aimd_ecn_down_and_losses_do_not() {
     if !matches!(probe(), Ok(Access::Direct)) {
-        eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+        sphinx_testing::skipped!("needs root (user namespaces would work, but not beside threads)");
         return;
     }
     bounded(|| {

@@ -181,7 +181,7 @@ fn ipv6_works() {
     bounded(|| {
         let address = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
         let Ok(listener) = Server::bind(address, Service::Application, &Options::default()) else {
-            eprintln!("skipped: no IPv6 here");
+            sphinx_testing::skipped!("no IPv6 here");
             return;
         };
         let proxy = Proxy::start(listener.local_addr(), link(0.05, 1), link(0.05, 2));
@@ -231,7 +231,7 @@ fn one_server_takes_both_address_families() {
     bounded(|| {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let Ok(listener) = Server::bind(any, Service::Application, &Options::default()) else {
-            eprintln!("skipped: no IPv6 here");
+            sphinx_testing::skipped!("no IPv6 here");
             return;
         };
         let port = listener.local_addr().port();

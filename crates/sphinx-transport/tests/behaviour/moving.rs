@@ -36,7 +36,7 @@ fn a_nat_changes_its_mapping_in_both_families() {
         for listen in [LOCALHOST, (Ipv6Addr::LOCALHOST, 0).into()] {
             let options = Options::default();
             let Ok(listener) = Server::bind(listen, Service::Application, &options) else {
-                eprintln!("skipped: no IPv6");
+                sphinx_testing::skipped!("no IPv6");
                 continue;
             };
             let proxy = Proxy::start(listener.local_addr(), link(0.03, 1), link(0.03, 2));
@@ -79,11 +79,13 @@ fn namespaces(
     match probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
-            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            sphinx_testing::skipped!(
+                "needs root (user namespaces would work, but not beside threads)"
+            );
             return None;
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             return None;
         }
     }
@@ -109,7 +111,7 @@ fn namespaces(
     let address = SocketAddr::new(ip, listener.local_addr().port());
     let ticket = ticket(&listener, address);
     if !ip_command(&front, "addr show") {
-        eprintln!("skipped: needs the ip command");
+        sphinx_testing::skipped!("needs the ip command");
         return None;
     }
     Some((front, listener, ticket))

@@ -13,11 +13,13 @@ fn symbol_bytes(interface: usize, hop: Option<usize>, ipv6: bool) -> Option<u32>
     match probe() {
         Ok(Access::Direct) => {}
         Ok(Access::UserNamespace) => {
-            eprintln!("skipped: needs root (user namespaces would work, but not beside threads)");
+            sphinx_testing::skipped!(
+                "needs root (user namespaces would work, but not beside threads)"
+            );
             return None;
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            sphinx_testing::skipped!("{error}");
             return None;
         }
     }

@@ -111,7 +111,7 @@ fn nothing_is_deleted_unless_everything_was_read() {
 #[test]
 fn a_directory_that_keeps_its_attributes_stops_nothing_else() {
     if !geteuid().is_root() {
-        eprintln!("skipped: only root can be two users");
+        sphinx_testing::skipped!("only root can be two users");
         return;
     }
     let name = |name: &str| Name::new(name.as_bytes()).unwrap();
@@ -195,7 +195,7 @@ fn disown(path: &Path, mode: u32) {
 #[test]
 fn what_keeps_its_owner_out_is_made_the_same_and_deleted_all_the_same() {
     if !geteuid().is_root() {
-        eprintln!("skipped: only root can be two users");
+        sphinx_testing::skipped!("only root can be two users");
         return;
     }
     let directory = |name: &str| Entry::Directory {
@@ -277,7 +277,7 @@ fn what_keeps_its_owner_out_is_made_the_same_and_deleted_all_the_same() {
 #[test]
 fn where_no_owner_can_be_given_files_are_put_in_place() {
     if !geteuid().is_root() {
-        eprintln!("skipped: only root is asked to give owners");
+        sphinx_testing::skipped!("only root is asked to give owners");
         return;
     }
     let Dirs { _root, to, .. } = &dirs();

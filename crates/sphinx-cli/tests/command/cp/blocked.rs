@@ -19,7 +19,7 @@ fn sshd(drop: &str) -> Option<Sshd> {
 /// The same with rules of a table `inet t`.
 fn sshd_with(rules: &str) -> Option<Sshd> {
     let skipped = |why: &str| {
-        eprintln!("skipped: {why}");
+        sphinx_testing::skipped!("{why}");
         None
     };
     if !rustix::process::geteuid().is_root() {

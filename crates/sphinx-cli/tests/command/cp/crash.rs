@@ -148,14 +148,14 @@ fn receiver(scratch: &Scratch, sshd: &Sshd) -> Option<Child> {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let Ok(mut child) = unshare.spawn() else {
-        eprintln!("skipped: there is no unshare");
+        sphinx_testing::skipped!("there is no unshare");
         return None;
     };
     match appears(&scratch.path("first"), &mut child) {
         Ok(()) => Some(child),
         Err(status) => {
             assert!(matches!(status.code(), Some(1 | 77)), "{status}");
-            eprintln!("skipped: no privileges, or no loop device, to mount a file system");
+            sphinx_testing::skipped!("no privileges, or no loop device, to mount a file system");
             None
         }
     }

@@ -42,7 +42,7 @@ impl Sshd {
     /// One whose program is started by a command, in other surroundings.
     pub(crate) fn run_by(start: impl Fn(&Path) -> Command, finds_sphx: bool) -> Option<Self> {
         let skipped = |why: &str| {
-            eprintln!("skipped: {why}");
+            sphinx_testing::skipped!("{why}");
             None
         };
         let Some(sshd) = find("sshd") else {

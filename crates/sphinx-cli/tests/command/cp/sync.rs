@@ -157,7 +157,7 @@ pub(super) fn left_for_rsync(
             Some(lines.join("\n"))
         }
         Err(_) => {
-            eprintln!("skipped: there is no rsync to judge by");
+            sphinx_testing::skipped!("there is no rsync to judge by");
             None
         }
     }
@@ -427,12 +427,12 @@ fn of_names_that_are_one_there_nothing_is_lost() {
         .env("XDG_CACHE_HOME", scratch.path("cache"))
         .env("XDG_STATE_HOME", scratch.path("state"));
     if let Err(error) = Command::new("unshare").arg("--version").output() {
-        eprintln!("skipped: no unshare: {error}");
+        sphinx_testing::skipped!("no unshare: {error}");
         return;
     }
     let run = Running::of(&scratch, unshare).end();
     if matches!(run.code, 1 | 77) {
-        eprintln!("skipped: no file system that folds names: {}", run.stderr);
+        sphinx_testing::skipped!("no file system that folds names: {}", run.stderr);
         return;
     }
     let run = run.expect(7);
