@@ -141,25 +141,7 @@ fn tcp_crosses_in_single_packets_with_right_checksums() {
         .flat_map(|word| word.to_le_bytes())
         .collect();
     for address in ["10.99.0.2:7000", "[fd99::2]:7000"] {
-        let listener = right
-            .namespace
-            .run(|| TcpListener::bind(address))
-            .unwrap()
-            .unwrap();
-        let receiver = thread::spawn(move || {
-            let mut received = Vec::new();
-            let mut stream = listener.accept().unwrap().0;
-            stream.read_to_end(&mut received).unwrap();
-            received
-        });
-        let mut stream = left
-            .namespace
-            .run(|| TcpStream::connect(address))
-            .unwrap()
-            .unwrap();
-        stream.write_all(&sent).unwrap();
-        drop(stream);
-        assert!(receiver.join().unwrap() == sent);
+        assert!(sent_and_received(&left, &right, address, &sent) == sent);
     }
     let counters = link.counters().left_to_right;
     // 1448 bytes of payload are in a packet, and some were lost and sent again.
@@ -167,6 +149,51 @@ fn tcp_crosses_in_single_packets_with_right_checksums() {
     assert!(counters.dropped_loss > 5, "{counters:?}");
     // ARP and neighbour discovery have passed by.
     assert!(link.counters().ignored > 0);
+}
+
+/// Waits for a connection to this address at the right end, and sends over it: what arrives.
+fn sent_and_received(left: &Host, right: &Host, address: &'static str, sent: &[u8]) -> Vec<u8> {
+    let listener = right.namespace.run(|| TcpListener::bind(address));
+    let listener = listener.unwrap().unwrap();
+    let receiver = thread::spawn(move || {
+        let mut received = Vec::new();
+        let mut stream = listener.accept().unwrap().0;
+        stream.read_to_end(&mut received).unwrap();
+        received
+    });
+    let stream = left.namespace.run(|| TcpStream::connect(address));
+    stream.unwrap().unwrap().write_all(sent).unwrap();
+    receiver.join().unwrap()
+}
+
+/// As containers of several machines have it: the kernel joins what is inside.
+#[test]
+fn tcp_inside_a_tunnel_crosses_in_single_packets() {
+    let Some((left, _middle, right, link)) = start([LinkConfig::default(), LinkConfig::default()])
+    else {
+        return;
+    };
+    for (end, device, own, other) in [(&left, "l0", 1, 2), (&right, "r0", 2, 1)] {
+        let ready = end.ip(&format!(
+            "link add inner type vxlan id 7 remote 10.99.0.{other} dstport 4789 dev {device}"
+        )) && end.ip(&format!("addr add 10.98.0.{own}/24 dev inner"))
+            && end.ip(&format!("addr add fd98::{own}/64 dev inner nodad"))
+            && end.ip("link set inner up");
+        if !ready {
+            return sphinx_testing::skipped!("no VXLAN");
+        }
+    }
+    let sent: Vec<u8> = (0..500_000_u32)
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    for address in ["10.98.0.2:7000", "[fd98::2]:7000"] {
+        assert!(sent_and_received(&left, &right, address, &sent) == sent);
+    }
+    let counters = link.counters();
+    // Of 1500 bytes, 50 are the tunnel's.
+    let sent = counters.left_to_right.sent_packets;
+    assert!(sent > 2 * 2_000_000 / 1398, "{counters:?}");
+    assert_eq!(counters.refused, 0, "{counters:?}");
 }
 
 #[test]

@@ -59,7 +59,6 @@ pub struct Ethernet {
     name: String,
     mtu: usize,
     buffer: Box<[u8]>,
-    dropped: u64,
     /// It has been turned off, and nothing has come since.
     is_off: bool,
 }
@@ -106,7 +105,6 @@ impl Ethernet {
             name: name.to_owned(),
             mtu,
             buffer: vec![0; FRAME_MAX].into(),
-            dropped: 0,
             is_off: false,
         })
     }
@@ -121,11 +119,6 @@ impl Ethernet {
         self.mtu
     }
 
-    /// Frames that could not be taken apart.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-
     /// Whether it has been turned off, as far as reading has told. The kernel does not wake up who waits for an interface that is
     /// removed then: [`receive`](Ethernet::receive) has to be called from time to time.
     pub fn is_off(&self) -> bool {
@@ -136,7 +129,7 @@ impl Ethernet {
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if there is nothing, `NetworkDown` once if the interface has been turned off, `NotFound` if it has been removed.
+    /// `WouldBlock` if there is nothing, `InvalidData` if what has arrived cannot be taken apart, `NetworkDown` once if the interface has been turned off, `NotFound` if it has been removed.
     pub fn receive(&mut self, emit: impl FnMut(&[u8])) -> io::Result<()> {
         let buffer = &mut self.buffer[..];
         let length = loop {
@@ -154,12 +147,11 @@ impl Ethernet {
             }
         };
         self.is_off = false;
-        let finished = match buffer[..length].split_first_chunk_mut::<HEADER>() {
-            Some((header, frame)) => finish(*header, frame, ETHERNET, emit),
-            None => false,
-        };
-        self.dropped += u64::from(!finished);
-        Ok(())
+        let parts = buffer[..length].split_first_chunk_mut::<HEADER>();
+        match parts.is_some_and(|(header, frame)| finish(*header, frame, ETHERNET, emit)) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// Sends a frame.

@@ -222,6 +222,7 @@ mod tests {
         header[0] = NEEDS_CHECKSUM;
         header[1] = if is_ipv4 { GSO_TCP_V4 } else { GSO_TCP_V6 };
         header[4..6].copy_from_slice(&(SIZE as u16).to_ne_bytes());
+        header[6..8].copy_from_slice(&(transport as u16).to_ne_bytes());
         (header, packet)
     }
 

@@ -23,6 +23,8 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 pub(crate) const TCP: u8 = 6;
 const UDP: u8 = 17;
+/// Where the checksum of SCTP is in its header. No other protocol whose checksum may be left to a device has it there.
+const SCTP_CHECKSUM: usize = 8;
 
 const FIN: u8 = 1;
 pub(crate) const PSH: u8 = 8;
@@ -49,17 +51,35 @@ pub(crate) fn finish(
             emit(frame);
             true
         }
-        GSO_TCP_V4 | GSO_TCP_V6 => segment(frame, link, TCP, size, emit),
-        GSO_UDP => segment(frame, link, UDP, size, emit),
+        kind @ (GSO_TCP_V4 | GSO_TCP_V6 | GSO_UDP) => {
+            let protocol = if kind == GSO_UDP { UDP } else { TCP };
+            let start = (flags & NEEDS_CHECKSUM != 0).then(|| number(6));
+            match Layers::of(frame, link, protocol, start) {
+                Some(layers) if size > 0 => {
+                    layers.segment(frame, size, emit);
+                    true
+                }
+                _ => false,
+            }
+        }
         _ => false,
     }
 }
 
-/// Completes a checksum that holds the sum of the pseudo-header so far.
+/// Completes a checksum: that of SCTP, or one that holds the sum of the pseudo-header so far.
 fn complete(frame: &mut [u8], start: usize, offset: usize) -> bool {
     let Some(part) = frame.get_mut(start..) else {
         return false;
     };
+    if offset == SCTP_CHECKSUM {
+        let Some(place) = part.get_mut(offset..offset + 4) else {
+            return false;
+        };
+        place.fill(0);
+        let checksum = crc32c(part).to_le_bytes();
+        part[offset..offset + 4].copy_from_slice(&checksum);
+        return true;
+    }
     let checksum = Sum::default().with(part).checksum();
     let Some(place) = part.get_mut(offset..offset + 2) else {
         return false;
@@ -70,33 +90,77 @@ fn complete(frame: &mut [u8], start: usize, offset: usize) -> bool {
     true
 }
 
-/// Cuts a frame into segments of `size` bytes of payload each.
-fn segment(
-    frame: &[u8],
-    link: usize,
-    protocol: u8,
-    size: usize,
-    mut emit: impl FnMut(&[u8]),
-) -> bool {
-    let Some(layout) = Layout::of(frame, link, protocol) else {
-        return false;
+/// The checksum of SCTP (RFC 9260, appendix A).
+fn crc32c(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            let (mut crc, mut bit) = (byte as u32, 0);
+            while bit < 8 {
+                crc = (crc >> 1) ^ (POLYNOMIAL * (crc & 1));
+                bit += 1;
+            }
+            table[byte] = crc;
+            byte += 1;
+        }
+        table
     };
-    if size == 0 {
-        return false;
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)]
+    })
+}
+
+/// What has to be written in each segment of a frame.
+struct Layers {
+    /// What carries frames of a tunnel in datagrams, as VXLAN does.
+    outer: Option<Layout>,
+    inner: Layout,
+}
+
+impl Layers {
+    /// `start`: where the header is whose checksum is missing, which is that of what is cut.
+    fn of(frame: &[u8], link: usize, protocol: u8, start: Option<usize>) -> Option<Layers> {
+        if let Some(inner) = Layout::of(frame, link, protocol)
+            && start.is_none_or(|start| start == inner.transport)
+        {
+            return Some(Layers { outer: None, inner });
+        }
+        let (outer, start) = (Layout::of(frame, link, UDP)?, start?);
+        // The headers of the frame inside end there.
+        let inner = [(IPV4, 20), (IPV6, 40)]
+            .into_iter()
+            .find_map(|(kind, header)| {
+                let ip = start.checked_sub(header)?;
+                let is_it = ip >= outer.payload + ETHERNET && frame.get(ip - 2..ip)? == kind;
+                let inner = is_it.then(|| Layout::of(frame, ip, protocol))??;
+                (inner.transport == start).then_some(inner)
+            })?;
+        let outer = Some(outer);
+        Some(Layers { outer, inner })
     }
-    let (headers, payload) = frame.split_at(layout.payload);
-    let payload = &payload[..layout.length];
-    let count = payload.len().div_ceil(size);
-    let mut out = Vec::with_capacity(headers.len() + size);
-    for (index, chunk) in payload.chunks(size).enumerate() {
-        out.clear();
-        out.extend(headers);
-        out.extend(chunk);
-        layout.write_ip(&mut out, index as u16);
-        layout.write_transport(&mut out, index * size, index == 0, index + 1 == count);
-        emit(&out);
+
+    /// Cuts a frame into segments of `size` bytes of payload each.
+    fn segment(&self, frame: &[u8], size: usize, mut emit: impl FnMut(&[u8])) {
+        let inner = &self.inner;
+        let (headers, payload) = frame.split_at(inner.payload);
+        let payload = &payload[..inner.length];
+        let count = payload.len().div_ceil(size);
+        let mut out = Vec::with_capacity(headers.len() + size);
+        for (index, chunk) in payload.chunks(size).enumerate() {
+            out.clear();
+            out.extend(headers);
+            out.extend(chunk);
+            inner.write_ip(&mut out, index as u16);
+            inner.write_transport(&mut out, index * size, index == 0, index + 1 == count);
+            if let Some(outer) = &self.outer {
+                outer.write_ip(&mut out, index as u16);
+                outer.write_datagram(&mut out);
+            }
+            emit(&out);
+        }
     }
-    true
 }
 
 /// Where things are in a frame.
@@ -179,6 +243,15 @@ impl Layout {
         }
     }
 
+    /// The header of a datagram with a tunnel's packet. Most tunnels do without its checksum.
+    fn write_datagram(&self, frame: &mut [u8]) {
+        let has_checksum = frame[self.transport + 6..self.transport + 8] != [0, 0];
+        self.write_transport(frame, 0, true, true);
+        if !has_checksum {
+            frame[self.transport + 6..self.transport + 8].fill(0);
+        }
+    }
+
     fn write_transport(&self, frame: &mut [u8], offset: usize, is_first: bool, is_last: bool) {
         let length = frame.len() - self.transport;
         let pseudo = self.pseudo(frame, length);
@@ -219,6 +292,11 @@ mod tests {
         header[6..8].copy_from_slice(&start.to_ne_bytes());
         header[8..10].copy_from_slice(&offset.to_ne_bytes());
         header
+    }
+
+    /// Where the transport's header is in a frame.
+    fn transport(ipv4: bool) -> u16 {
+        if ipv4 { 34 } else { 54 }
     }
 
     /// A frame of one protocol with this payload, without checksums.
@@ -280,7 +358,7 @@ mod tests {
             // Padding of the link is not payload.
             frame.extend([0xee; 3]);
             let mut segments = Vec::new();
-            let header = header(NEEDS_CHECKSUM, kind, 1400, 34, 16);
+            let header = header(NEEDS_CHECKSUM, kind, 1400, transport(ipv4), 16);
             assert!(finish(header, &mut frame, ETHERNET, |segment| segments
                 .push(check(segment, TCP))));
             let told: Vec<_> = segments.iter().map(|(s, f, p)| (*s, *f, p.len())).collect();
@@ -303,13 +381,15 @@ mod tests {
             let kind = if ipv4 { GSO_TCP_V4 } else { GSO_TCP_V6 };
             let mut frame = frame(ipv4, TCP, &[9; 3000]);
             let mut packet = frame[ETHERNET..].to_vec();
-            let header = header(NEEDS_CHECKSUM, kind, 1400, 20, 16);
+            let at = |start| header(NEEDS_CHECKSUM, kind, 1400, start, 16);
+            let (start, link) = (transport(ipv4), ETHERNET as u16);
             let (mut framed, mut bare) = (Vec::new(), Vec::new());
-            assert!(finish(header, &mut frame, ETHERNET, |part| framed
+            assert!(finish(at(start), &mut frame, ETHERNET, |part| framed
                 .push(part[ETHERNET..].to_vec())));
-            assert!(finish(header, &mut packet, 0, |part| bare.push(part.to_vec())));
+            assert!(finish(at(start - link), &mut packet, 0, |part| bare
+                .push(part.to_vec())));
             assert!(bare.len() == 3 && framed == bare);
-            assert!(!finish(header, &mut [], 0, |_| {}));
+            assert!(!finish(at(start - link), &mut [], 0, |_| {}));
         }
     }
 
@@ -318,12 +398,73 @@ mod tests {
         for ipv4 in [true, false] {
             let mut frame = frame(ipv4, UDP, &[5; 250]);
             let mut lengths = Vec::new();
-            let header = header(NEEDS_CHECKSUM, GSO_UDP, 100, 34, 6);
+            let header = header(NEEDS_CHECKSUM, GSO_UDP, 100, transport(ipv4), 6);
             let whole = finish(header, &mut frame, ETHERNET, |part| {
                 lengths.push(check(part, UDP).2.len());
             });
             assert!(whole && lengths == [100, 100, 50], "{lengths:?}");
         }
+    }
+
+    #[test]
+    fn what_a_tunnel_carries_is_cut_inside() {
+        let payload: Vec<u8> = (0..3000_u32).map(|n| n as u8).collect();
+        for (outside, inside, protocol) in [
+            (true, true, TCP),
+            (true, false, TCP),
+            (false, true, TCP),
+            (false, false, UDP),
+        ] {
+            let inner = frame(inside, protocol, &payload);
+            let vxlan = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &inner].concat();
+            for checksum in [[0, 0], [1, 1]] {
+                let mut frame = frame(outside, UDP, &vxlan);
+                let udp = usize::from(transport(outside));
+                frame[udp + 6..udp + 8].copy_from_slice(&checksum);
+                let (kind, offset) = match (protocol, inside) {
+                    (UDP, _) => (GSO_UDP, 6),
+                    (_, true) => (GSO_TCP_V4, 16),
+                    (_, false) => (GSO_TCP_V6, 16),
+                };
+                let start = (udp + 16) as u16 + transport(inside);
+                let header = header(NEEDS_CHECKSUM, kind, 1400, start, offset);
+                let (mut joined, mut lengths) = (Vec::new(), Vec::new());
+                let whole = finish(header, &mut frame, ETHERNET, |segment| {
+                    let layout = Layout::of(segment, ETHERNET, UDP).expect("a datagram");
+                    assert_eq!(layout.payload + layout.length, segment.len());
+                    let field = &segment[udp + 6..udp + 8];
+                    assert_eq!(field == [0, 0], checksum == [0, 0]);
+                    if checksum != [0, 0] {
+                        check(segment, UDP);
+                    }
+                    let (_, _, part) = check(&segment[udp + 16..], protocol);
+                    lengths.push(part.len());
+                    joined.extend(part);
+                });
+                assert!(whole && lengths == [1400, 1400, 200] && joined == payload);
+            }
+        }
+        // Where nothing says what is inside, nothing is guessed.
+        let mut frame = frame(true, UDP, &frame(true, TCP, &payload));
+        let header = header(0, GSO_TCP_V4, 1400, 0, 0);
+        assert!(!finish(header, &mut frame, ETHERNET, |_| {}));
+    }
+
+    #[test]
+    fn the_checksum_of_sctp_is_its_own() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        let mut frame = frame(true, TCP, &[0; 100]);
+        frame[ETHERNET + 9] = 132;
+        frame[42..46].fill(7);
+        let mut count = 0;
+        let header = header(NEEDS_CHECKSUM, 0, 0, 34, 8);
+        assert!(finish(header, &mut frame, ETHERNET, |frame| {
+            let mut packet = frame[34..].to_vec();
+            packet[8..12].fill(0);
+            assert_eq!(frame[42..46], crc32c(&packet).to_le_bytes());
+            count += 1;
+        }));
+        assert_eq!(count, 1);
     }
 
     #[test]
