@@ -108,9 +108,15 @@ fn small_packets_of_chosen_connections_are_led_to_a_queue() {
         bytes_max: 400,
     };
     let ports = [7000..=7009, 9000..=9000];
+    // So many rules that neither they nor the answers would fit into a socket as it comes.
+    let many: Vec<_> = (10_000..10_200)
+        .map(|port| port..=port)
+        .chain([7005..=7005])
+        .collect();
     for (own, port, expected) in [
         (own(&ports, &[]), 7005, true),
         (own(&ports, &[]), 7010, false),
+        (own(&many, &[]), 7005, true),
         (own(&[], &[0]), 7010, true),
         (own(&[], &[54_321]), 7010, false),
     ] {

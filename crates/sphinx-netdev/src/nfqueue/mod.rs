@@ -49,7 +49,7 @@ const ACK: libc::c_int = libc::NLM_F_ACK;
 const PACKET_BYTES_MAX: u32 = 0xffff;
 /// Verdicts that are sent together.
 const VERDICT_BYTES_MAX: usize = 1 << 14;
-/// For packets that the program has not read yet.
+/// For what the program, or the kernel, has not read yet.
 const SOCKET_BYTES: usize = 8 << 20;
 
 /// A packet that waits for its verdict.

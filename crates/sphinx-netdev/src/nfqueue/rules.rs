@@ -2,7 +2,9 @@
 
 use std::{io, ops::RangeInclusive};
 
-use super::ACK;
+use rustix::net::sockopt;
+
+use super::{ACK, SOCKET_BYTES};
 use crate::nfnetlink::{Attributes, Head, Socket, Writer};
 
 /// The packet filter's numbers; few of them are in libc.
@@ -150,8 +152,11 @@ impl Rules {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         // Kernels have either way to name a queue, or both.
-        let rules = |way| {
+        let rules = |way| -> io::Result<Rules> {
             let socket = Socket::open()?;
+            // Hundreds of rules go as one message, and each is answered before the first answer is read.
+            let _ = sockopt::set_socket_send_buffer_size_force(&socket, SOCKET_BYTES);
+            let _ = sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES);
             install(&socket, table, selection, queue, mark, way)?;
             let (table, families) = (table.to_owned(), selection.families());
             Ok(Rules {
@@ -160,7 +165,10 @@ impl Rules {
                 families,
             })
         };
-        rules(Way::Native).or_else(|_: io::Error| rules(Way::Compatible))
+        match rules(Way::Native) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => rules(Way::Compatible),
+            installed => installed,
+        }
     }
 
     /// Removes the rules, if they are still there.
