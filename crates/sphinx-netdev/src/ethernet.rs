@@ -15,9 +15,8 @@ use rustix::{
 };
 
 use crate::{
-    netlink::Message,
+    lookup::found,
     netns::context,
-    nfnetlink::Values,
     offload::{ETHERNET, HEADER, finish},
     tun,
 };
@@ -29,8 +28,6 @@ pub const HEADER_BYTES: usize = 14;
 const FRAME_MAX: usize = HEADER + HEADER_BYTES + 65_535;
 /// Frames that wait for the reader, in bytes of kernel memory.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
-/// Bytes in front of the attributes of an interface (`struct ifinfomsg`).
-const LINK_MESSAGE: usize = 16;
 /// Not in libc for every target.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
@@ -40,15 +37,8 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 ///
 /// `NotFound` if there is no such interface.
 pub fn index_and_is_port(name: &str) -> io::Result<(u32, bool)> {
-    let (index, _) = tun::index_and_mtu(name)?;
-    let mut fixed = [0; LINK_MESSAGE];
-    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    let answer = Message::new(libc::RTM_GETLINK, 0, &fixed).ask()?;
-    let attributes = answer.get(LINK_MESSAGE..).unwrap_or(&[]);
-    let find = |bytes, kind| Values(bytes).find(|it| it.0 == kind).map(|it| it.1);
-    let info = find(attributes, libc::IFLA_LINKINFO).unwrap_or(&[]);
-    let is_port = find(info, libc::IFLA_INFO_SLAVE_KIND) == Some(b"bridge\0");
-    Ok((index.cast_unsigned(), is_port))
+    let found = found(name)?;
+    Ok((found.index, found.is_port))
 }
 
 /// An interface, opened for whole frames, whomever they are for. The network stack of the machine sees

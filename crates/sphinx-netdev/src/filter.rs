@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-use crate::nfnetlink::{FILTER_HEADER, Head, Messages, Socket, Values, Writer};
+use crate::nfnetlink::{FILTER_HEADER, Head, Messages, Socket, Values, Writer, outcome};
 
 /// The packet filter's numbers.
 mod number {
@@ -150,11 +150,7 @@ fn list<T>(kind: u16, mut read: impl FnMut(u8, Values<'_>) -> T) -> io::Result<V
         for message in Messages(&buffer[..length]) {
             match message.kind {
                 number::DONE => return Ok(found),
-                number::ERROR => {
-                    let error = message.body.first_chunk::<4>();
-                    let error = error.map_or(-libc::EBADMSG, |it| i32::from_ne_bytes(*it));
-                    return Err(io::Error::from_raw_os_error(error.wrapping_neg()));
-                }
+                number::ERROR => outcome(message.body)?,
                 _ => {
                     let values = message.body.get(FILTER_HEADER..).unwrap_or(&[]);
                     let family = message.body.first().copied().unwrap_or(0);

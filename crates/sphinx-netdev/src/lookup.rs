@@ -5,15 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rustix::net::{AddressFamily, SocketType, netdevice::index_to_name};
 
-use crate::netlink::Message;
+use crate::netlink::{Message, ROUTE};
 use crate::netns::context;
 use crate::nfnetlink::Values;
 use crate::tun::index_and_mtu;
 
-/// Bytes in front of the attributes of an interface (`struct ifinfomsg`), a route (`struct rtmsg`), and a neighbour
-/// (`struct ndmsg`).
+/// Bytes in front of the attributes of an interface (`struct ifinfomsg`), and of a neighbour (`struct ndmsg`).
 const LINK: usize = 16;
-pub(crate) const ROUTE: usize = 12;
 const NEIGHBOUR: usize = 12;
 /// States of a neighbour whose address can be used: reachable, stale, delay, probe, no ARP, permanent.
 const USABLE: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
@@ -37,6 +35,8 @@ pub struct Interface {
     pub queues_max: u32,
     /// What kind of virtual interface it is, such as `veth`; `None` for a card.
     pub kind: Option<String>,
+    /// It is a port of a bridge.
+    pub is_port: bool,
 }
 
 /// The interface of this name in the calling thread's namespace.
@@ -45,8 +45,12 @@ pub struct Interface {
 ///
 /// `NotFound` or `ENODEV` if there is no such interface.
 pub fn interface(name: &str) -> io::Result<Interface> {
-    let (index, mtu) =
-        index_and_mtu(name).map_err(|error| context(&format!("interface {name}"), error))?;
+    found(name).map_err(|error| context(&format!("interface {name}"), error))
+}
+
+/// The same, with the error as the kernel says it.
+pub(crate) fn found(name: &str) -> io::Result<Interface> {
+    let (index, mtu) = index_and_mtu(name)?;
     let mut fixed = [0; LINK];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
     let answer = Message::new(libc::RTM_GETLINK, 0, &fixed).ask()?;
@@ -61,7 +65,9 @@ pub fn interface(name: &str) -> io::Result<Interface> {
     let info = find(attributes, libc::IFLA_LINKINFO).unwrap_or(&[]);
     let kind = find(info, libc::IFLA_INFO_KIND);
     let kind = kind.and_then(|it| it.split(|byte| *byte == 0).next());
+    let is_port = find(info, libc::IFLA_INFO_SLAVE_KIND) == Some(b"bridge\0");
     Ok(Interface {
+        is_port,
         index: index.cast_unsigned(),
         mtu,
         address: address.filter(|_| is_ethernet),
@@ -250,7 +256,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => Some(Ipv4Addr::from(*bytes.first_chunk::<4>()?).into()),
         16 => Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?).into()),

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use crate::nfnetlink::Messages;
+use crate::nfnetlink::{Messages, outcome};
 
 /// Length of a message header.
 const HEADER: usize = 16;
@@ -13,6 +13,47 @@ const ERROR: u16 = 2;
 const ANSWER_BYTES_MAX: usize = 512;
 /// What is told of an interface.
 const TOLD_BYTES_MAX: usize = 1 << 15;
+
+/// The two families.
+pub(crate) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
+/// Bytes in front of the attributes of a route (`struct rtmsg`).
+pub(crate) const ROUTE: usize = 12;
+/// Bytes in front of the attributes of a rule (`struct fib_rule_hdr`).
+pub(crate) const RULE: usize = 12;
+/// Attributes of rules; they are not in libc.
+pub(crate) const RULE_INTERFACE: u16 = 3;
+pub(crate) const RULE_PRIORITY: u16 = 6;
+pub(crate) const RULE_SUPPRESS_PREFIX_LENGTH: u16 = 14;
+pub(crate) const RULE_TABLE: u16 = 15;
+pub(crate) const RULE_PROTOCOL: u16 = 22;
+/// "Look in a table."
+const ACTION_TABLE: u8 = 1;
+/// Of routes: who has made them, how far what is reached is, and what becomes of a packet.
+const PROTOCOL_STATIC: u8 = 4;
+const SCOPE_UNIVERSE: u8 = 0;
+const SCOPE_LINK: u8 = 253;
+pub(crate) const UNICAST: u8 = 1;
+pub(crate) const THROW: u8 = 9;
+
+/// The fixed part of a rule of a family that has packets look in a table.
+pub(crate) fn rule(kind: u16, flags: libc::c_int, family: u8, table: u32) -> Message {
+    // Family, no addresses, no TOS, table below, reserved, action, then no flags.
+    let fixed: [u8; RULE] = [family, 0, 0, 0, 0, 0, 0, ACTION_TABLE, 0, 0, 0, 0];
+    Message::new(kind, flags, &fixed).with(RULE_TABLE, &table.to_ne_bytes())
+}
+
+/// A new route of a family to so many bits of an address: a way out by an interface (`UNICAST`), or to the next rule (`THROW`).
+pub(crate) fn route(flags: libc::c_int, family: u8, bits: u8, is: u8, table: u32) -> Message {
+    let scope = match (i32::from(family), is) {
+        (libc::AF_INET, UNICAST) => SCOPE_LINK,
+        _ => SCOPE_UNIVERSE,
+    };
+    let mut fixed = [0; ROUTE];
+    (fixed[0], fixed[1]) = (family, bits);
+    fixed[5..8].copy_from_slice(&[PROTOCOL_STATIC, scope, is]);
+    let flags = libc::NLM_F_CREATE | flags;
+    Message::new(libc::RTM_NEWROUTE, flags, &fixed).with(libc::RTA_TABLE, &table.to_ne_bytes())
+}
 
 /// A message under construction: a fixed part, then attributes.
 pub(crate) struct Message(Vec<u8>);
@@ -58,11 +99,7 @@ impl Message {
             for message in Messages(&buffer[..length]) {
                 match i32::from(message.kind) {
                     libc::NLMSG_DONE => return Ok(()),
-                    libc::NLMSG_ERROR => {
-                        let error = message.body.first_chunk::<4>();
-                        let error = error.map_or(-libc::EBADMSG, |it| i32::from_ne_bytes(*it));
-                        return Err(io::Error::from_raw_os_error(error.wrapping_neg()));
-                    }
+                    libc::NLMSG_ERROR => outcome(message.body)?,
                     _ => each(message.body),
                 }
             }
@@ -101,12 +138,9 @@ impl Message {
         let Some(rest) = answer[..length].get(HEADER..) else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
-        match rest.first_chunk::<4>() {
-            Some([0, 0, 0, 0]) if is_error => Ok(Vec::new()),
-            Some(error) if is_error => Err(io::Error::from_raw_os_error(
-                i32::from_ne_bytes(*error).wrapping_neg(),
-            )),
-            _ => Ok(rest.to_vec()),
+        match is_error {
+            true => outcome(rest).map(|()| Vec::new()),
+            false => Ok(rest.to_vec()),
         }
     }
 }

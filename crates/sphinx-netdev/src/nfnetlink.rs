@@ -80,14 +80,20 @@ impl Writer {
                 if message.kind != ANSWER {
                     continue;
                 }
-                let error = message.body.first_chunk::<4>();
-                match error.map_or(-libc::EBADMSG, |error| i32::from_ne_bytes(*error)) {
-                    0 => left = left.saturating_sub(1),
-                    error => return Err(io::Error::from_raw_os_error(error.wrapping_neg())),
-                }
+                outcome(message.body)?;
+                left = left.saturating_sub(1);
             }
         }
         Ok(())
+    }
+}
+
+/// What an answer says, which has an error number, negative, or 0.
+pub(crate) fn outcome(body: &[u8]) -> io::Result<()> {
+    let error = body.first_chunk::<4>();
+    match error.map_or(-libc::EBADMSG, |error| i32::from_ne_bytes(*error)) {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error.wrapping_neg())),
     }
 }
 

@@ -5,27 +5,17 @@
 
 use std::io;
 
-use crate::{netlink::Message, netns::context, nfnetlink::Values, tun::index_and_mtu};
+use crate::{
+    netlink::{
+        FAMILIES, Message, RULE, RULE_INTERFACE, RULE_PRIORITY, RULE_PROTOCOL, RULE_TABLE, UNICAST,
+        route, rule,
+    },
+    netns::context,
+    nfnetlink::Values,
+    tun::index_and_mtu,
+};
 
-/// Attributes of rules; they are not in libc.
-mod attribute {
-    pub(super) const RULE_INTERFACE: u16 = 3;
-    pub(super) const RULE_PRIORITY: u16 = 6;
-    pub(super) const RULE_TABLE: u16 = 15;
-    pub(super) const RULE_PROTOCOL: u16 = 22;
-}
-
-/// Bytes in front of the attributes of a rule (`struct fib_rule_hdr`).
-const RULE: usize = 12;
-/// "Look in a table."
-const ACTION_TABLE: u8 = 1;
 const TCP: u8 = 6;
-const PROTOCOL_STATIC: u8 = 4;
-const SCOPE_LINK: u8 = 253;
-const UNICAST: u8 = 1;
-
-/// The two families.
-const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 
 /// Makes a device the default route of the calling thread's namespace, for both families, as far as there is IPv6.
 ///
@@ -59,30 +49,8 @@ fn everything_to(
     let (index, _) = index_and_mtu(device)?;
     let mut any = false;
     for family in FAMILIES {
-        let scope = if i32::from(family) == libc::AF_INET {
-            SCOPE_LINK
-        } else {
-            0
-        };
-        // Family, no addresses, no TOS, table below, then no flags.
-        let fixed = [
-            family,
-            0,
-            0,
-            0,
-            0,
-            PROTOCOL_STATIC,
-            scope,
-            UNICAST,
-            0,
-            0,
-            0,
-            0,
-        ];
-        let flags = libc::NLM_F_CREATE | before;
-        let mut route = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
-            .with(libc::RTA_TABLE, &table.to_ne_bytes())
-            .with(libc::RTA_OIF, &index.to_ne_bytes());
+        let mut route =
+            route(before, family, 0, UNICAST, table).with(libc::RTA_OIF, &index.to_ne_bytes());
         if let Some(metric) = metric {
             route = route.with(libc::RTA_PRIORITY, &metric.to_ne_bytes());
         }
@@ -132,11 +100,10 @@ impl Diversion {
             let mut name = interface.as_bytes().to_vec();
             name.push(0);
             let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-            let answer = self
-                .rule(libc::RTM_NEWRULE, flags, family)
-                .with(attribute::RULE_PRIORITY, &self.priority.to_ne_bytes())
-                .with(attribute::RULE_INTERFACE, &name)
-                .with(attribute::RULE_PROTOCOL, &[TCP])
+            let answer = rule(libc::RTM_NEWRULE, flags, family, self.table)
+                .with(RULE_PRIORITY, &self.priority.to_ne_bytes())
+                .with(RULE_INTERFACE, &name)
+                .with(RULE_PROTOCOL, &[TCP])
                 .send();
             any |= added(answer, family, &format!("a rule for {interface}"))?;
         }
@@ -154,7 +121,7 @@ impl Diversion {
         let mut leads = false;
         Message::new(libc::RTM_GETRULE, libc::NLM_F_DUMP, &fixed).list(|body| {
             let mut values = Values(body.get(RULE..).unwrap_or(&[]));
-            let table = (attribute::RULE_TABLE, &self.table.to_ne_bytes()[..]);
+            let table = (RULE_TABLE, &self.table.to_ne_bytes()[..]);
             leads |= values.any(|it| it == table);
         })?;
         Ok(leads)
@@ -168,7 +135,7 @@ impl Diversion {
     pub fn remove(&self) -> io::Result<()> {
         for family in FAMILIES {
             loop {
-                match self.rule(libc::RTM_DELRULE, 0, family).send() {
+                match rule(libc::RTM_DELRULE, 0, family, self.table).send() {
                     Ok(()) => {}
                     Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                     Err(_) if i32::from(family) == libc::AF_INET6 => break,
@@ -177,11 +144,5 @@ impl Diversion {
             }
         }
         Ok(())
-    }
-
-    fn rule(&self, kind: u16, flags: libc::c_int, family: u8) -> Message {
-        // Family, no addresses, no TOS, table below, reserved, action, then no flags.
-        let fixed: [u8; RULE] = [family, 0, 0, 0, 0, 0, 0, ACTION_TABLE, 0, 0, 0, 0];
-        Message::new(kind, flags, &fixed).with(attribute::RULE_TABLE, &self.table.to_ne_bytes())
     }
 }

@@ -14,21 +14,13 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
+use crate::lookup::interface;
+use crate::netlink::{
+    FAMILIES, Message, ROUTE, RULE, RULE_PRIORITY, RULE_SUPPRESS_PREFIX_LENGTH, THROW, UNICAST,
+    route,
+};
 use crate::tun::{bring_up, has_ipv6, index_and_mtu};
-use crate::{lookup::interface, netlink::Message, netns::context};
-
-/// Attributes of rules; they are not in libc.
-const RULE_PRIORITY: u16 = 6;
-const RULE_SUPPRESS_PREFIX_LENGTH: u16 = 14;
-const RULE_TABLE: u16 = 15;
-
-/// "Look in a table."
-const ACTION_TABLE: u8 = 1;
-const PROTOCOL_STATIC: u8 = 4;
-const SCOPE_UNIVERSE: u8 = 0;
-const SCOPE_LINK: u8 = 253;
-const UNICAST: u8 = 1;
-const THROW: u8 = 9;
+use crate::{netlink, netns::context, nfnetlink::Values};
 
 /// Before the main table (32766).
 const PRIORITY: u32 = 7749;
@@ -36,8 +28,6 @@ const PRIORITY: u32 = 7749;
 const TABLES: u32 = 774_900;
 /// Names of devices lead to so many pairs of tables.
 const PAIRS: u32 = 10_000;
-
-const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 
 /// Addresses with a common beginning: the first one, and the bits that are common.
 pub type Prefix = (IpAddr, u8);
@@ -154,28 +144,7 @@ impl SplitRoutes {
             IpAddr::V4(_) => FAMILIES[0],
             IpAddr::V6(_) => FAMILIES[1],
         };
-        let scope = match (address, is) {
-            (IpAddr::V4(_), UNICAST) => SCOPE_LINK,
-            _ => SCOPE_UNIVERSE,
-        };
-        // Family, prefixes of destination and source, TOS, table below, then no flags.
-        let fixed = [
-            family,
-            prefix,
-            0,
-            0,
-            0,
-            PROTOCOL_STATIC,
-            scope,
-            is,
-            0,
-            0,
-            0,
-            0,
-        ];
-        let flags = libc::NLM_F_CREATE | before;
-        let mut message = Message::new(libc::RTM_NEWROUTE, flags, &fixed)
-            .with(libc::RTA_TABLE, &table.to_ne_bytes());
+        let mut message = route(before, family, prefix, is, table);
         message = match address {
             IpAddr::V4(address) => message.with(libc::RTA_DST, &address.octets()),
             IpAddr::V6(address) => message.with(libc::RTA_DST, &address.octets()),
@@ -217,12 +186,12 @@ impl SplitRoutes {
     fn remove_shared(&self) {
         for family in FAMILIES {
             let mut is_used = false;
-            let mut header = [0; 12];
+            let mut header = [0; RULE];
             header[0] = family;
             let list = Message::new(libc::RTM_GETRULE, libc::NLM_F_DUMP, &header);
             let priority = (PRIORITY + 2).to_ne_bytes();
             let listed = list.list(|body| {
-                is_used |= attribute(body, 12, RULE_PRIORITY) == Some(priority);
+                is_used |= attribute(body, RULE, RULE_PRIORITY) == Some(&priority[..]);
             });
             if listed.is_ok() && !is_used {
                 let at = (PRIORITY + 1, u32::from(libc::RT_TABLE_MAIN));
@@ -282,23 +251,19 @@ fn is_unknown(error: &io::Error) -> bool {
 }
 
 fn rule(kind: u16, flags: libc::c_int, family: u8, (priority, table): (u32, u32)) -> Message {
-    // Family, no addresses, no TOS, table below, reserved, action, then no flags.
-    let fixed = [family, 0, 0, 0, 0, 0, 0, ACTION_TABLE, 0, 0, 0, 0];
-    Message::new(kind, flags, &fixed)
-        .with(RULE_PRIORITY, &priority.to_ne_bytes())
-        .with(RULE_TABLE, &table.to_ne_bytes())
+    netlink::rule(kind, flags, family, table).with(RULE_PRIORITY, &priority.to_ne_bytes())
 }
 
 /// Removes all routes of these tables.
 fn flush(family: u8, tables: [u32; 2]) -> io::Result<()> {
-    let mut header = [0; 12];
+    let mut header = [0; ROUTE];
     header[0] = family;
     let tables = tables.map(u32::to_ne_bytes);
     let mut found = Vec::new();
     let list = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &header);
     list.list(|body| {
         let table = attribute(body, header.len(), libc::RTA_TABLE);
-        if table.is_some_and(|table| tables.contains(&table)) {
+        if table.is_some_and(|table| tables.iter().any(|it| it == table)) {
             found.push(body.to_vec());
         }
     })?;
@@ -309,20 +274,10 @@ fn flush(family: u8, tables: [u32; 2]) -> io::Result<()> {
     Ok(())
 }
 
-/// The value of an attribute of four bytes, behind a fixed part of `fixed` bytes.
-fn attribute(body: &[u8], fixed: usize, wanted: u16) -> Option<[u8; 4]> {
-    let mut rest = body.get(fixed..)?;
-    while let [a, b, c, d, ..] = *rest {
-        let length = usize::from(u16::from_ne_bytes([a, b]));
-        if length < 4 {
-            return None;
-        }
-        if u16::from_ne_bytes([c, d]) == wanted {
-            return rest.get(4..length)?.first_chunk().copied();
-        }
-        rest = rest.get(length.next_multiple_of(4)..)?;
-    }
-    None
+/// The value of an attribute, behind a fixed part of `fixed` bytes.
+fn attribute(body: &[u8], fixed: usize, wanted: u16) -> Option<&[u8]> {
+    let mut values = Values(body.get(fixed..)?);
+    values.find(|it| it.0 == wanted).map(|it| it.1)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, netlink::SocketAddrNetlink};
 
-use crate::lookup::{ROUTE, interface, name};
-use crate::netlink::Message;
+use crate::lookup::{interface, name};
+use crate::netlink::{Message, ROUTE};
 use crate::nfnetlink::Values;
 
 /// Groups of messages: interfaces, and addresses and routes of both families.
