@@ -1,6 +1,9 @@
 //! Requests to the kernel's routing netlink, one at a time.
 
-use std::io;
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -13,6 +16,9 @@ const ERROR: u16 = 2;
 const ANSWER_BYTES_MAX: usize = 512;
 /// What is told of an interface.
 const TOLD_BYTES_MAX: usize = 1 << 15;
+
+/// Not in libc for every target.
+const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 
 /// The two families.
 pub(crate) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
@@ -87,17 +93,31 @@ impl Message {
     /// # Errors
     ///
     /// The kernel's.
-    pub(crate) fn list(mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    pub(crate) fn list(self, each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.list_with(false, each)
+    }
+
+    /// As [`list`](Message::list), but of routes of one table only those, where the kernel can choose (from 4.20 on), and it is an error if it has no
+    /// such family or table.
+    pub(crate) fn list_strictly(self, each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.list_with(true, each)
+    }
+
+    fn list_with(mut self, strictly: bool, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let length = self.0.len() as u32;
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+        if strictly {
+            check_strictly(&socket);
+        }
         rustix::net::send(&socket, &self.0, SendFlags::empty())?;
         let mut buffer = vec![0; 1 << 16];
         loop {
             let (length, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
             for message in Messages(&buffer[..length]) {
                 match i32::from(message.kind) {
+                    libc::NLMSG_DONE if strictly => return outcome(message.body),
                     libc::NLMSG_DONE => return Ok(()),
                     libc::NLMSG_ERROR => outcome(message.body)?,
                     _ => each(message.body),
@@ -143,4 +163,19 @@ impl Message {
             false => Ok(rest.to_vec()),
         }
     }
+}
+
+/// Has the kernel look at all of a request. Older ones, which cannot, list more than was asked for.
+fn check_strictly(socket: &OwnedFd) {
+    let on: libc::c_int = 1;
+    // SAFETY: the value is valid for reading and of the length given; the kernel checks that length against the option.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_NETLINK,
+            NETLINK_GET_STRICT_CHK,
+            std::ptr::from_ref(&on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
 }

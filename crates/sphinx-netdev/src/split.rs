@@ -10,11 +10,12 @@
 //! Routes to a device go with the device. Rules and `throw` routes of a process that was killed stay: lookups fall through them, and the next process
 //! with a device of that name removes them.
 
+use std::collections::HashSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 
-use crate::lookup::interface;
+use crate::lookup::{address, interface};
 use crate::netlink::{
     FAMILIES, Message, ROUTE, RULE, RULE_PRIORITY, RULE_SUPPRESS_PREFIX_LENGTH, THROW, UNICAST,
     route,
@@ -64,6 +65,10 @@ impl SplitRoutes {
             has_default: routes.iter().any(|route| route.1 == 0),
         };
         split.remove();
+        // Without rules there is but one table, which would take them all.
+        for family in FAMILIES {
+            unless_off(family, split.has_rules(family), has_ipv6())?;
+        }
         split.lay()?;
         Ok(split)
     }
@@ -87,14 +92,23 @@ impl SplitRoutes {
 
     /// Adds what is not there, what leads into the tunnel last. Whether anything was not.
     fn lay(&self) -> io::Result<bool> {
+        // Lists may be long, and this is asked whenever something changes.
+        let there = self.there()?;
         let mut any = false;
         let excluded = self.excluded.lock().unwrap_or_else(PoisonError::into_inner);
-        for prefix in excluded.iter() {
-            any |= self.leave_out(*prefix, libc::NLM_F_EXCL)?;
+        for &prefix in excluded.iter() {
+            any |= leave_out(prefix, [self.table, self.table + 1], |table| {
+                let is_there = there.contains(&(table, THROW, prefix));
+                let add = || is_new(self.add(prefix, table, (THROW, libc::NLM_F_EXCL)));
+                if is_there { Ok(false) } else { add() }
+            })?;
         }
         drop(excluded);
         for &(address, prefix) in &self.routes {
             let table = self.table + u32::from(prefix == 0);
+            if there.contains(&(table, UNICAST, (address, prefix))) {
+                continue;
+            }
             any |= match is_new(self.add((address, prefix), table, (UNICAST, libc::NLM_F_EXCL))) {
                 // Nothing of it goes anywhere, and once some does, the route is missing.
                 Err(error) if address.is_ipv6() && is_off(&error, has_ipv6()) => false,
@@ -103,14 +117,51 @@ impl SplitRoutes {
             };
         }
         for family in FAMILIES {
-            let added = self.add_rules(family);
-            // Without IPv6 there is nothing to lead.
-            any |= match i32::from(family) {
-                libc::AF_INET => added.map_err(|error| context("a rule for a tunnel", error))?,
-                _ => added.unwrap_or(false),
-            };
+            any |= unless_off(family, self.add_rules(family), has_ipv6())?;
         }
         Ok(any)
+    }
+
+    /// The routes of both tables that are as we make them: table, kind and destination.
+    fn there(&self) -> io::Result<HashSet<(u32, u8, Prefix)>> {
+        let mut there = HashSet::new();
+        for family in FAMILIES {
+            for table in [self.table, self.table + 1] {
+                let mut fixed = [0; ROUTE];
+                fixed[0] = family;
+                let list = Message::new(libc::RTM_GETROUTE, libc::NLM_F_DUMP, &fixed)
+                    .with(libc::RTA_TABLE, &table.to_ne_bytes());
+                let listed = list.list_strictly(|body| there.extend(self.route_in(body)));
+                match listed {
+                    // There is no such table yet, or no such family.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound || is_unknown(&error) => {
+                    }
+                    listed => listed?,
+                }
+            }
+        }
+        Ok(there)
+    }
+
+    /// A route of a list, if it is in our tables and leads where ours lead.
+    fn route_in(&self, body: &[u8]) -> Option<(u32, u8, Prefix)> {
+        let (family, bits, is) = (*body.first()?, *body.get(1)?, *body.get(7)?);
+        let (mut table, mut index) = (0, 0);
+        let mut to: IpAddr = match family == FAMILIES[0] {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        for (kind, value) in Values(body.get(ROUTE..)?) {
+            match kind {
+                libc::RTA_TABLE => table = u32::from_ne_bytes(*value.first_chunk()?),
+                libc::RTA_OIF => index = i32::from_ne_bytes(*value.first_chunk()?),
+                libc::RTA_DST => to = address(value)?,
+                _ => {}
+            }
+        }
+        let is_ours = [self.table, self.table + 1].contains(&table)
+            && (is == THROW || (is == UNICAST && index == self.index));
+        is_ours.then_some((table, is, (to, bits)))
     }
 
     /// Leaves a destination out, from now on. Where the kernel has no IPv6, nothing of it goes into a tunnel.
@@ -124,13 +175,10 @@ impl SplitRoutes {
             excluded.push(prefix);
         }
         drop(excluded);
-        self.leave_out(prefix, libc::NLM_F_REPLACE).map(drop)
-    }
-
-    fn leave_out(&self, prefix: Prefix, before: libc::c_int) -> io::Result<bool> {
         leave_out(prefix, [self.table, self.table + 1], |table| {
-            self.add(prefix, table, (THROW, before))
+            is_new(self.add(prefix, table, (THROW, libc::NLM_F_REPLACE)))
         })
+        .map(drop)
     }
 
     /// Adds a route of a kind; `before` says what becomes of one that is there.
@@ -153,6 +201,13 @@ impl SplitRoutes {
             message = message.with(libc::RTA_OIF, &self.index.to_ne_bytes());
         }
         message.send()
+    }
+
+    /// Fails if the kernel has no rules of a family.
+    fn has_rules(&self, family: u8) -> io::Result<()> {
+        let mut fixed = [0; RULE];
+        fixed[0] = family;
+        Message::new(libc::RTM_GETRULE, libc::NLM_F_DUMP, &fixed).list_strictly(|_| ())
     }
 
     /// Whether any of them was not there.
@@ -207,15 +262,15 @@ impl Drop for SplitRoutes {
     }
 }
 
-/// Adds routes to these tables with `add`. Whether any of them was not there.
+/// Adds routes to these tables with `add`, which says whether one was not there. Whether any was not.
 fn leave_out(
     (address, prefix): Prefix,
     tables: [u32; 2],
-    add: impl Fn(u32) -> io::Result<()>,
+    add: impl Fn(u32) -> io::Result<bool>,
 ) -> io::Result<bool> {
     let mut any = false;
     for table in tables {
-        match is_new(add(table)) {
+        match add(table) {
             Err(error) if address.is_ipv6() && is_unknown(&error) => {}
             added => {
                 any |= added.map_err(|error| {
@@ -234,6 +289,14 @@ fn is_new(added: io::Result<()>) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// What came of a request about rules of a family. Without IPv6, if nothing `has` any, there is nothing to lead.
+fn unless_off<T: Default>(family: u8, answer: io::Result<T>, has: bool) -> io::Result<T> {
+    match answer {
+        Err(error) if family == FAMILIES[1] && !has && is_unknown(&error) => Ok(T::default()),
+        answer => answer.map_err(|error| context("a rule for a tunnel", error)),
     }
 }
 
@@ -285,6 +348,8 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::netns::{Access, Namespace, probe};
+    use crate::tun::{Tun, TunConfig};
 
     #[test]
     fn without_ipv6_the_other_family_is_left_out_all_the_same() {
@@ -296,7 +361,7 @@ mod tests {
                     return Err(io::Error::from_raw_os_error(unknown));
                 }
                 added.borrow_mut().push(table);
-                Ok(())
+                Ok(true)
             })
         };
         let (v4, v6) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([1_u16; 8]));
@@ -310,8 +375,68 @@ mod tests {
         assert!(is_off(&refused(libc::EOPNOTSUPP), true));
         assert!(is_off(&refused(libc::EACCES), false) && !is_off(&refused(libc::EACCES), true));
         assert!(!is_off(&refused(libc::EPERM), false));
+        // Nor are its rules nothing, if there is some.
+        let rules =
+            |family, code, has| unless_off(FAMILIES[family], Err::<bool, _>(refused(code)), has);
+        assert!(!rules(1, libc::EAFNOSUPPORT, false).expect("nothing to lead"));
+        for (family, code, has) in [
+            (1, libc::EAFNOSUPPORT, true),
+            (0, libc::EAFNOSUPPORT, false),
+            (1, libc::ENOBUFS, false),
+        ] {
+            assert!(rules(family, code, has).is_err());
+        }
         // What else is wrong with it is told.
         let refused = leave_out(v6, libc::EPERM).expect_err("no permission");
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn what_is_there_is_not_added_again() {
+        let namespace = match probe() {
+            Ok(Access::Direct) => Namespace::new().expect("a namespace"),
+            other => return sphinx_testing::skipped!("no namespace: {other:?}"),
+        };
+        let ran = namespace.run(|| {
+            let config = TunConfig {
+                name: "vpn".into(),
+                mtu: 1500,
+                queue_packets: 10,
+                addresses: vec![([10, 9, 0, 1].into(), 24)],
+            };
+            let _tun = Tun::open(&config).expect("a device");
+            let v4 = |last, bits| (IpAddr::from([10, 8, 0, last]), bits);
+            let (all, some, none) = (([0; 4].into(), 0), v4(0, 24), v4(7, 32));
+            let mut routes = vec![all, some];
+            if has_ipv6() {
+                routes.extend([(IpAddr::from([0_u16; 8]), 0), ([1; 8].into(), 128)]);
+            }
+            let split = SplitRoutes::new("vpn", &routes, &[none]).expect("routes");
+            let (first, second) = (split.table, split.table + 1);
+            let there = split.there().expect("a list");
+            for &route in &routes {
+                let table = if route.1 == 0 { second } else { first };
+                assert!(there.contains(&(table, UNICAST, route)), "{there:?}");
+            }
+            for table in [first, second] {
+                assert!(there.contains(&(table, THROW, none)), "{there:?}");
+            }
+            assert_eq!(there.len(), routes.len() + 2);
+            assert!(!split.restore().expect("nothing is missing"));
+            flush(FAMILIES[0], [first, second]).expect("they go");
+            assert!(split.restore().expect("they are added"));
+            assert_eq!(split.there().expect("a list"), there);
+            // Another device's are not ours.
+            let other = SplitRoutes {
+                index: split.index + 1,
+                device: "other".into(),
+                routes: Vec::new(),
+                excluded: Mutex::default(),
+                ..split
+            };
+            let theirs = other.there().expect("a list");
+            assert!(theirs.iter().all(|it| it.1 == THROW), "{theirs:?}");
+        });
+        ran.expect("a thread");
     }
 }
