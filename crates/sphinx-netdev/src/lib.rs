@@ -4,6 +4,7 @@
 //! the demonstration and the agent for unmodified TCP. Packets of an endpoint are the
 //! business of `sphinx-net`; back ends that bypass the kernel ask here what it knows of the network.
 //!
+//! - [`cgroup`]: groups of processes, and one of its own for this process;
 //! - [`checksum`]: the sums in the headers of IP and TCP;
 //! - [`netns`]: namespaces of this process, with or without root;
 //! - [`confine`]: one program in namespaces of its own;

@@ -88,8 +88,8 @@ impl Namespace {
             .map_err(|error| context("setns", error.into()))
     }
 
-    /// Writes a kernel parameter of the namespace: `net.ipv4.tcp_rmem`, for example. Not every
-    /// parameter exists per namespace or on every kernel.
+    /// Writes a kernel parameter of the namespace: `net.ipv4.tcp_rmem`, for example; with slashes in place of the dots where a name in it has a dot.
+    /// Not every parameter exists per namespace or on every kernel.
     ///
     /// # Errors
     ///
@@ -106,7 +106,10 @@ impl Namespace {
 ///
 /// Those of creating a thread and of writing a file in `/proc/sys`, naming it.
 pub fn write_sysctl(name: &str, value: &str) -> io::Result<()> {
-    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    let path = match name.contains('/') {
+        true => format!("/proc/sys/{name}"),
+        false => format!("/proc/sys/{}", name.replace('.', "/")),
+    };
     in_new_thread(|| {
         // While somebody else configures a network, the kernel tries such a write again and again without sleeping. Threads
         // with real-time priority on all processors would then wait for ever for one that they do not let run.

@@ -95,7 +95,7 @@ impl Tun {
             .map_err(|error| context("setting the queue length", error))?;
         for (parameter, value) in [("addr_gen_mode", "1"), ("router_solicitations", "0")] {
             // Without IPv6 there is nothing to turn off.
-            let _ = write_sysctl(&format!("net.ipv6.conf.{name}.{parameter}"), value);
+            let _ = write_sysctl(&format!("net/ipv6/conf/{name}/{parameter}"), value);
         }
         bring_up(name)?;
         for &(address, prefix) in &config.addresses {
@@ -120,12 +120,15 @@ impl Tun {
     ///
     /// `WouldBlock` if there is none, `NotFound` if the interface has been removed.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        retry(|| rustix::io::read(&self.file, &mut *buffer)).map_err(|error| {
-            match error.raw_os_error() == Some(Errno::BADFD.raw_os_error()) {
-                true => gone(&self.name),
-                false => error,
-            }
-        })
+        retry(|| rustix::io::read(&self.file, &mut *buffer)).map_err(|error| self.unread(error))
+    }
+
+    /// Why nothing was read.
+    fn unread(&self, error: io::Error) -> io::Error {
+        match error.raw_os_error() == Some(Errno::BADFD.raw_os_error()) {
+            true => gone(&self.name),
+            false => error,
+        }
     }
 
     /// Delivers an IP packet to the namespace.
@@ -183,15 +186,15 @@ impl JoiningTun {
         Ok(tun)
     }
 
-    /// As [`open`](JoiningTun::open), but without offloads where the kernel has none: whether it has them comes too.
+    /// As [`open`](JoiningTun::open), but without offloads where the kernel has none.
     ///
     /// # Errors
     ///
     /// As [`Tun::open`].
-    pub fn open_any(config: &TunConfig) -> io::Result<(JoiningTun, bool)> {
+    pub fn open_any(config: &TunConfig) -> io::Result<JoiningTun> {
         let tun = JoiningTun(Tun::open_with(config, libc::IFF_VNET_HDR)?);
-        let has_offloads = tun.offload().is_ok();
-        Ok((tun, has_offloads))
+        let _ = tun.offload();
+        Ok(tun)
     }
 
     /// A device that another process has opened as one of this kind, and given away.
@@ -228,13 +231,14 @@ impl JoiningTun {
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if there is none.
+    /// As [`Tun::receive`].
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<(Unfinished, usize)> {
         let mut header = [0; HEADER];
         let length = retry(|| {
             let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(&mut *buffer)];
             rustix::io::readv(&self.0.file, &mut parts)
-        })?;
+        })
+        .map_err(|error| self.0.unread(error))?;
         Ok((Unfinished(header), length.saturating_sub(HEADER)))
     }
 

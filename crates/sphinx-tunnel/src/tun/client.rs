@@ -75,10 +75,10 @@ pub struct ProgramDevice {
 
 /// The interface, and what it is for.
 pub(crate) struct Client {
-    device: Device,
     plan: TunPlan,
-    /// In this process's namespace. They go before the device does.
+    /// In this process's namespace. Its routes go before the device does.
     state: Mutex<State>,
+    device: Device,
     split: Option<Arc<Split>>,
     events: Events,
     failing: UnboundedSender<ClientError>,

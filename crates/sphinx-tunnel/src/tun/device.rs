@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::io::Errno;
 use sphinx_netdev::tun::{JoiningTun, MTU_MAX, TunConfig, Unfinished};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -42,7 +41,7 @@ impl Device {
                 queue_packets: QUEUE_PACKETS,
                 addresses: Vec::new(),
             };
-            Self::new(JoiningTun::open_any(&config)?.0)
+            Self::new(JoiningTun::open_any(&config)?)
         };
         if let Some(name) = name {
             return open(name.to_owned());
@@ -133,7 +132,7 @@ impl Device {
 
 /// Whether this is what reading says when somebody has removed the interface.
 pub(super) fn is_gone(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::BADFD.raw_os_error())
+    error.kind() == io::ErrorKind::NotFound
 }
 
 fn is_taken(error: &io::Error) -> bool {

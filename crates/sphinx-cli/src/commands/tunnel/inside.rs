@@ -161,7 +161,7 @@ fn become_program(args: &InsideArgs) -> Result<std::convert::Infallible, Option<
             queue_packets: QUEUE_PACKETS,
             addresses: Vec::new(),
         };
-        let device = JoiningTun::open_any(&config)?.0;
+        let device = JoiningTun::open_any(&config)?;
         let listener = args.split_tcp.then(|| listen_on(INTERFACE)).transpose()?;
         Ok((device, listener))
     });
