@@ -9,6 +9,8 @@ CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SPHX := $(RELEASE)/sphx
 export SPHX
+# What `sphx --version` says of this build; a + for what differs from it.
+COMMIT = $(shell git describe --always --exclude '*' --abbrev=8 --dirty=+ 2>/dev/null)
 # Random links and faults for `make sim` and `make sim-pep`.
 SEEDS ?= 2000
 
@@ -48,12 +50,12 @@ tools:
 
 .PHONY: build
 build: tools ## Build the sphx command; its symbols go to target/release/sphx.debug
-	$(CARGO) build --release --locked --package sphinx-cli
+	SPHINX_COMMIT=$(COMMIT) $(CARGO) build --release --locked --package sphinx-cli
 	@scripts/split-symbols $(SPHX)
 
 .PHONY: build-small
 build-small: tools ## Build sphx with recv, send, cp and perf only, into target/small
-	$(CARGO) build --release --locked --package sphinx-cli --no-default-features --target-dir target/small
+	SPHINX_COMMIT=$(COMMIT) $(CARGO) build --release --locked --package sphinx-cli --no-default-features --target-dir target/small
 	@scripts/split-symbols target/small/release/sphx
 
 .PHONY: demo

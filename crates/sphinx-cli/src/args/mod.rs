@@ -22,6 +22,7 @@ pub(crate) mod tunnel;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -50,6 +51,15 @@ const TUNNEL_IDLE: &str = "75s";
 /// More reports than a hundred a second serve nobody.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
+/// The version, and behind a `+` the commit, if `make` has built it: with another `+`, where that had been changed.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let version = env!("CARGO_PKG_VERSION");
+    match option_env!("SPHINX_COMMIT").filter(|commit| !commit.is_empty()) {
+        Some(commit) => format!("{version}+{commit}"),
+        None => version.to_owned(),
+    }
+});
+
 /// What stands below the help of `sphx`.
 fn examples() -> String {
     format!(
@@ -74,7 +84,7 @@ end, 10 integrity, 128+n signal n.",
 
 /// Moves files over fast, lossy links: forward error correction instead of waiting.
 #[derive(Debug, Parser)]
-#[command(name = "sphx", version, after_help = examples(), max_term_width = 100)]
+#[command(name = "sphx", version = VERSION.as_str(), after_help = examples(), max_term_width = 100)]
 #[command(arg_required_else_help = true, propagate_version = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]

@@ -29,7 +29,7 @@ pub(crate) struct SshArgs {
     /// The sphx to run there; a leading ~/ is the home directory there [default: what --push has put there, or sphx]
     #[arg(long, value_name = "PATH")]
     pub(crate) remote_sphx: Option<OsString>,
-    /// Where there is no sphx, put this one into ~/.cache/sphx there, if system and processor are the same; asks on a terminal
+    /// Where there is no sphx, or one of another version, put this one into ~/.cache/sphx there, if system and processor are the same; asks on a terminal
     #[arg(long, conflicts_with = "remote_sphx")]
     pub(crate) push: bool,
     #[command(flatten)]

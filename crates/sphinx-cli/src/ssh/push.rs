@@ -10,14 +10,33 @@ use std::thread;
 use rustix::system::uname;
 use sphinx_transport::ErrorKind;
 
-use super::start::{CACHE, Rsh, VERSION, pass_on};
+use super::start::{Rsh, pass_on};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
 use crate::report::Reporter;
 use crate::text::printable;
 use crate::units::show_size;
 
+/// Where programs are put; for a shell, in double quotes.
+pub(super) const CACHE: &str = "${XDG_CACHE_HOME:-$HOME/.cache}/sphx";
 /// What the other end may say of itself, with what its login shell says before.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
+/// This program's own file, also once another one has its name.
+const OWN: &str = "/proc/self/exe";
+/// So much of a program's hash is in its name: enough to tell builds apart. Nobody but the user writes to the cache.
+const NAME_DIGITS: usize = 16;
+
+/// The name of this program in the cache, which no other build has.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn own_name() -> Outcome<String> {
+    let refused = |error: io::Error| local_io("read", "this program", error);
+    let program = File::open(OWN).map_err(refused)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(program).map_err(refused)?;
+    let hash = hasher.finalize().to_hex();
+    Ok(format!("sphx-{}", &hash[..NAME_DIGITS]))
+}
 
 /// Asks, where there is somebody to ask, and copies this program into the cache of the user at the other end.
 ///
@@ -44,9 +63,10 @@ pub(crate) fn push(rsh: &Rsh, reporter: &Reporter) -> Outcome<()> {
         ));
     }
     let refused = |error: io::Error| local_io("read", "this program", error);
-    let program = File::open("/proc/self/exe").map_err(refused)?;
+    let program = File::open(OWN).map_err(refused)?;
     let bytes = program.metadata().map_err(refused)?.len();
     let size = show_size(bytes);
+    let name = own_name()?;
     let asks = io::stdin().is_terminal() && io::stderr().is_terminal() && !reporter.json();
     if asks {
         let question = format!("Put this sphx ({size}) into ~/.cache/sphx at {host}? [y/N] ");
@@ -61,7 +81,7 @@ pub(crate) fn push(rsh: &Rsh, reporter: &Reporter) -> Outcome<()> {
         "exec sh -c 'set -e; umask 077; d=\"{CACHE}\"; mkdir -p \"$d\"; t=\"$d/.new-$$\"; \
          trap \"rm -f \\\"\\$t\\\"\" EXIT; cat >\"$t\"; \
          [ $(wc -c <\"$t\") -eq {bytes} ] || {{ echo \"only a part of it has come\" >&2; exit 1; }}; \
-         chmod 700 \"$t\"; mv -f \"$t\" \"$d/sphx-{VERSION}\"'"
+         chmod 700 \"$t\"; mv -f \"$t\" \"$d/{name}\"'"
     );
     let mut command = rsh.command(Some(OsStr::new(&line)));
     command.stdin(program);

@@ -14,6 +14,7 @@ use shlex::bytes::{split, try_quote};
 
 use super::Host;
 use super::pipe::{Message, Pipe};
+use super::push::{CACHE, own_name};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Reporter;
 use crate::signals::{Registration, Stop};
@@ -39,9 +40,6 @@ const SSH_OPTIONS: [&str; 4] = [
 ];
 /// Of a name.
 const ADDRESSES_MAX: usize = 2;
-/// Where --push puts a program; for a shell, in double quotes.
-pub(super) const CACHE: &str = "${XDG_CACHE_HOME:-$HOME/.cache}/sphx";
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What a sphx exits with that does not know the command.
 const NOT_KNOWN: i32 = 2;
 /// How the end that is started is called.
@@ -124,7 +122,7 @@ impl Rsh {
 /// The command line that starts the other end: one word of a shell for everything that is not ours.
 ///
 /// # Errors
-/// A path, or an option, with a NUL.
+/// A path, or an option, with a NUL; this program cannot be read.
 pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<OsString> {
     let mut arguments = format!(" {END_COMMAND}").into_bytes();
     for option in options {
@@ -134,10 +132,10 @@ pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<O
         arguments.extend_from_slice(&quoted);
     }
     let Some(sphx) = sphx else {
-        let version = VERSION;
+        let name = own_name()?;
         // Login shells differ, sh does not.
         let line = format!(
-            "exec sh -c 'c=\"{CACHE}/sphx-{version}\"; [ -x \"$c\" ] && exec \"$c\" \"$@\"; \
+            "exec sh -c 'c=\"{CACHE}/{name}\"; [ -x \"$c\" ] && exec \"$c\" \"$@\"; \
              command -v sphx >/dev/null 2>&1 && exec sphx \"$@\"; exit 127' sh"
         );
         return Ok(OsString::from_vec([line.into_bytes(), arguments].concat()));
@@ -229,9 +227,17 @@ impl Ssh {
     }
 
     fn no_first(&self, failure: Failure) -> NoEnd {
-        match self.pipe.is_greeted() || failure.kind == ErrorKind::Protocol {
-            true => NoEnd::Failed(failure),
-            false => self.diagnose(),
+        match (self.pipe.is_greeted(), failure.kind) {
+            (true, _) => NoEnd::Failed(failure),
+            // It greets as another version does.
+            (false, ErrorKind::Protocol) => {
+                let hint = format!(
+                    "use the same version at both ends: {}",
+                    self.other("this one")
+                );
+                NoEnd::Unfit(failure.with_hint(hint))
+            }
+            (false, _) => self.diagnose(),
         }
     }
 

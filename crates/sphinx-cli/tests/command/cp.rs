@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -270,6 +270,14 @@ fn a_machine_without_sphx_says_what_to_do() {
     scratch.assert_same("a", "in/a");
 }
 
+/// Where --push puts this program.
+fn pushed(sshd: &Sshd) -> PathBuf {
+    let program = fs::read(env!("CARGO_BIN_EXE_sphx")).expect("the program");
+    let hash = blake3::hash(&program).to_hex();
+    sshd.home()
+        .with_file_name(format!("cache/sphx/sphx-{}", &hash[..16]))
+}
+
 #[test]
 fn this_program_is_put_where_there_is_none() {
     let Some(sshd) = Sshd::without_sphx() else {
@@ -281,8 +289,7 @@ fn this_program_is_put_where_there_is_none() {
     fs::write(sshd.home().join(".bashrc"), "echo noise\n").unwrap();
     cp(&scratch, &sshd, &["--push", "a", &to]).expect(0);
     scratch.assert_same("a", "in/a");
-    let name = concat!("cache/sphx/sphx-", env!("CARGO_PKG_VERSION"));
-    let put = sshd.home().with_file_name(name);
+    let put = pushed(&sshd);
     assert_eq!(mode(&put), 0o700);
     assert_eq!(fs::read_dir(put.parent().unwrap()).unwrap().count(), 1);
     // From then on it is there.
@@ -303,11 +310,11 @@ fn a_broken_program_is_replaced() {
     let scratch = Scratch::new();
     scratch.file("a", 1000);
     let to = there(&scratch, "in");
-    let name = concat!("cache/sphx/sphx-", env!("CARGO_PKG_VERSION"));
-    let put = sshd.home().with_file_name(name);
+    let put = pushed(&sshd);
     fs::create_dir_all(put.parent().unwrap()).unwrap();
-    // ssh says the same of what a signal ends as of a way that there is not, but for a line.
-    for (broken, code) in [("exit 0", 5), ("kill -SEGV $$", 3)] {
+    // ssh says the same of what a signal ends as of a way that there is not, but for a line. The last one greets as another version does.
+    let other = "printf '\\000\\377sphx over ssh\\n\\002'; exec cat >/dev/null";
+    for (broken, code) in [("exit 0", 5), ("kill -SEGV $$", 3), (other, 5)] {
         let _ = fs::remove_file(&put);
         fs::write(&put, format!("#!/bin/sh\n{broken}\n")).unwrap();
         fs::set_permissions(&put, fs::Permissions::from_mode(0o700)).unwrap();
