@@ -9,7 +9,7 @@ use sphinx_transport::{
 };
 use sphinx_tunnel::{Grant, Granted, Limits, Permit, Reserved};
 
-use super::standing::{Loader, Watch, keep_addresses, remove_key, server_key};
+use super::standing::{Loader, Watch, has_key, keep_addresses, remove_key, server_key};
 use super::{Context, listen, tickets as shown};
 use crate::args::tunnel::{ClientsArgs, InviteArgs, KeyArgs, KeyCommand, PlaceArgs, RevokeArgs};
 use crate::failure::{Outcome, fail};
@@ -276,6 +276,12 @@ fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
 
 pub(crate) fn invite(args: &InviteArgs, context: &Context) -> Outcome<()> {
     let place = Place::of(&args.place)?;
+    // With a key made here, it would be an invitation of no server that runs.
+    if !has_key(&place.state)? {
+        let message = format!("no server has been started with {}", place.state.shown());
+        let hint = "say with --state which directory the server has; or start it first";
+        return Err(crate::failure::usage(message).with_hint(hint));
+    }
     let mut words = vec![format!("permit={}", args.permit)];
     words.extend(args.rate.as_ref().map(|it| format!("rate={it}")));
     words.extend(args.address.map(|it| format!("address={it}")));

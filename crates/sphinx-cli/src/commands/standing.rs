@@ -135,6 +135,12 @@ pub(super) fn server_key(state: &StateDir) -> Outcome<ServerKey> {
     key::server(&state.file(KEY))
 }
 
+/// Whether a receiver or server has been started with a state directory.
+#[cfg(feature = "tunnel")]
+pub(super) fn has_key(state: &StateDir) -> Outcome<bool> {
+    std::fs::exists(state.file(KEY)).map_err(|error| local_io("look into", &state.shown(), error))
+}
+
 /// Forgets the key, so that the next start makes another.
 #[cfg(feature = "tunnel")]
 pub(super) fn remove_key(state: &StateDir) -> Outcome<bool> {

@@ -284,6 +284,17 @@ fn a_stranger_with_the_door_key_alone_gets_nowhere() {
 }
 
 #[test]
+fn nobody_is_invited_by_a_server_that_there_is_not() {
+    let scratch = Scratch::new();
+    let line = ["--permit", "tunnel", "--advertise", "vpn.example.org"];
+    let line = [&["invite", "laptop", "--ticket-file", "i"], &line[..]].concat();
+    let ended = admin(&scratch, &line).expect(2);
+    let error = ended.error("usage");
+    assert!(error["hint"].to_string().contains("--state"), "{error}");
+    assert!(!scratch.path("i").exists() && !scratch.path("s/key").exists());
+}
+
+#[test]
 fn another_key_ends_what_was_before() {
     let scratch = Scratch::new();
     let (running, at) = server(&scratch, &[]);
