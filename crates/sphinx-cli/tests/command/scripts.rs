@@ -428,6 +428,34 @@ fn the_gate_names_what_was_skipped_and_closes_with_the_summary() {
     );
 }
 
+#[test]
+fn results_are_rendered_though_claims_do_not_hold() {
+    if !has(&["make"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    // Neither is the page looked at: there is no browser that runs.
+    for name in ["sphx", "chromium"] {
+        let said = scratch.path("said");
+        let text = format!("echo {name} \"$1 $2\" >> {}\nexit 1", said.display());
+        program(&scratch.path("bin").join(name), &text);
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    let run = Command::new("make")
+        .args(["--old-file=build", "CARGO=true", "results"])
+        .current_dir(root())
+        .env("SPHX", scratch.path("bin/sphx"))
+        .env("PATH", format!("{}:{path}", scratch.path("bin").display()))
+        .output()
+        .expect("make");
+    assert!(!run.status.success());
+    let said = fs::read_to_string(scratch.path("said")).unwrap_or_default();
+    assert!(
+        said.starts_with("sphx lab figure\nsphx lab report\n"),
+        "{said}"
+    );
+}
+
 /// Sources of tests, as one text.
 fn sources(directory: &Path, text: &mut String) {
     for entry in fs::read_dir(directory).expect("a directory").flatten() {
