@@ -11,6 +11,8 @@ SPHX ?= $(RELEASE)/sphx
 export SPHX
 # What `sphx --version` says of this build; a + for what differs from it.
 COMMIT = $(shell git describe --always --exclude '*' --abbrev=8 --dirty=+ 2>/dev/null)
+# Where `make install` puts it.
+BINDIR ?= $${CARGO_HOME:-$$HOME/.cargo}/bin
 # Random links and faults for `make sim` and `make sim-pep`.
 SEEDS ?= 2000
 
@@ -261,8 +263,8 @@ lint: tools ## Formatting, clippy, documentation, licences (CARGO_FLAGS=--releas
 	@scripts/deny
 
 .PHONY: install
-install: build ## Install sphx into ~/.cargo/bin
-	install -D -m 755 $(RELEASE)/sphx "$${CARGO_HOME:-$$HOME/.cargo}/bin/sphx"
+install: build ## Install sphx into ~/.cargo/bin, or BINDIR
+	install -D -m 755 $(RELEASE)/sphx "$(BINDIR)/sphx"
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -969,6 +969,9 @@ fn a_unit_of_an_agent_that_cannot_run_is_not_installed() {
 const SYSTEMD: &str = r#"
 mount -t tmpfs none /run && mkdir -p /run/systemd/system
 mount -t tmpfs none /etc && mkdir -p /etc/systemd/system
+# Where all users may go, and where only root may.
+mkdir -m 700 /run/closed
+for sphx in /run/closed/sphx /run/sphx; do touch $sphx && mount --bind "$SPHX" $sphx; done
 cat > systemctl <<'END'
 #!/bin/sh
 echo "$@" >> told
@@ -978,13 +981,15 @@ chmod +x systemctl
 PATH=$PWD:$PATH
 step() {
     : > told
-    "$SPHX" pep "$@" > said 2>&1
+    $sphx pep "$@" > said 2>&1
     echo "$* = $? | $(tr '\n' ' ' < told)| $(find /etc -type f -o -type l | wc -l) $(grep -sh ExecStart /etc/systemd/system/*) | $(tr '\n' ' ' < said)"
 }
 step install --wireless broken
 step install --wireless wlan0
 step install --wireless broken
 step uninstall
+sphx=/run/closed/sphx
+step install --wireless wlan0
 "#;
 
 #[test]
@@ -1003,7 +1008,7 @@ fn an_installation_that_fails_leaves_what_was_there() {
     let output = unshare(&["sh", "-c", &script]).expect("a shell");
     let text = String::from_utf8_lossy(&output.stdout);
     let lines: Vec<&str> = text.lines().collect();
-    let [first, second, third, last] = lines[..] else {
+    let [first, second, third, fourth, last] = lines[..] else {
         panic!("{text}");
     };
     // Nothing is there, and systemd does not try for ever what it was told first.
@@ -1018,8 +1023,12 @@ fn an_installation_that_fails_leaves_what_was_there() {
     assert!(third.contains(told), "{third}");
     assert!(third.contains("--wireless wlan0"), "{third}");
     assert!(third.contains("runs again"), "{third}");
-    assert!(last.contains("= 0 | stop sphx-pep.service"), "{last}");
-    assert!(last.contains("| 0  |"), "{last}");
+    assert!(fourth.contains("= 0 | stop sphx-pep.service"), "{fourth}");
+    assert!(fourth.contains("| 0  |"), "{fourth}");
+    // The unit's user could not run it.
+    assert!(last.contains("= 8 | | 0 "), "{last}");
+    assert!(last.contains("below /run/closed"), "{last}");
+    assert!(last.contains("/usr/local/bin/sphx"), "{last}");
 }
 
 #[test]

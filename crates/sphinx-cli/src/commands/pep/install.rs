@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Write};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -46,6 +46,20 @@ pub(super) fn install(args: &InstallArgs, context: &Context) -> Outcome<()> {
     if args.root.is_none() && !place.live {
         let hint = "--print shows the unit, --root DIR installs it in the tree of another system";
         let message = "systemd does not run here";
+        return Err(fail_hint(ErrorKind::LocalIo, message, hint));
+    }
+    let program = program()?;
+    if args.root.is_none()
+        && let Some(directory) = closed(&program)
+    {
+        let hint = format!(
+            "with 'install -m 755 {} /usr/local/bin/sphx' and /usr/local/bin/sphx pep install it can be",
+            program.display()
+        );
+        let message = format!(
+            "sphx is below {}, where the unit's own user may not go",
+            directory.display()
+        );
         return Err(fail_hint(ErrorKind::LocalIo, message, hint));
     }
     let before = fs::read_to_string(place.unit()).ok();
@@ -126,8 +140,7 @@ fn unit(args: &InstallArgs) -> Outcome<String> {
     if args.run.worker {
         return Err(usage("--worker is for the guard"));
     }
-    let program = std::env::current_exe().map_err(|error| local_io("find", "sphx", error))?;
-    let mut words = vec![program.into_os_string(), "pep".into(), "run".into()];
+    let mut words = vec![program()?.into_os_string(), "pep".into(), "run".into()];
     let options = options(std::env::args_os());
     let run = file::complete(&args.run, options.clone())?;
     words.extend(options);
@@ -180,6 +193,19 @@ WantedBy=multi-user.target
 ",
         line = line.join(" ")
     ))
+}
+
+/// The program that the unit runs: this one.
+fn program() -> Outcome<PathBuf> {
+    std::env::current_exe().map_err(|error| local_io("find", "sphx", error))
+}
+
+/// The first directory on the way to a file that users without rights may not enter.
+fn closed(path: &Path) -> Option<&Path> {
+    let directories: Vec<&Path> = path.ancestors().skip(1).collect();
+    let is_closed =
+        |directory: &&Path| fs::metadata(directory).is_ok_and(|it| it.mode() & 0o001 == 0);
+    directories.into_iter().rev().find(is_closed)
 }
 
 /// The options for `sphx pep run` among those of `sphx pep install`.
@@ -335,7 +361,27 @@ fn failed(verb: &str, path: &Path, error: io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn a_program_that_the_units_user_cannot_reach_is_known() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let (outer, inner) = (scratch.path().join("o"), scratch.path().join("o/i"));
+        fs::create_dir_all(&inner).expect("directories");
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its own");
+        };
+        mode(scratch.path(), 0o755);
+        mode(&outer, 0o755);
+        mode(&inner, 0o755);
+        let open = closed(&inner.join("sphx")).map(Path::to_owned);
+        mode(&outer, 0o700);
+        // Whatever is closed above the test's own directory.
+        let expected = open.unwrap_or(outer);
+        assert_eq!(closed(&inner.join("sphx")), Some(&*expected));
+    }
 
     #[test]
     fn words_are_written_as_systemd_reads_them() {
