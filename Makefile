@@ -260,6 +260,7 @@ lint: tools ## Formatting, clippy, documentation, licences (CARGO_FLAGS=--releas
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --features $(FEATURES) --no-deps --locked --document-private-items $(CARGO_FLAGS)
 	@$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 	@scripts/check-security
+	@scripts/index-decisions --check
 	@scripts/deny
 
 .PHONY: install
