@@ -11,6 +11,10 @@ const BETWEEN_NS: Time = 31_623;
 /// Before that, the unit is not known; until then, each packet may show that it was the other one. Later only a clock that stood still would.
 const UNIT_AFTER_NS: Time = 20 * MS;
 const UNIT_UNTIL_NS: Time = 60_000 * MS;
+/// A clock of another unit (RFC 7323 allows all up to a second) goes away from both without end. One of these two goes away by what packets wait: that is at most
+/// about as much as the time for which the sender has sent, as long as its packets fill a queue, and later what the longest queue takes. So it is another one if the
+/// two times differ by more than this and the shorter one.
+const OTHER_NS: Time = 2_000 * MS;
 /// Clocks differ by no more than so many millionths: by as much, what is taken for the shortest delay grows with time. So it follows a clock that is too
 /// slow, and a queue that never ends is lost sight of by 12 ms in a minute.
 const SKEW_PPM: i64 = 200;
@@ -22,6 +26,8 @@ pub(crate) struct Delay {
     first: Option<(Time, u64)>,
     last: u64,
     tick_ns: Option<i64>,
+    /// By the last packet, the clock has another unit than is known here.
+    is_other: bool,
     /// Against the first packet's, and when that was.
     shortest: Option<(i64, Time)>,
 }
@@ -48,7 +54,9 @@ impl Delay {
                 self.shortest = Some((0, begin));
             }
         }
-        let delay = (elapsed as i64).saturating_sub(ticks.saturating_mul(self.tick_ns?));
+        let clock = ticks.saturating_mul(self.tick_ns.unwrap_or(0)).max(0) as Time;
+        self.is_other = elapsed.abs_diff(clock) > elapsed.min(clock) + OTHER_NS;
+        let delay = self.against_first(now, at)?;
         let known = self.shortest.map(|(shortest, at)| {
             let grown = (now.saturating_sub(at) as i64 / 1_000_000).saturating_mul(SKEW_PPM);
             shortest.saturating_add(grown)
@@ -58,6 +66,20 @@ impl Delay {
             self.shortest = Some((shortest, now));
         }
         Time::try_from(delay.saturating_sub(shortest)).ok()
+    }
+
+    /// A packet's delay against the first one's.
+    fn against_first(&self, now: Time, at: u64) -> Option<i64> {
+        let (begin, start) = self.first?;
+        let ticks = at as i64 - start as i64;
+        let tick_ns = self.tick_ns.filter(|_| !self.is_other)?;
+        let elapsed = now.saturating_sub(begin) as i64;
+        Some(elapsed.saturating_sub(ticks.saturating_mul(tick_ns)))
+    }
+
+    /// Whether nothing can be told, as the clock has another unit. That may be taken back: a queue that grows makes any clock look slow for a while.
+    pub(crate) fn has_other_unit(&self) -> bool {
+        self.is_other
     }
 
     /// What was shortest is so no longer; against the first packet's, if that was known.
@@ -142,6 +164,53 @@ mod tests {
                     "{tick}, {n}: {seen:?} for {waits}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_clock_of_another_unit_tells_nothing() {
+        // Nanoseconds of a tick, and whether it is one of the two.
+        for (tick, is_known) in [
+            (MS, true),
+            (1000, true),
+            (10 * MS / 3, false),
+            (4 * MS, false),
+            (10 * MS, false),
+            (500 * MS, false),
+            (1000 * MS, false),
+            (MS / 10, false),
+            (10_000, false),
+        ] {
+            let mut delay = Delay::default();
+            for n in 0..2000_u64 {
+                let now = n * 10 * MS;
+                let seen = delay.see(now, (now / tick) as u32);
+                if now >= 10_000 * MS {
+                    assert_eq!(seen.is_some(), is_known, "{tick}, {n}");
+                    assert_eq!(delay.has_other_unit(), !is_known, "{tick}, {n}");
+                }
+            }
+        }
+    }
+
+    /// A sender in its slow start sends two segments for each one that has come, so that each waits for as long as has been sent.
+    #[test]
+    fn a_queue_that_fills_makes_no_other_unit() {
+        for tick in [MS, 1000] {
+            let mut delay = Delay::default();
+            for n in 0..500_u64 {
+                let sent = n * 10 * MS;
+                let waits = sent.min(3000 * MS);
+                let seen = delay.see(sent + waits, (sent / tick) as u32);
+                assert!(!delay.has_other_unit(), "{tick}, {n}");
+                assert!(n < 4 || seen.is_some_and(|it| it.abs_diff(waits) <= 5 * MS));
+            }
+            // A link that stands still for longer is doubted, until as much has been sent again.
+            let [stood, later] = [5_000, 30_000].map(|at| at * MS);
+            delay.see(stood + 8_000 * MS, (stood / tick) as u32);
+            assert!(delay.has_other_unit());
+            delay.see(later, (later / tick) as u32);
+            assert!(!delay.has_other_unit());
         }
     }
 

@@ -468,6 +468,38 @@ fn over_a_near_path_an_upload_keeps_its_rate() {
     assert!(after >= 0.9 * before, "{after} of {before}");
 }
 
+/// Kernels whose clock has 100, 250 or 300 ticks in a second, and others: nothing tells what such packets wait, so nothing is done about it.
+#[test]
+fn an_upload_whose_clock_has_another_unit_keeps_its_rate() {
+    for (mode, tick) in [
+        (Mode::Rsfc, 10 * MS / 3),
+        (Mode::Rsfc, 4 * MS),
+        (Mode::Rsfc, 10 * MS),
+        (Mode::Rsfc, 100 * MS),
+        (Mode::Rsfc, 500 * MS),
+        (Mode::Rledbat, 4 * MS),
+    ] {
+        let rsfc = Rsfc {
+            mode,
+            target_ns: None,
+        };
+        let ended = run(Scene {
+            rsfc: Some(rsfc),
+            tick,
+            end: 30 * SECOND,
+            ..SCENE
+        });
+        let rate = ended.rate(None, 10 * SECOND, 30 * SECOND) / 1e6;
+        println!("{tick}: {rate:.2} Mbit/s, {:?}", ended.counts.upload_states);
+        assert!(rate >= 0.9 * 1.9, "{tick}: {rate}");
+        let counts = &ended.counts;
+        assert_eq!(
+            (counts.uploads, counts.unclamped.get(&Unclamped::Clock)),
+            (1, Some(&1))
+        );
+    }
+}
+
 /// Without a look at what is taken for a queue, the upload would be too slow for ever.
 #[test]
 fn a_way_that_becomes_longer_is_no_queue() {

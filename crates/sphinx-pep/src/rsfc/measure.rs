@@ -84,6 +84,11 @@ impl Measure {
         known.copied()
     }
 
+    /// Whether nobody knows what packets wait, for the unit of their timestamps.
+    pub(super) fn has_other_unit(&self) -> bool {
+        self.delay.has_other_unit()
+    }
+
     /// What the last packet has waited, and the last few at least.
     pub(super) fn waits(&self) -> (Time, Time) {
         (self.lately[0].unwrap_or(0), self.waited().unwrap_or(0))
@@ -183,6 +188,8 @@ impl Measure {
         if let Some(waited) = waited {
             self.lately.rotate_right(1);
             self.lately[0] = Some(waited);
+        } else if self.has_other_unit() {
+            self.lately = [None; LATELY];
         }
         let answered = self
             .asked

@@ -63,6 +63,8 @@ pub const TARGET_NS_MIN: Time = 5 * MS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unclamped {
+    /// Its timestamps count neither milliseconds nor microseconds: nobody knows what its packets wait.
+    Clock,
     /// Its windows are those of several connections.
     Mptcp,
     /// Without timestamps nobody knows what its packets wait.
@@ -115,7 +117,9 @@ pub(crate) struct Upload {
     scale: u8,
     unclamped: Option<Unclamped>,
     counted: bool,
-    /// When it was.
+    /// Its clock was counted as one that tells nothing.
+    clock_counted: bool,
+    /// When it was bulk.
     bulk_since: Time,
     measure: Measure,
     control: Control,
@@ -141,6 +145,7 @@ impl Upload {
             scale: setup.scale.min(14),
             unclamped: setup.unclamped,
             counted: false,
+            clock_counted: false,
             bulk_since: setup.now,
             measure: Measure::default(),
             control: Control::new(u64::from(setup.mss)),
@@ -225,6 +230,7 @@ impl Upload {
         let before = self.state();
         let target = context.settings.target_ns;
         match context.settings.mode {
+            _ if self.measure.has_other_unit() => self.leave_open(context.counts),
             Mode::Rsfc => {
                 self.ledbat = None;
                 let rates = (self.measure.rate(), self.measure.link_rate());
@@ -256,6 +262,15 @@ impl Upload {
         if entered != before {
             *context.counts.upload_states.entry(entered).or_default() += 1;
         }
+    }
+
+    /// What packets wait is not known: no window but §4's, for as long as that is so.
+    fn leave_open(&mut self, counts: &mut Counts) {
+        if !std::mem::replace(&mut self.clock_counted, true) {
+            *counts.unclamped.entry(Unclamped::Clock).or_default() += 1;
+        }
+        self.control = Control::new(self.mss);
+        self.ledbat = None;
     }
 
     /// An acknowledgement goes to the upload's sender: the packet in its place, with a smaller window, if that is wanted (§4).
