@@ -82,6 +82,13 @@ impl Delay {
         self.is_other
     }
 
+    /// What a packet with this timestamp has waited if it comes now, if that can be told; nothing is learned from it.
+    pub(crate) fn of(&self, now: Time, sent: u32) -> Option<Time> {
+        let delay = self.against_first(now, nearest(self.last, sent))?;
+        let waited = delay.saturating_sub(self.shortest()?);
+        Some(Time::try_from(waited).unwrap_or(0))
+    }
+
     /// What was shortest is so no longer; against the first packet's, if that was known.
     pub(crate) fn forget(&mut self) -> Option<i64> {
         self.shortest.take().map(|it| it.0)

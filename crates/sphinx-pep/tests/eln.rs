@@ -303,23 +303,66 @@ fn a_late_agent_does_not_take_a_full_queue_for_one_with_room() {
     assert_eq!(upload.reported(), [(43, 44)]);
 }
 
-#[test]
-fn without_timestamps_in_milliseconds_nothing_is_reported() {
+/// A segment each 10 ms, with such a timestamp, and then a hole: what is reported.
+fn with_timestamps(timestamp: impl Fn(u64) -> Option<u32>) -> Vec<(u32, u32)> {
     let mut upload = Upload::new(Place::Base);
-    upload.data(0);
-    upload.now += 10 * MS;
-    // Microseconds, it seems.
-    let segment = Segment {
-        sequence: upload.number(1),
-        ack: Some(78),
-        timestamps: Some((2_000_000, 1)),
-        payload: vec![1; PAYLOAD as usize],
-        ..Segment::default()
-    };
-    upload.up(segment);
-    upload.data(3);
-    assert!(upload.reported().is_empty());
-    assert_eq!(upload.agent.counts().unattributed, 1);
+    for n in (0..1000).chain([1001]) {
+        upload.now += 10 * MS;
+        let segment = Segment {
+            sequence: upload.number(n),
+            ack: Some(78),
+            timestamps: timestamp(upload.now).map(|sent| (sent, 1)),
+            payload: vec![1; PAYLOAD as usize],
+            ..Segment::default()
+        };
+        upload.up(segment);
+    }
+    let counts = upload.agent.counts();
+    assert_eq!(counts.attributed + counts.unattributed, 1);
+    upload.reported()
+}
+
+#[test]
+fn without_timestamps_of_a_known_unit_nothing_is_reported() {
+    for tick in [MS, 1000] {
+        let reported = with_timestamps(|now| Some((now / tick) as u32));
+        assert_eq!(reported, [(1000, 1001)], "{tick}");
+    }
+    for tick in [4 * MS, 10 * MS, 500 * MS, MS / 10] {
+        let reported = with_timestamps(|now| Some((now / tick) as u32));
+        assert!(reported.is_empty(), "{tick}");
+    }
+    assert!(with_timestamps(|_| None).is_empty());
+    assert!(with_timestamps(|_| Some(7)).is_empty());
+}
+
+#[test]
+fn data_that_waited_at_first_ends_no_reports() {
+    let mut upload = Upload::new(Place::Base);
+    upload.now += 5_000 * MS;
+    upload.data_sent(0, 1200);
+    (1..40).for_each(|n| upload.data_after(10, n, 2));
+    upload.data_after(10, 41, 2);
+    assert_eq!(upload.reported(), [(40, 41)]);
+}
+
+#[test]
+fn a_clock_that_is_a_little_fast_ends_no_reports() {
+    let mut upload = Upload::new(Place::Base);
+    // A segment a minute for seven hours, by a clock that is fast by 50 millionths.
+    for n in (0..420).chain([421]) {
+        upload.now += 60_000 * MS;
+        let clock = upload.now / MS + upload.now / MS * 50 / 1_000_000;
+        let segment = Segment {
+            sequence: upload.number(n),
+            ack: Some(78),
+            timestamps: Some((clock as u32, 1)),
+            payload: vec![1; PAYLOAD as usize],
+            ..Segment::default()
+        };
+        upload.up(segment);
+    }
+    assert_eq!(upload.reported(), [(420, 421)]);
 }
 
 #[test]

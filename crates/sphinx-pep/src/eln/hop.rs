@@ -1,12 +1,8 @@
 //! Whether a queue in front of the hop has dropped what is missing, or the hop has lost it (rules §2.1
 //! "Congestion check").
 
-use crate::{MS, Time, segment::Segment, snoop::Rtt};
+use crate::{MS, Time, delay::Delay, segment::Segment, snoop::Rtt};
 
-/// Relative delays count from here, so that none is negative.
-const ORIGIN_NS: Time = 3_600_000 * MS;
-/// A clock that is so far ahead of milliseconds does not count in them.
-const AHEAD_NS_MAX: Time = 1_000 * MS;
 /// A queue that is so much shorter than the longest one is not full. Timestamps tell milliseconds.
 const ROOM_NS: Time = 4 * MS;
 /// The longest delay is remembered for one to two of these.
@@ -18,16 +14,23 @@ const AGREE: usize = 6;
 const PACE_BYTES: u64 = 1024;
 
 /// What the packets of one mobile host tell of the hop.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Hop {
-    delay: Delay,
+    waiting: Waiting,
     pace: Pace,
 }
 
 impl Hop {
+    pub(super) fn new() -> Hop {
+        Hop {
+            waiting: Waiting::new(),
+            pace: Pace::default(),
+        }
+    }
+
     /// A segment came that was sent for the first time, and is the one expected.
     pub(super) fn next(&mut self, now: Time, segment: &Segment) {
-        self.delay.add(now, segment);
+        self.waiting.add(now, segment);
         self.pace.next(now, segment.packet.len());
     }
 
@@ -39,10 +42,8 @@ impl Hop {
     /// When a segment would have come if no queue had delayed it; `None` if that is not known.
     pub(super) fn undelayed(&self, now: Time, segment: &Segment) -> Option<Time> {
         let (sent, _) = segment.options.timestamps?;
-        let waited = self
-            .delay
-            .of(now, sent)?
-            .saturating_sub(self.delay.relative.base());
+        let waited = self.waiting.delay.of(now, sent)?;
+        let waited = waited.saturating_sub(self.waiting.waited.base());
         Some(now.saturating_sub(waited))
     }
 
@@ -50,81 +51,73 @@ impl Hop {
     /// probably dropped by a queue.
     pub(super) fn is_congestion(&mut self, now: Time, segment: &Segment, missing: u64) -> bool {
         // What was dropped came behind the last one, or before this one.
-        let (stood, was_full) = (self.delay.relative.queue_stands(), self.delay.is_full());
-        self.delay.add(now, segment);
-        let stands = self.delay.relative.queue_stands();
+        let waiting = &mut self.waiting;
+        let (stood, was_full) = (waiting.waited.queue_stands(), waiting.is_full());
+        waiting.add(now, segment);
+        let (stands, is_full) = (waiting.waited.queue_stands(), waiting.is_full());
         let payload = (segment.payload as u64).max(1);
         let headers = segment.packet.len() as u64 - segment.payload as u64;
         let missing = missing + missing.div_ceil(payload) * headers;
         let used = self.pace.used(now, segment.packet.len() as u64, missing);
         self.pace.mark(now);
-        if !self.delay.usable {
+        if !self.waiting.is_known {
             return true;
         }
         // A hop without a queue idles, which takes time too.
         let used = used.filter(|_| stood && stands);
-        (stood || stands) && !used.unwrap_or(!was_full && !self.delay.is_full())
+        (stood || stands) && !used.unwrap_or(!was_full && !is_full)
     }
 
     /// Packets have passed unseen, as the agent was late: by which those that it saw last looked late too. How long
     /// the queue gets is to be learned anew.
     pub(super) fn skip(&mut self) {
         self.pace = Pace::default();
-        self.delay.longest = [0; 2];
+        self.waiting.longest = [0; 2];
     }
 }
 
-/// How long packets have taken from the mobile host, by its timestamps, compared with each other.
+/// How long packets of the mobile host wait in front of the hop.
 #[derive(Debug)]
-struct Delay {
-    /// Time and timestamp of the first one.
-    first: Option<(Time, u32)>,
-    relative: Rtt,
+struct Waiting {
+    delay: Delay,
+    /// What they have waited; the shortest of the last minute is part of the way.
+    waited: Rtt,
     last: Time,
     /// The longest of this window and of the one before.
     longest: [Time; 2],
     longest_since: Time,
-    /// Without timestamps in milliseconds nothing is known of the delay.
-    usable: bool,
+    /// Of the last one, that can be told: it has a timestamp of a unit that is known.
+    is_known: bool,
 }
 
-impl Default for Delay {
-    fn default() -> Delay {
-        Delay {
-            first: None,
-            relative: Rtt::new(),
-            last: ORIGIN_NS,
+impl Waiting {
+    fn new() -> Waiting {
+        Waiting {
+            delay: Delay::default(),
+            waited: Rtt::new(),
+            last: 0,
             longest: [0; 2],
             longest_since: 0,
-            usable: true,
+            is_known: false,
         }
     }
-}
 
-impl Delay {
     fn add(&mut self, now: Time, segment: &Segment) {
-        let Some((sent, _)) = segment.options.timestamps else {
-            self.usable = false;
+        let sent = segment.options.timestamps.map(|(sent, _)| sent);
+        let waited = sent.and_then(|sent| self.delay.see(now, sent));
+        self.is_known = sent.is_some() && !self.delay.has_other_unit();
+        if !self.is_known {
             return;
-        };
-        self.first.get_or_insert((now, sent));
-        let relative = self.of(now, sent).unwrap_or(0);
-        self.usable &= relative >= ORIGIN_NS - AHEAD_NS_MAX;
-        self.last = relative;
-        self.relative.add(now, relative);
+        }
+        // The first ones, of which the unit is not known yet, came within too short a time to have waited long.
+        let waited = waited.unwrap_or(0);
+        self.last = waited;
+        self.waited.add(now, waited);
         if now.saturating_sub(self.longest_since) > WINDOW_NS {
-            self.longest = [relative, self.longest[0]];
+            self.longest = [waited, self.longest[0]];
             self.longest_since = now;
         }
-        self.longest[0] = self.longest[0].max(relative);
-    }
-
-    /// The delay of what was sent by this timestamp and comes now, compared with the first one's; `None` before that.
-    fn of(&self, now: Time, sent: u32) -> Option<Time> {
-        let (start, first) = self.first?;
-        let clock = i64::from(sent.wrapping_sub(first) as i32) * MS as i64;
-        let arrived = ORIGIN_NS + now.saturating_sub(start);
-        Some(arrived.saturating_add_signed(-clock))
+        self.longest[0] = self.longest[0].max(waited);
     }
 
     /// Whether the queue was about as long as it ever gets. Only then does one drop that has no other

@@ -51,7 +51,7 @@ impl Watch {
             came: 0,
             holes: Vec::new(),
             answers: Rtt::new(),
-            hop: Hop::default(),
+            hop: Hop::new(),
             reorders: 0,
             blind: false,
         }
