@@ -6,7 +6,10 @@
 //!
 //! The sender is a number of the process that seals. The number of a message is its time, in nanoseconds since 1970,
 //! or one more than the last one's: whoever opens it accepts a sender's messages in order, and only those of the last and the
-//! next five seconds, so that it has to remember nothing of older ones. It accepts none from before its own beginning either.
+//! next five seconds. It accepts none from before its own beginning either.
+//!
+//! Clocks may be set back. Whoever seals goes on as another sender then, and whoever opens as if it had just begun, but for what it remembers of senders: a message of
+//! before is not accepted again when its time comes once more.
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
@@ -51,6 +54,10 @@ impl<M: Message> Sealer<M> {
 
     /// A datagram, sealed at a time of day in nanoseconds since 1970.
     pub fn seal(&mut self, now: u64, message: &M) -> Vec<u8> {
+        if now.saturating_add(AGE_NS_MAX) < self.last {
+            // The clock was set back: numbers that go on from there would be from the future until it is as late again.
+            (self.sender, self.last) = (now, 0);
+        }
         self.last = now.max(self.last.saturating_add(1));
         let mut out = M::MAGIC.to_vec();
         out.extend(self.sender.to_be_bytes());
@@ -91,6 +98,10 @@ impl<M: Message> Opener<M> {
         let sender = u64::from_be_bytes(reader.take()?);
         let number = u64::from_be_bytes(reader.take()?);
         let message = M::read(reader.0)?;
+        if now.saturating_add(AGE_NS_MAX) < self.since {
+            // The clock was set back.
+            self.since = now;
+        }
         if number < self.since || number.abs_diff(now) > AGE_NS_MAX {
             return None;
         }
@@ -101,11 +112,13 @@ impl<M: Message> Opener<M> {
         {
             return None;
         }
-        // Of those that were last heard so long ago, everything is too old.
-        self.newest
-            .retain(|_, newest| newest.saturating_add(AGE_NS_MAX) >= now);
         if self.newest.len() == SENDERS_MAX && !self.newest.contains_key(&sender) {
-            return None;
+            // Of those that were last heard so long ago, everything is too old.
+            self.newest
+                .retain(|_, newest| newest.saturating_add(AGE_NS_MAX) >= now);
+            if self.newest.len() == SENDERS_MAX {
+                return None;
+            }
         }
         self.newest.insert(sender, number);
         Some(message)
@@ -157,6 +170,34 @@ mod tests {
             let _ = opener.open(NOW + 200, &sealed);
         }
         assert_eq!(opener.newest.len(), SENDERS_MAX);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_ends_no_messages() {
+        const LATER: u64 = NOW + 7_200_000_000_000;
+        let key = Key::new([7; 32]);
+        let [full, least] = messages();
+        let mut opener = Opener::new(key.clone(), LATER);
+        let (mut sealer, mut other) = (Sealer::new(key.clone(), LATER), Sealer::new(key, 2));
+        let before = sealer.seal(LATER, &full);
+        assert!(opener.open(LATER, &before).is_some());
+        // Both clocks were two hours ahead.
+        let [first, second] = [NOW + 10, NOW + 20].map(|now| sealer.seal(now, &full));
+        // What is older than the step is refused, and it is noticed by this one.
+        assert_eq!(opener.open(NOW + 15, &first), None);
+        assert_eq!(opener.open(NOW + 30, &second).as_ref(), Some(&full));
+        assert_eq!(opener.open(NOW + 30, &second), None);
+        // A sender whose clock was right all the time.
+        let theirs = other.seal(NOW + 40, &least);
+        assert_eq!(opener.open(NOW + 40, &theirs).as_ref(), Some(&least));
+        // A copy from before the step does nothing, now or when its time has come.
+        assert_eq!(opener.open(NOW + 50, &before), None);
+        assert_eq!(opener.open(LATER, &before), None);
+        // A step that is as short as what clocks may differ by begins nothing anew.
+        let mut sealer = Sealer::new(Key::new([7; 32]), 3);
+        sealer.seal(NOW + AGE_NS_MAX, &full);
+        let short = sealer.seal(NOW, &full);
+        assert_eq!(short[4..12], 3_u64.to_be_bytes());
     }
 
     #[test]
