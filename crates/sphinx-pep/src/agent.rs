@@ -692,6 +692,16 @@ impl Agent {
     }
 
     fn evict(&mut self) {
+        while let Some(key) = self.table.to_rest(self.now) {
+            let Some(mut flow) = self.table.take(&key) else {
+                break;
+            };
+            let forget = |snoop: &mut Snoop, context: &mut Context<'_>| {
+                snoop.forget(context, Release::Evicted);
+            };
+            self.with_snoop(&mut flow, forget);
+            self.table.put_to_rest(flow);
+        }
         while let Some(key) = self.table.to_evict(self.now) {
             let Some(flow) = self.table.take(&key) else {
                 return;

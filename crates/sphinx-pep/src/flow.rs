@@ -308,6 +308,12 @@ impl Flow {
         }
     }
 
+    /// Whether it is open, and anything may be done for it.
+    pub(crate) fn is_helped(&self) -> bool {
+        let is_open = matches!(self.opening, Opening::Answered { .. });
+        is_open && self.bypass().is_none() && !self.numbers.are_over()
+    }
+
     /// Takes note of an authenticated segment: such a flow is left alone from then on.
     pub(crate) fn see_options(&mut self, segment: &Segment) {
         self.authenticated |= segment.options.authenticated;

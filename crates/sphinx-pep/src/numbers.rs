@@ -13,6 +13,8 @@ struct Stream {
     /// Behind the last byte that the other host has acknowledged, and behind the last one that it has room for.
     acknowledged: Option<u32>,
     edge: Option<u32>,
+    /// Behind its FIN.
+    fin: Option<u32>,
     /// Of the windows that tell this.
     scale: u8,
 }
@@ -29,6 +31,7 @@ impl Numbers {
                 sent: None,
                 acknowledged: None,
                 edge: None,
+                fin: None,
                 scale: SCALE_MAX,
             }; 2],
         )
@@ -54,6 +57,7 @@ impl Numbers {
         let is_sent = own.edge.is_some_and(|edge| !is_later(end, edge));
         if is_sent || own.sent.is_none() {
             advance(&mut own.sent, end);
+            own.fin = own.fin.or(segment.fin.then_some(end));
         }
         if segment.ack {
             let other = &mut self.0[from.other() as usize];
@@ -63,6 +67,14 @@ impl Numbers {
             advance(&mut other.acknowledged, segment.acknowledgment);
             advance(&mut other.edge, segment.acknowledgment.wrapping_add(window));
         }
+    }
+
+    /// Whether both hosts have ended what they send, and have acknowledged that.
+    pub(crate) fn are_over(&self) -> bool {
+        self.0.iter().all(|stream| {
+            let known = stream.fin.zip(stream.acknowledged);
+            known.is_some_and(|(fin, acknowledged)| !is_later(fin, acknowledged))
+        })
     }
 
     /// Whether the other host may expect this number of one, as far as is known.

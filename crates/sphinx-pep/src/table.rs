@@ -1,21 +1,50 @@
 //! The flows that an agent knows: bounded in memory, forgotten in the order of last use.
 //!
+//! A connection that is forgotten is never helped again, as its beginning was seen once. So those that are helped stay for as long as their hosts may be silent, and
+//! what is worth less goes first: flows that are not helped, and what is cached.
+//!
 //! Every packet takes its flow out and puts it back. So that this costs little, flows are in boxes that stay where they are, keys
-//! are looked up once, and the order of use is a list through the slots.
+//! are looked up once, and the order of use is a list through the slots, one for each kind of flow.
 
 use std::collections::{BTreeSet, HashMap};
 
 use foldhash::quality::RandomState;
 
-use crate::{FlowKey, Time, flow::Flow};
+use crate::{FlowKey, MS, Time, flow::Flow};
 
 /// Memory of all flows, cached packets included.
 pub(crate) const BYTES_MAX: usize = 64 << 20;
-/// A flow that has been silent for so long is forgotten.
-const IDLE_NS: Time = 600_000_000_000;
+/// As much of it may be of flows that are not helped, in any case: a connection begins as one of them.
+const UNHELPED_BYTES: usize = BYTES_MAX / 8;
+/// A flow that is not helped is forgotten when it has been silent for so long: a SYN is sent again within that time.
+const UNHELPED_NS: Time = 60_000 * MS;
+/// When a flow that is helped has been silent for so long, what is cached of it is dropped.
+const REST_NS: Time = 600_000 * MS;
+/// And then it is forgotten: kernels ask after two hours whether a silent host is still there, which is why a NAT remembers it for longer (RFC 5382, REQ-5).
+const SILENT_NS: Time = 7_440_000 * MS;
 
 /// With random keys, as hosts choose their addresses and ports. (The standard library's hash takes several times as long, for each packet.)
 pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// What flows are to the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Half-open, over, or left alone.
+    Unhelped,
+    /// Helped, and silent for [`REST_NS`].
+    Resting,
+    Helped,
+}
+
+/// The flows of one kind by last use.
+#[derive(Clone, Copy, Debug, Default)]
+struct List {
+    /// The one used least lately, and the one used last.
+    oldest: Option<usize>,
+    newest: Option<usize>,
+    /// What those count for that are not taken out.
+    bytes: usize,
+}
 
 /// Flows by key, by last use and by deadline.
 #[derive(Debug, Default)]
@@ -24,12 +53,13 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     /// Slots that no flow has.
     free: Vec<usize>,
-    /// The flow used least lately, and the one used last.
-    oldest: Option<usize>,
-    newest: Option<usize>,
+    lists: [List; 3],
+    /// The slot used last, if its flow is not forgotten.
+    last: Option<usize>,
+    /// How often one was used.
+    uses: u64,
     /// When slots are to be looked at: not later than their flows want it.
     wakes: BTreeSet<(Time, usize)>,
-    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -37,7 +67,10 @@ struct Slot {
     key: FlowKey,
     /// Away while it is changed, or if the slot is free.
     flow: Option<Box<Flow>>,
+    /// When it was used last, and the how-manieth use of all that was.
     used: Time,
+    order: u64,
+    kind: Kind,
     older: Option<usize>,
     newer: Option<usize>,
     /// Its entry in `wakes`.
@@ -46,7 +79,7 @@ struct Slot {
 
 impl Table {
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.lists.iter().map(|list| list.bytes).sum()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -62,54 +95,84 @@ impl Table {
 
     /// All flows, the one used last first.
     pub(crate) fn newest(&self) -> impl Iterator<Item = (FlowKey, &Flow)> {
-        let slots = std::iter::successors(self.newest, |at| self.slots[*at].older);
-        slots.filter_map(|at| {
-            let slot = &self.slots[at];
-            slot.flow.as_deref().map(|flow| (slot.key, flow))
-        })
+        let mut next = self.lists.map(|list| list.newest);
+        let slots = std::iter::from_fn(move || {
+            let order = |at: &&mut Option<usize>| at.map(|at| self.slots[at].order);
+            let newest = next.iter_mut().max_by_key(order)?;
+            let slot = &self.slots[(*newest)?];
+            *newest = slot.older;
+            Some(slot)
+        });
+        slots.filter_map(|slot| slot.flow.as_deref().map(|flow| (slot.key, flow)))
     }
 
     /// The keys of all flows, the one used least lately first.
     pub(crate) fn by_use(&self) -> Vec<FlowKey> {
-        let slots = std::iter::successors(self.oldest, |at| self.slots[*at].newer);
-        slots.map(|at| self.slots[at].key).collect()
+        let mut keys: Vec<FlowKey> = self.newest().map(|(key, _)| key).collect();
+        keys.reverse();
+        keys
     }
 
     /// Takes a flow out, to be changed; [`put`](Table::put) brings it back, or [`forget`](Table::forget) lets it go.
     pub(crate) fn take(&mut self, key: &FlowKey) -> Option<Box<Flow>> {
         // Packets come in trains.
-        let newest = self.newest.filter(|place| self.slots[*place].key == *key);
-        let place = match newest {
+        let last = self.last.filter(|place| self.slots[*place].key == *key);
+        let place = match last {
             Some(place) => place,
             None => *self.places.get(key)?,
         };
         let mut flow = self.slots[place].flow.take()?;
         flow.place = Some(place);
-        self.bytes -= flow.charged;
+        self.list(self.slots[place].kind).bytes -= flow.charged;
         Some(flow)
     }
 
     /// Puts a flow in as the one used last.
-    pub(crate) fn put(&mut self, now: Time, key: FlowKey, mut flow: Box<Flow>) {
+    pub(crate) fn put(&mut self, now: Time, key: FlowKey, flow: Box<Flow>) {
         let place = flow.place.unwrap_or_else(|| self.place(key));
-        flow.charged = flow.bytes();
-        self.bytes += flow.charged;
+        let kind = match flow.is_helped() {
+            true => Kind::Helped,
+            false => Kind::Unhelped,
+        };
         self.wake(place, flow.next_timeout(self.slots[place].wakes));
-        if self.newest != Some(place) {
+        self.uses += 1;
+        self.last = Some(place);
+        let slot = &mut self.slots[place];
+        (slot.used, slot.order) = (now, self.uses);
+        self.put_among(kind, place, flow);
+    }
+
+    /// Puts a flow back that is silent, and of which nothing is cached any more.
+    pub(crate) fn put_to_rest(&mut self, flow: Box<Flow>) {
+        if let Some(place) = flow.place {
+            self.put_among(Kind::Resting, place, flow);
+        }
+    }
+
+    /// Puts a flow in its slot, as the last one of a kind.
+    fn put_among(&mut self, kind: Kind, place: usize, mut flow: Box<Flow>) {
+        flow.charged = flow.bytes();
+        let charged = flow.charged;
+        let is_newest = self.list(kind).newest == Some(place);
+        if !is_newest {
             if flow.place.is_some() {
                 self.unlink(place);
             }
-            self.link(place);
+            self.link(kind, place);
         }
-        let slot = &mut self.slots[place];
-        slot.used = now;
-        slot.flow = Some(flow);
+        self.list(kind).bytes += charged;
+        self.slots[place].flow = Some(flow);
+    }
+
+    fn list(&mut self, kind: Kind) -> &mut List {
+        &mut self.lists[kind as usize]
     }
 
     /// Lets a flow go that was taken out, or never put in.
     pub(crate) fn forget(&mut self, flow: Box<Flow>) {
         let Some(place) = flow.place else { return };
         self.unlink(place);
+        self.last = self.last.filter(|last| *last != place);
         let slot = &mut self.slots[place];
         self.places.remove(&slot.key);
         if let Some(at) = slot.wakes.take() {
@@ -118,11 +181,34 @@ impl Table {
         self.free.push(place);
     }
 
-    /// The flow that was used least lately, if it has to go: there are too many bytes, or it is idle.
+    /// The flow that has to go next: it has been silent for too long, or there are too many bytes, and it is worth least.
     pub(crate) fn to_evict(&self, now: Time) -> Option<FlowKey> {
-        let slot = &self.slots[self.oldest?];
-        let is_idle = now.saturating_sub(slot.used) > IDLE_NS;
-        (is_idle || self.bytes > BYTES_MAX).then_some(slot.key)
+        let silent = self.silent(now, Kind::Unhelped, UNHELPED_NS);
+        let silent = silent.or_else(|| self.silent(now, Kind::Resting, SILENT_NS));
+        if silent.is_some() || self.bytes() <= BYTES_MAX {
+            return silent;
+        }
+        let kinds = match self.lists[Kind::Unhelped as usize].bytes > UNHELPED_BYTES {
+            true => [Kind::Unhelped, Kind::Resting, Kind::Helped],
+            false => [Kind::Resting, Kind::Helped, Kind::Unhelped],
+        };
+        let oldest = kinds.into_iter().find_map(|kind| self.oldest(kind));
+        oldest.map(|slot| slot.key)
+    }
+
+    /// A flow that is helped and has been silent for so long that what is cached of it is to be dropped ([`put_to_rest`](Table::put_to_rest)).
+    pub(crate) fn to_rest(&self, now: Time) -> Option<FlowKey> {
+        self.silent(now, Kind::Helped, REST_NS)
+    }
+
+    /// The flow of a kind that was used least lately, if that was so long ago.
+    fn silent(&self, now: Time, kind: Kind, time: Time) -> Option<FlowKey> {
+        let slot = self.oldest(kind)?;
+        (now.saturating_sub(slot.used) > time).then_some(slot.key)
+    }
+
+    fn oldest(&self, kind: Kind) -> Option<&Slot> {
+        self.lists[kind as usize].oldest.map(|at| &self.slots[at])
     }
 
     /// When flows are to be looked at ([`due`](Table::due)): not later than one of them wants it.
@@ -145,6 +231,8 @@ impl Table {
             key,
             flow: None,
             used: 0,
+            order: 0,
+            kind: Kind::Unhelped,
             older: None,
             newer: None,
             wakes: None,
@@ -176,25 +264,27 @@ impl Table {
         self.wakes.insert((deadline, place));
     }
 
-    /// Makes a slot that is not in the list the newest one.
-    fn link(&mut self, place: usize) {
-        let before = self.newest.replace(place);
-        (self.slots[place].older, self.slots[place].newer) = (before, None);
+    /// Makes a slot that is in no list the newest one of a kind.
+    fn link(&mut self, kind: Kind, place: usize) {
+        let before = self.list(kind).newest.replace(place);
+        let slot = &mut self.slots[place];
+        (slot.kind, slot.older, slot.newer) = (kind, before, None);
         match before {
             Some(before) => self.slots[before].newer = Some(place),
-            None => self.oldest = Some(place),
+            None => self.list(kind).oldest = Some(place),
         }
     }
 
     fn unlink(&mut self, place: usize) {
-        let (older, newer) = (self.slots[place].older, self.slots[place].newer);
+        let slot = &self.slots[place];
+        let (kind, older, newer) = (slot.kind, slot.older, slot.newer);
         match older {
             Some(older) => self.slots[older].newer = newer,
-            None => self.oldest = newer,
+            None => self.list(kind).oldest = newer,
         }
         match newer {
             Some(newer) => self.slots[newer].older = older,
-            None => self.newest = older,
+            None => self.list(kind).newest = older,
         }
     }
 }

@@ -1088,6 +1088,116 @@ fn memory_is_bounded_and_an_evicted_flow_lets_go() {
     assert!(flows.iter().all(|flow| flow.counts.cached < 130));
 }
 
+/// The connection has a loss, which is repaired: it is still helped. `n` is a segment that has not come yet.
+fn is_helped(path: &mut Path, n: u32) -> bool {
+    (n..n + 3).for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    let is_repaired = path.sack(n, &[(n + 1, n + 2)]) == [Cause::Repair];
+    path.ack(n + 3);
+    is_repaired
+}
+
+#[test]
+fn flows_that_are_not_helped_push_out_none_that_is() {
+    let mut path = Path::new(Profile::Sack);
+    assert!(is_helped(&mut path, 0));
+    let (mobile, fixed) = (path.mobile, path.fixed);
+    let syn = Segment {
+        syn: true,
+        ..Segment::default()
+    };
+    // Somebody looks for open ports. Then for others, of hosts that nobody has seen.
+    for host in 0..2 {
+        path.fixed = ([198, 51, 100, host], 0).into();
+        for port in 0..=u16::MAX {
+            path.fixed.set_port(port);
+            path.now += MS / 10;
+            path.up(syn.clone());
+        }
+    }
+    let agent = &path.agent;
+    assert!(agent.memory_bytes() > 60 << 20 && agent.memory_bytes() <= 64 << 20);
+    (path.mobile, path.fixed) = (mobile, fixed);
+    assert!(is_helped(&mut path, 3));
+    // A connection may begin meanwhile.
+    path.mobile.set_port(1);
+    path.open();
+    assert!(is_helped(&mut path, 0));
+    // What was not answered is forgotten after a minute.
+    path.now += 60_001 * MS;
+    path.agent.handle_timeout(path.now);
+    assert_eq!(path.agent.flows_known(), 2);
+}
+
+#[test]
+fn memory_that_is_full_of_what_is_helped_leaves_room_for_a_beginning() {
+    let mut path = Path::silent(Config::default(), 5000, true);
+    for port in 1..120 {
+        path.mobile.set_port(port);
+        path.open();
+        (0..700).for_each(|n| path.data(n));
+        // What is cached of the first one is gone, or of others by then.
+        assert!(path.agent.memory_bytes() <= 64 << 20);
+    }
+    assert!(path.agent.memory_bytes() > 60 << 20);
+    path.mobile.set_port(1000);
+    path.open();
+    assert!(is_helped(&mut path, 0));
+}
+
+#[test]
+fn a_connection_that_is_silent_for_two_hours_is_still_helped() {
+    let mut path = Path::new(Profile::Sack);
+    assert!(is_helped(&mut path, 0));
+    // Something is cached, of which nothing was heard since.
+    (3..103).for_each(|n| path.data(n));
+    let cached = path.agent.memory_bytes();
+    path.wait(600_000);
+    assert_eq!(path.agent.memory_bytes(), cached);
+    path.wait(60_000);
+    path.agent.handle_timeout(path.now);
+    assert!(path.agent.memory_bytes() < cached - 100 * PAYLOAD as usize);
+    path.ack(103);
+    path.wait(7_400_000);
+    path.agent.handle_timeout(path.now);
+    assert!(is_helped(&mut path, 103));
+    path.wait(7_441_000);
+    path.agent.handle_timeout(path.now);
+    assert_eq!(path.agent.flows_known(), 0);
+}
+
+#[test]
+fn a_connection_that_is_over_is_forgotten_after_a_minute() {
+    let mut path = Path::new(Profile::Sack);
+    let end = |segment: Segment| Segment {
+        fin: true,
+        payload: Vec::new(),
+        ..segment
+    };
+    path.down(end(path.segment(0)));
+    let answer = Segment {
+        ack: Some(path.number(0).wrapping_add(1)),
+        ..path.answer(0, &[])
+    };
+    path.up(end(answer.clone()));
+    // It is half-closed for as long as the mobile host's is not acknowledged.
+    path.now += 61_000 * MS;
+    path.agent.handle_timeout(path.now);
+    assert_eq!(path.agent.flows_known(), 1);
+    path.down(Segment {
+        sequence: path.number(0).wrapping_add(1),
+        ack: Some(79),
+        window: 500,
+        ..Segment::default()
+    });
+    path.now += 59_000 * MS;
+    path.agent.handle_timeout(path.now);
+    assert_eq!(path.agent.flows_known(), 1);
+    path.now += 2_000 * MS;
+    path.agent.handle_timeout(path.now);
+    assert_eq!(path.agent.flows_known(), 0);
+}
+
 #[test]
 fn repairs_that_were_not_needed_are_counted_and_make_it_careful() {
     let mut path = Path::new(Profile::Sack);
