@@ -506,7 +506,7 @@ impl Agent {
         }
         flow.see_options(segment);
         if !segment.syn {
-            flow.opened(self.now, from, segment);
+            flow.opened(self.now, from, segment, &self.config);
             flow.see_numbers(from, segment);
         }
         if let Some(timestamps) = segment.options.timestamps

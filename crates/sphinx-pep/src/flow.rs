@@ -421,7 +421,17 @@ impl Flow {
                             first: first_sent,
                             sack: options.sack && offer.sack,
                             path_rtt,
+                            // Otherwise it is heard before data comes.
+                            window: match by == config.place.sender() {
+                                true => segment.window,
+                                false => 0,
+                            },
                         }));
+                        // The answer to a SYN of the sender came over the hop.
+                        let hop_rtt = rtt.filter(|_| by == config.place.sender());
+                        if let (Some(snoop), Some(rtt)) = (&mut self.snoop, hop_rtt) {
+                            snoop.guess_hop_rtt(rtt);
+                        }
                     }
                     Stage::Rdb(_) => {
                         self.bundler = Some(Box::new(Bundler::new(rdb::Setup {
@@ -531,7 +541,7 @@ impl Flow {
     }
 
     /// The first segment behind the SYNs completes the picture of the path.
-    pub(crate) fn opened(&mut self, now: Time, from: Side, segment: &Segment) {
+    pub(crate) fn opened(&mut self, now: Time, from: Side, segment: &Segment, config: &Config) {
         let Opening::Answered {
             by,
             answer,
@@ -556,6 +566,12 @@ impl Flow {
             && second <= HANDSHAKE_RTT_NS_MAX
         {
             watch.see_hop_rtt(now, second);
+        }
+        if let Some(snoop) = &mut self.snoop
+            && from != config.place.sender()
+            && second <= HANDSHAKE_RTT_NS_MAX
+        {
+            snoop.guess_hop_rtt(second);
         }
         if let Some(first) = *rtt
             && second <= HANDSHAKE_RTT_NS_MAX

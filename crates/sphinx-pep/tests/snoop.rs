@@ -266,6 +266,44 @@ fn the_tail_is_repaired_by_time() {
     }
 }
 
+/// Before the sender does so, which waits for a round trip of the path and 200 ms.
+#[test]
+fn the_first_segment_is_repaired_by_what_the_handshake_took() {
+    let mut path = Path::new(Profile::Sack);
+    path.data(0);
+    let outputs = path.wait(100);
+    assert_eq!(path.repairs(&outputs), [0]);
+    // The fixed host opens, and nothing but a SYN was heard of the mobile one.
+    let mut path = Path::silent(Config::default(), 4999, true);
+    let syn = Segment {
+        syn: true,
+        sack_permitted: true,
+        sequence: 4999,
+        window: 1000,
+        ..Segment::default()
+    };
+    path.down(syn.clone());
+    path.now += 2 * MS;
+    path.up(Segment {
+        ack: Some(5000),
+        sequence: 77,
+        ..syn
+    });
+    path.now += 100 * MS;
+    path.data(0);
+    let outputs = path.wait(100);
+    assert_eq!(path.repairs(&outputs), [0]);
+    // A second and third segment tell that nobody waits for more.
+    let mut path = Path::new(Profile::Sack);
+    (0..3).for_each(|n| path.data(n));
+    let outputs = path.wait(60);
+    assert_eq!(path.repairs(&outputs), [0]);
+    // Two segments over a slow hop are no loss.
+    let mut path = Path::new(Profile::Sack);
+    (0..2).for_each(|n| path.data(n));
+    assert_eq!(path.wait(48), []);
+}
+
 #[test]
 fn what_is_held_is_released_before_the_sender_times_out() {
     let mut path = Path::new(Profile::Sack);
@@ -333,10 +371,10 @@ fn repairs_overtake_what_waits_for_the_hop() {
     };
     let mut path = Path::with(config, 5000, true);
     for n in 0..3 {
-        path.wait(50);
+        path.wait(10);
         path.data(n);
     }
-    path.wait(50);
+    path.wait(10);
     path.ack(1);
     // One is on its way, two wait.
     path.data(3);
@@ -464,10 +502,10 @@ fn drops_of_the_agents_own_queue_are_not_repaired() {
     assert_eq!(path.wait(1000), []);
     // There is room again: what the sender repairs passes, and what it sends then is the agent's business.
     for n in [1, 2, 3, 6, 7, 8] {
-        path.wait(20);
+        path.wait(9);
         path.data(n);
     }
-    path.wait(20);
+    path.wait(9);
     path.ack(6);
     assert_eq!(path.sack(6, &[(7, 8)]), [Cause::Repair]);
     assert_eq!(path.agent.counts().repaired, 1);
@@ -503,7 +541,7 @@ fn drops_of_the_fair_queue_are_not_repaired() {
         path.down(path.segment(0));
     }
     path.mobile = mobile;
-    path.wait(100);
+    path.wait(40);
     let flow = path.agent.newest_flows(10).into_iter();
     let flow = flow.filter(|it| it.key.mobile == mobile);
     let dropped: Vec<u64> = flow.map(|it| it.counts.dropped_queue).collect();
@@ -534,10 +572,10 @@ fn repairs_are_not_dropped_for_what_comes() {
     };
     let mut path = Path::with(config, 5000, true);
     for n in 0..3 {
-        path.wait(50);
+        path.wait(10);
         path.data(n);
     }
-    path.wait(50);
+    path.wait(10);
     path.ack(1);
     // One is on its way when the repair begins to wait.
     path.data(3);

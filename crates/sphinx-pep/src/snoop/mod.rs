@@ -30,11 +30,15 @@ pub(crate) use self::{
     rtt::Rtt,
 };
 use crate::{
-    Cause, Output, Side, Time, ranges::Ranges, segment::Segment, sequence::nearest, stats::Counts,
+    Cause, MS, Output, Side, Time, ranges::Ranges, segment::Segment, sequence::nearest,
+    stats::Counts,
 };
 
 /// Cached bytes of a flow, overhead included.
 pub(crate) const CACHE_BYTES_MAX: usize = 1 << 20;
+/// The variation of a round trip that only the handshake has told, at least: its packets are short, and alone on the hop. Four of these are what the first segments
+/// may take longer, and less than any sender waits before it sends them again.
+const GUESSED_NS_MIN: Time = 12 * MS;
 
 /// How lost packets are repaired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -90,6 +94,8 @@ pub(crate) struct Setup {
     /// Whether SACK was negotiated.
     pub(crate) sack: bool,
     pub(crate) path_rtt: Time,
+    /// The receiver's, as far as its SYN has told: without scale, so that it says no more than whether there is one.
+    pub(crate) window: u16,
 }
 
 /// What a call may change besides the flow.
@@ -182,7 +188,7 @@ impl Snoop {
             attributed: setup.by_report.then(Ranges::default),
             reaction: Reaction::default(),
             acknowledged: setup.first,
-            window: 0,
+            window: setup.window,
             ecn: 0,
             highest: setup.first,
             segment_bytes: 1,
@@ -204,6 +210,11 @@ impl Snoop {
 
     pub(crate) fn set_path_rtt(&mut self, rtt: Time) {
         self.path_rtt = rtt;
+    }
+
+    /// The handshake has told how long the hop takes to the receiver and back.
+    pub(crate) fn guess_hop_rtt(&mut self, rtt: Time) {
+        self.rtt.guess(rtt, (rtt / 2).max(GUESSED_NS_MIN));
     }
 
     /// To be told before everything else, where the queue of the hop is the agent's; see `repairing`.

@@ -110,6 +110,7 @@ impl Snoop {
             first: first(state.acknowledged),
             sack: state.sack,
             path_rtt: Time::from(state.path_rtt_us) * 1000,
+            window: state.window,
         });
         if let Some((smoothed, variation)) = state.hop_rtt_us {
             let time = |us: u32| Time::from(us) * 1000;
