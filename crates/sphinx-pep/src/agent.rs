@@ -12,7 +12,7 @@ use crate::{
     Bypass, Config, Counts, FlowKey, FlowReport, MS, Release, Side, Stage, Status, Time, acks,
     eln::LossReport,
     flow::{Flow, Syn},
-    radio::Queue,
+    radio::{Departure, Queue},
     rdb,
     returning::Returning,
     rsfc,
@@ -599,7 +599,10 @@ impl Agent {
             true => {
                 let paced = self.see_to_hop(segment, flow);
                 let departs = self.departure(key, segment.packet.len());
-                let departs = departs.map(|at| at.max(paced.unwrap_or(0)));
+                let departs = departs.map(|it| Departure {
+                    at: it.at.max(paced.unwrap_or(0)),
+                    ..it
+                });
                 // What is cached is what goes: a repair would tell the window that was taken back.
                 let lowered = self.lower(key, segment, Cause::Passed, flow);
                 let (segment, output) = match &lowered {

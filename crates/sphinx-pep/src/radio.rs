@@ -15,6 +15,15 @@ pub struct Radio {
     pub queue_bytes: usize,
 }
 
+/// A packet's time on the hop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    /// When it begins to leave.
+    pub(crate) at: Time,
+    /// How long it takes to, where the rate of the hop is known.
+    pub(crate) takes: Time,
+}
+
 /// Packets that wait for the hop.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -118,7 +127,7 @@ impl Queue {
         (self.bytes > 0).then_some(self.busy)
     }
 
-    fn time(&self, bytes: usize) -> Time {
+    pub(crate) fn time(&self, bytes: usize) -> Time {
         wire_time(bytes, self.radio.bits_per_second)
     }
 }

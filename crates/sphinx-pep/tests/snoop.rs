@@ -689,6 +689,49 @@ fn what_waits_when_the_rate_changes_gives_no_round_trip() {
 }
 
 #[test]
+fn what_a_long_segment_takes_on_a_slow_hop_is_no_queue() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 250_000,
+            queue_bytes: 100_000,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    let number = |position: u32| 5001 + position;
+    let segment = |position: u32, length: u32| Segment {
+        sequence: number(position),
+        ack: Some(78),
+        window: 500,
+        payload: vec![7; length as usize],
+        ..Segment::default()
+    };
+    // Each is alone. The hop takes what its length takes (a long one 48 ms), and 10 ms.
+    let mut position = 0;
+    for n in 0..21 {
+        let length = if n == 0 { 60 } else { 1448 };
+        path.down(segment(position, length));
+        position += length;
+        path.wait(u64::from(length + 40) * 8 / 250 + 10);
+        let answer = Segment {
+            ack: Some(number(position)),
+            ..path.answer(0, &[])
+        };
+        assert_eq!(causes(&path.up(answer)), [Cause::Passed]);
+    }
+    path.down(segment(position, 1448));
+    path.down(segment(position + 1448, 1448));
+    assert_eq!(causes(&path.wait(97)), [Cause::Passed]);
+    let answer = Segment {
+        ack: Some(number(position)),
+        sack: vec![(number(position + 1448), number(position + 2 * 1448))],
+        ..path.answer(0, &[])
+    };
+    assert_eq!(causes(&path.up(answer)), [Cause::Repair]);
+    assert_eq!(path.agent.counts().releases(Release::Congestion), 0);
+}
+
+#[test]
 fn a_standing_queue_makes_losses_the_senders() {
     let mut path = Path::new(Profile::Sack);
     let mut next = 0;

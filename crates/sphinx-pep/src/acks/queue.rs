@@ -312,7 +312,7 @@ impl Queue {
         }
     }
 
-    fn time(&self, bytes: usize) -> Time {
+    pub(crate) fn time(&self, bytes: usize) -> Time {
         wire_time(bytes, self.settings.bits_per_second)
     }
 }

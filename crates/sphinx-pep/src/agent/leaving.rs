@@ -8,7 +8,7 @@ use crate::{
     Cause, FlowKey, Output, Side, Time,
     acks::{self, Ack, Acks, Mark, Marks, Pace},
     flow::Flow,
-    radio::Queue,
+    radio::{Departure, Queue},
     returning::Returning,
     rsfc,
     segment::{self, Segment},
@@ -47,12 +47,13 @@ impl Agent {
     }
 
     /// When a packet for the hop that comes now goes over it; `None` if there is no room for it.
-    pub(super) fn departure(&self, key: FlowKey, bytes: usize) -> Option<Time> {
-        match (&self.fair, &self.queue) {
-            (Some(fair), _) => fair.admits(self.now, Some(key), bytes),
-            (None, Some(queue)) => queue.admits(self.now, bytes),
-            (None, None) => Some(self.now),
-        }
+    pub(super) fn departure(&self, key: FlowKey, bytes: usize) -> Option<Departure> {
+        let (at, takes) = match (&self.fair, &self.queue) {
+            (Some(fair), _) => (fair.admits(self.now, Some(key), bytes)?, fair.time(bytes)),
+            (None, Some(queue)) => (queue.admits(self.now, bytes)?, queue.time(bytes)),
+            (None, None) => (self.now, 0),
+        };
+        Some(Departure { at, takes })
     }
 
     /// Lets go over the hop what a stage makes of a segment of a flow that is helped.

@@ -21,6 +21,8 @@ pub(super) struct Cached {
     pub(super) end: u64,
     /// When it went, or will have gone, over the hop, last; `NEVER` if it has not.
     pub(super) departed: Time,
+    /// What it takes itself of the hop's time, where that is known; a repair's is part of `repairing`.
+    pub(super) takes: Time,
     /// What [`Snoop::repairing`](super::Snoop) was when that was known.
     pub(super) repairing: Time,
     /// Its timestamp.
@@ -29,6 +31,13 @@ pub(super) struct Cached {
     pub(super) repairs: u32,
     /// The sender has sent it again.
     pub(super) sender_repaired: bool,
+}
+
+impl Cached {
+    /// When the hop has taken all of it.
+    pub(super) fn left(&self) -> Time {
+        self.departed.saturating_add(self.takes)
+    }
 }
 
 /// Packets with the positions of their first bytes, ascending; none overlaps another. Nearly all come to one end and leave from the other, so
@@ -173,6 +182,7 @@ mod tests {
             packet: Bytes::from_static(&[0; 40]),
             end,
             departed: 0,
+            takes: 0,
             repairing: 0,
             sent: None,
             repairs: 0,

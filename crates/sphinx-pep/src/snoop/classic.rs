@@ -103,6 +103,6 @@ impl Snoop {
     pub(super) fn classic_timer(&self) -> Option<(u64, Time)> {
         let (start, cached) = self.cache.at(self.acknowledged)?;
         let timeout = self.rtt.timeout().max(TICK_NS) + self.overtaken(cached);
-        (cached.repairs < REPAIRS_MAX).then(|| (start, cached.departed.saturating_add(timeout)))
+        (cached.repairs < REPAIRS_MAX).then(|| (start, cached.left().saturating_add(timeout)))
     }
 }

@@ -30,8 +30,8 @@ pub(crate) use self::{
     rtt::Rtt,
 };
 use crate::{
-    Cause, MS, Output, Side, Time, ranges::Ranges, segment::Segment, sequence::nearest,
-    stats::Counts,
+    Cause, MS, Output, Side, Time, radio::Departure, ranges::Ranges, segment::Segment,
+    sequence::nearest, stats::Counts,
 };
 
 /// Cached bytes of a flow, overhead included.
@@ -237,7 +237,7 @@ impl Snoop {
         &mut self,
         context: &mut Context<'_>,
         segment: &Segment,
-        departs: Option<Time>,
+        departs: Option<Departure>,
     ) {
         let length = u64::from(segment.sequence_len());
         let start = nearest(self.highest, segment.sequence);
@@ -246,7 +246,7 @@ impl Snoop {
             return;
         }
         if start < self.highest {
-            self.repeated = self.repeated.max(departs);
+            self.repeated = self.repeated.max(departs.map(|it| it.at));
         }
         if end <= self.acknowledged {
             return;
@@ -254,7 +254,11 @@ impl Snoop {
         self.segment_bytes = self.segment_bytes.max(segment.payload as u64);
         let is_new = start >= self.highest;
         self.highest = self.highest.max(end);
-        let Some(departed) = departs else {
+        let Some(Departure {
+            at: departed,
+            takes,
+        }) = departs
+        else {
             // What the queue drops was perhaps cached before.
             return self.see_sender_repair(start, end, None);
         };
@@ -271,6 +275,7 @@ impl Snoop {
                 packet: segment.packet.clone(),
                 end,
                 departed,
+                takes,
                 repairing,
                 sent,
                 repairs: 0,
@@ -292,6 +297,7 @@ impl Snoop {
             packet: segment.packet.clone(),
             end,
             departed,
+            takes,
             repairing,
             sent,
             repairs: 0,
@@ -311,14 +317,14 @@ impl Snoop {
     }
 
     /// The sender has sent a range again, in other segments; `departs` as for [`data`](Snoop::data).
-    fn see_sender_repair(&mut self, start: u64, end: u64, departs: Option<Time>) {
+    fn see_sender_repair(&mut self, start: u64, end: u64, departs: Option<Departure>) {
         let starts: Vec<u64> = self.cache.overlapping(start, end).map(|it| it.0).collect();
         let repairing = self.repairing;
         for start in starts {
             if let Some(cached) = self.cache.get_mut(start) {
                 cached.sender_repaired = true;
-                if let Some(departs) = departs {
-                    (cached.departed, cached.repairing) = (departs, repairing);
+                if let Some(Departure { at, takes }) = departs {
+                    (cached.departed, cached.takes, cached.repairing) = (at, takes, repairing);
                 }
             }
         }

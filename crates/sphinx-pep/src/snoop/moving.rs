@@ -169,6 +169,7 @@ impl Snoop {
             packet: segment.packet.clone(),
             end,
             departed: NEVER,
+            takes: 0,
             repairing: self.repairing,
             sent,
             // It may have gone over the other hop: it tells no round trip (Karn).

@@ -155,15 +155,15 @@ impl Snoop {
         // What may have overtaken it in the own queue has delayed it.
         let overtaken = self.overtaken(cached);
         cached
-            .departed
+            .left()
             .saturating_add(timeout + delayed)
             .saturating_add(overtaken)
     }
 
-    /// How long after a packet the one behind it leaves for the hop, as far as its receiver waits for that.
+    /// How long after a packet the one behind it has left for the hop, as far as its receiver waits for that.
     fn until_next(&self, cached: &Cached) -> Time {
         let until = match self.cache.at(cached.end) {
-            Some((_, next)) => next.departed.saturating_sub(cached.departed),
+            Some((_, next)) => next.left().saturating_sub(cached.left()),
             None if cached.end == self.highest => DELAYED_ACK_NS,
             // It was dropped, or is not kept.
             None => 0,
@@ -182,7 +182,7 @@ impl Snoop {
             return;
         };
         cached.repairs += 1;
-        (cached.departed, cached.repairing) = (context.now, self.repairing);
+        (cached.departed, cached.takes, cached.repairing) = (context.now, 0, self.repairing);
         let (end, packet) = (cached.end, cached.packet.clone());
         if self.repaired.len() == REMEMBERED_MAX {
             self.repaired.remove(0);

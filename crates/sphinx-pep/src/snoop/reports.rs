@@ -144,12 +144,13 @@ impl Snoop {
         self.classic.duplicates == 0 && head.is_some_and(|(_, cached)| once(cached))
     }
 
-    /// The round trip of a packet that has just arrived: if it was sent once (Karn), and when it left is known. It was not then if it was foretold for
+    /// The round trip of a packet that has just arrived, without what it takes itself, or a long one would look as if a queue stood on a slow hop: if it was
+    /// sent once (Karn), and when it left is known. It was not then if it was foretold for
     /// later.
     fn sample(&self, now: Time, cached: &super::Cached) -> Option<Time> {
         let once = cached.repairs == 0 && !cached.sender_repaired;
-        let known = self.overtaken(cached) == 0 && cached.departed <= now;
-        (once && known).then(|| now.saturating_sub(cached.departed))
+        let known = self.overtaken(cached) == 0 && cached.left() <= now;
+        (once && known).then(|| now.saturating_sub(cached.left()))
     }
 
     /// When the packet left for the hop that left last of all that have arrived, these included. Of one that was sent twice, an answer that comes sooner than the
