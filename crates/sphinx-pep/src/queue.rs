@@ -60,11 +60,7 @@ impl Filtered {
     /// See [`Attachment::nfqueue`](crate::attach::Attachment::nfqueue).
     pub(crate) fn of_interface(name: &str, place: Place) -> io::Result<Filtered> {
         let (index, is_port) = index_and_is_port(name)?;
-        let name = name.to_owned();
-        if !is_port {
-            return Filtered::open(&Selection::Interface(name), place);
-        }
-        if !shows_ports() {
+        if is_port && !shows_ports() {
             let message = format!(
                 "{name} is a port of a bridge, which does not show its packets to the packet filter: \
                  modprobe br_netfilter; sysctl net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1; \
@@ -72,9 +68,15 @@ impl Filtered {
             );
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
-        let filtered = Filtered::open(&Selection::Port(name), place)?;
-        let ports = Some(Ports::new(index));
-        Ok(Filtered { ports, ..filtered })
+        let name = name.to_owned();
+        let selection = match is_port {
+            true => Selection::Port(name),
+            false => Selection::Interface(name),
+        };
+        let mut filtered = Filtered::open(&selection, place)?;
+        filtered.sender.set_interface(index);
+        filtered.ports = is_port.then(|| Ports::new(index));
+        Ok(filtered)
     }
 
     /// See [`of_interface`](Filtered::of_interface) and [`Attachment::own`](crate::attach::Attachment::own).

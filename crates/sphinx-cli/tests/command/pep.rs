@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -227,7 +227,7 @@ fn a_replay_goes_to_what_is_no_file_as_well() {
 pub(super) struct Scene {
     pub(super) fixed: Namespace,
     pub(super) middle: Namespace,
-    mobile: Namespace,
+    pub(super) mobile: Namespace,
     holder: Child,
     _hop: Front,
 }
@@ -535,6 +535,68 @@ fn the_machine_beside_the_hop_helps_its_own_connections() {
         agent.signal(Signal::INT);
         agent.end().expect(130);
     }
+}
+
+/// What a namespace has counted of TCP (`/proc/net/snmp`).
+pub(super) fn tcp_count(namespace: &Namespace, name: &str) -> u64 {
+    let read = || fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
+    let text = namespace.run(read).expect("a thread");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next(), lines.next());
+    let both = names
+        .expect("names")
+        .split(' ')
+        .zip(values.expect("values").split(' '));
+    let value = both.into_iter().find(|it| it.0 == name);
+    value.expect("such a counter").1.parse().expect("a number")
+}
+
+/// Each interface has addresses of the same network, and the machine another interface besides.
+#[test]
+fn link_local_connections_of_the_machine_beside_the_hop_go_over_it() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    for (namespace, words) in [
+        (&scene.middle, "addr add fe80::77:1/64 dev left nodad"),
+        (&scene.mobile, "addr add fe80::77:2/64 dev right nodad"),
+    ] {
+        ip(namespace, words).expect("an address");
+    }
+    let scratch = Scratch::new();
+    // All of it waits in the agent's queue, and is sent from there.
+    let more = ["--attach", "nfqueue", "--radio-rate", "20mbit"];
+    let agent = scene.agent(&scratch, &more);
+    const BYTES: usize = 200_000;
+    let index = ip(&scene.mobile, "link show dev right").expect("an interface");
+    let index = index.split(':').next().and_then(|it| it.parse().ok());
+    let scope = index.expect("a number");
+    let listen = || TcpListener::bind("[::]:0").expect("a port");
+    let listener = scene.middle.run(listen).expect("a thread");
+    let port = listener.local_addr().expect("an address").port();
+    let address = "fe80::77:1".parse().expect("an address");
+    let target = SocketAddr::V6(SocketAddrV6::new(address, port, 0, scope));
+    let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
+    let mut client = scene.mobile.run(connect).expect("a thread");
+    let (mut server, _) = listener.accept().expect("a client");
+    client.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let sending = thread::spawn(move || {
+        server.write_all(&[7; BYTES]).expect("a reader");
+    });
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).expect("all of it");
+    sending.join().expect("a thread");
+    assert_eq!(received.len(), BYTES);
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = totals(&ended);
+    assert!(done["queued_ns"].as_u64() > Some(0), "{done}");
+    // By another interface nothing arrives, and each segment that has waited comes once more.
+    let again = tcp_count(&scene.middle, "RetransSegs");
+    assert!(again < 10, "{again} segments were sent again");
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod rules;
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
 };
 
 pub use frames::{FrameSender, Mac, Way};
@@ -248,6 +248,8 @@ pub struct RawSender {
     v4: socket2::Socket,
     /// Absent where there is no IPv6.
     v6: Option<socket2::Socket>,
+    /// The interface to addresses that each interface has.
+    interface: u32,
 }
 
 impl RawSender {
@@ -269,7 +271,13 @@ impl RawSender {
         Ok(RawSender {
             v4: open(Domain::IPV4)?,
             v6: open(Domain::IPV6).ok(),
+            interface: 0,
         })
+    }
+
+    /// Link-local destinations (`fe80::/10`) are at the interface with this number from now on. Without one, the kernel takes any.
+    pub fn set_interface(&mut self, index: u32) {
+        self.interface = index;
     }
 
     /// Sends a packet to the destination in its header.
@@ -278,25 +286,28 @@ impl RawSender {
     ///
     /// `InvalidInput` for what is no IP packet; those of sending.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
-        let destination = match packet.first().map(|byte| byte >> 4) {
-            Some(4) => packet
-                .get(16..)
-                .and_then(|rest| rest.first_chunk::<4>())
-                .map(|it| IpAddr::from(*it)),
-            Some(6) => packet
-                .get(24..)
-                .and_then(|rest| rest.first_chunk::<16>())
-                .map(|it| IpAddr::from(*it)),
-            _ => None,
-        };
-        let destination = destination.ok_or(io::ErrorKind::InvalidInput)?;
-        let socket = match (destination, &self.v6) {
-            (IpAddr::V4(_), _) => &self.v4,
-            (IpAddr::V6(_), Some(socket)) => socket,
-            (IpAddr::V6(_), None) => return Err(io::ErrorKind::Unsupported.into()),
-        };
+        let address = |start: usize| packet.get(start..);
         // Raw sockets have no ports: IPv6 wants 0 there.
-        socket.send_to(packet, &SocketAddr::new(destination, 0).into())?;
+        let (socket, destination) = match packet.first().map(|byte| byte >> 4) {
+            Some(4) => {
+                let address = address(16).and_then(|rest| rest.first_chunk::<4>());
+                let address = Ipv4Addr::from(*address.ok_or(io::ErrorKind::InvalidInput)?);
+                (&self.v4, SocketAddr::from((address, 0)))
+            }
+            Some(6) => {
+                let address = address(24).and_then(|rest| rest.first_chunk::<16>());
+                let address = Ipv6Addr::from(*address.ok_or(io::ErrorKind::InvalidInput)?);
+                let interface = match address.is_unicast_link_local() {
+                    true => self.interface,
+                    false => 0,
+                };
+                let destination = SocketAddrV6::new(address, 0, 0, interface);
+                let socket = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+                (socket, destination.into())
+            }
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        socket.send_to(packet, &destination.into())?;
         Ok(())
     }
 }
