@@ -35,7 +35,7 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 ///
 /// # Errors
 ///
-/// `NotFound` if there is no such interface.
+/// Those of the kernel: there is no such interface.
 pub fn index_and_is_port(name: &str) -> io::Result<(u32, bool)> {
     let found = found(name)?;
     Ok((found.index, found.is_port))

@@ -10,13 +10,17 @@
 
 mod ports;
 
-use std::io;
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use ports::Ports;
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
+    net::netdevice::name_to_index,
 };
 use sphinx_netdev::{
     ethernet::index_and_is_port,
@@ -40,6 +44,14 @@ const MARK: u32 = 0x7749_7749;
 const QUEUE_PACKETS: u32 = 1024;
 /// So many packets are read, or a few more, before the loop turns to other things.
 const BATCH: usize = 64;
+/// How often it is looked whether the interface is still the one that it was.
+const LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Interface {
+    name: String,
+    index: u32,
+}
 
 /// A queue, and the rules that lead there.
 #[derive(Debug)]
@@ -47,7 +59,10 @@ pub(crate) struct Filtered {
     rules: Rules,
     queue: Queue,
     sender: RawSender,
+    /// The wireless interface, if it was one that was chosen.
+    interface: Option<Interface>,
     ports: Option<Ports>,
+    looked: Instant,
     inbox: Inbox,
     /// Packets that have been read since the queue was last empty.
     waiting: usize,
@@ -70,11 +85,12 @@ impl Filtered {
         }
         let name = name.to_owned();
         let selection = match is_port {
-            true => Selection::Port(name),
-            false => Selection::Interface(name),
+            true => Selection::Port(name.clone()),
+            false => Selection::Interface(name.clone()),
         };
         let mut filtered = Filtered::open(&selection, place)?;
         filtered.sender.set_interface(index);
+        filtered.interface = Some(Interface { name, index });
         filtered.ports = is_port.then(|| Ports::new(index));
         Ok(filtered)
     }
@@ -99,12 +115,37 @@ impl Filtered {
             rules: Rules::install(TABLE, selection, QUEUE, MARK).map_err(missing)?,
             queue,
             sender,
+            interface: None,
             ports: None,
+            looked: Instant::now(),
             inbox: Inbox::new(),
             waiting: 0,
             refused: 0,
             beyond: place.sender().other(),
         })
+    }
+
+    /// Looks whether another interface has the name. True if that is the port of a bridge: packets were not judged until now.
+    fn see_interface(&mut self) -> bool {
+        let Some(interface) = &mut self.interface else {
+            return false;
+        };
+        // This waits for no lock of the kernel, unlike what follows.
+        if name_to_index(&self.queue, &interface.name) == Ok(interface.index) {
+            return false;
+        }
+        // Whatever is gone may come again.
+        let Ok((index, is_port)) = index_and_is_port(&interface.name) else {
+            return false;
+        };
+        // A new interface is made first, and put into its bridge afterwards.
+        if is_port != self.ports.is_some() {
+            return false;
+        }
+        interface.index = index;
+        self.sender.set_interface(index);
+        self.ports = is_port.then(|| Ports::new(index));
+        is_port
     }
 
     /// Lets the agent judge a packet.
@@ -247,6 +288,14 @@ impl Port for Filtered {
         while let Some(output) = agent.poll_output() {
             self.inject(&output);
         }
+    }
+
+    fn look(&mut self) -> io::Result<bool> {
+        if self.interface.is_none() || self.looked.elapsed() < LOOK {
+            return Ok(false);
+        }
+        self.looked = Instant::now();
+        Ok(self.see_interface())
     }
 
     fn withdraw(&mut self) -> io::Result<()> {

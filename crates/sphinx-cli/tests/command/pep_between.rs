@@ -5,10 +5,12 @@ use std::{
     io::Write,
     net::IpAddr,
     process::{Child, Command, Stdio},
+    thread,
     time::Duration,
 };
 
 use rustix::process::Signal;
+use serde_json::Value;
 use sphinx_link::{
     LinkConfig, Loss, Rate,
     front::{LinkThread, join},
@@ -49,8 +51,18 @@ struct Bridged {
     fixed: Host,
     bridge: Host,
     mobile: Host,
-    _hop: Host,
-    _link: LinkThread,
+    hop: Host,
+    loss: f64,
+    link: Option<LinkThread>,
+}
+
+/// Connects two hosts; whether `ip` can.
+fn veth(from: &Host, name: &str, to: &Host, peer: &str) -> Option<String> {
+    let id = to.holder.id();
+    let line = format!("link add {name} type veth peer name {peer} netns {id}");
+    ip(&from.namespace, &line)?;
+    ip(&from.namespace, &format!("link set {name} up"))?;
+    ip(&to.namespace, &format!("link set {peer} up"))
 }
 
 impl Bridged {
@@ -59,13 +71,6 @@ impl Bridged {
             return None;
         }
         let [fixed, bridge, hop, mobile] = std::array::from_fn(|_| Host::new());
-        let veth = |from: &Host, name: &str, to: &Host, peer: &str| {
-            let id = to.holder.id();
-            let line = format!("link add {name} type veth peer name {peer} netns {id}");
-            ip(&from.namespace, &line)?;
-            ip(&from.namespace, &format!("link set {name} up"))?;
-            ip(&to.namespace, &format!("link set {peer} up"))
-        };
         let steps = || {
             veth(&bridge, "wired", &fixed, "host")?;
             veth(&bridge, "air", &hop, "left")?;
@@ -92,6 +97,20 @@ impl Bridged {
             sphinx_testing::skipped!("no 'ip', or it refuses to make a bridge");
             return None;
         }
+        let mut scene = Bridged {
+            fixed,
+            bridge,
+            mobile,
+            hop,
+            loss,
+            link: None,
+        };
+        scene.connect();
+        Some(scene)
+    }
+
+    /// Begins the hop.
+    fn connect(&mut self) {
         let link = |loss| LinkConfig {
             rate: Rate::Constant(100_000_000),
             delay: Duration::from_millis(2),
@@ -99,15 +118,22 @@ impl Bridged {
             seed: 5,
             ..LinkConfig::default()
         };
-        let start = || join(["left", "right"], [link(loss), link(0.0)], None);
-        let link = hop.namespace.run(start).expect("a thread").expect("a link");
-        Some(Bridged {
-            fixed,
-            bridge,
-            mobile,
-            _hop: hop,
-            _link: link,
-        })
+        let links = [link(self.loss), link(0.0)];
+        let start = || join(["left", "right"], links, None);
+        let link = self.hop.namespace.run(start).expect("a thread");
+        self.link = Some(link.expect("a link"));
+    }
+
+    /// The port to the hop is removed, and another one gets its name.
+    fn renew_port(&mut self) {
+        self.link = None;
+        let bridge = &self.bridge.namespace;
+        ip(bridge, "link del air").expect("a port");
+        // For longer than until the agent looks again.
+        thread::sleep(Duration::from_millis(1500));
+        veth(&self.bridge, "air", &self.hop, "left").expect("another one");
+        ip(bridge, "link set air master br0").expect("a bridge");
+        self.connect();
     }
 
     fn agent(&self, scratch: &Scratch) -> Running {
@@ -152,6 +178,37 @@ fn what_a_bridge_forwards_is_helped() {
     scene.transfer(1_000_000, || agent.signal(Signal::KILL));
     agent.end().expect(-1);
     scene.transfer(100_000, || ());
+}
+
+/// Wireless interfaces of access points are made anew, and have other numbers then.
+#[test]
+fn a_port_that_is_made_anew_is_the_hop_again() {
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    let Some(mut scene) = Bridged::new(0.02) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let mut agent = scene.agent(&scratch);
+    scene.transfer(1_000_000, || ());
+    let show = |scene: &Bridged| {
+        let start = || Running::start(&scratch, &["pep", "show", "--json"], &[]);
+        let shown = scene.bridge.namespace.run(start).expect("a thread");
+        shown.end().expect(0).events[0].clone()
+    };
+    let before = show(&scene);
+    scene.renew_port();
+    agent.event("restored");
+    scene.transfer(1_000_000, || ());
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = totals(&ended);
+    for count in ["cached", "repaired", "from_mobile"] {
+        let number = |of: &Value| of[count].as_u64().expect("a number");
+        assert!(number(done) > number(&before), "{count}: {before} {done}");
+    }
+    assert_eq!(done["packets_refused"], 0, "{done}");
 }
 
 /// Runs `nft` in a namespace; whether it is there, and content.

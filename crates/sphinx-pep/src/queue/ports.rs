@@ -34,9 +34,13 @@ impl Ports {
         }
     }
 
-    /// Takes note of the way of a packet; whether it came in by the wireless interface. `None` if it has none.
+    /// Takes note of the way of a packet; whether it came in by the wireless interface. `None` if it has none, or comes by another one.
     pub(super) fn learn(&mut self, queued: &Queued<'_>) -> Option<bool> {
         let [from, to] = queued.ports?;
+        // Rules go by the name of the interface, which may be another one's by now.
+        if from != self.wireless && to != self.wireless {
+            return None;
+        }
         let pair = ends(queued.packet)?;
         if self.pairs.len() >= PAIRS_MAX && !self.pairs.contains_key(&pair) {
             self.pairs.clear();

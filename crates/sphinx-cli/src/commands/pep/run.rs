@@ -111,7 +111,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         Notice::Overload(false) => reporter.event(Event::new("recovered")),
         Notice::Restored => {
             reporter.event(Event::new("restored"));
-            reporter.note("sphx: somebody had removed rules or routes that lead packets here: they are there again");
+            reporter.note("sphx: rules, routes or the port that lead packets here were gone, and are there again");
         }
     });
     report(&agent, context);
