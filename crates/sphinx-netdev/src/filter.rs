@@ -18,6 +18,9 @@ const IP_FAMILIES: [u8; 3] = [1, 2, 10];
 /// The hooks by which routed packets come: PREROUTING, FORWARD and POSTROUTING.
 const ROUTED: [u32; 3] = [0, 2, 4];
 
+/// In the place of the names of tables for which only root may ask.
+const UNKNOWN: &str = "unknown";
+
 /// A table of flows whose packets go from one interface to another without passing rules, routes or
 /// queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +82,19 @@ pub fn translates() -> io::Result<bool> {
     Ok(kinds.contains(&true))
 }
 
+/// Whether addresses may be translated in the calling thread's namespace: if so much is known ([`translates`]), and where only root may ask for the tables of
+/// iptables, if connections are tracked.
+pub fn may_translate() -> bool {
+    let is_unknown = legacy_tables().iter().any(|it| it == UNKNOWN);
+    translates().unwrap_or(false) || (is_unknown && tracks())
+}
+
+/// Whether connections are tracked in the calling thread's namespace at present.
+fn tracks() -> bool {
+    let count = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count");
+    count.is_ok_and(|count| count.trim() != "0")
+}
+
 /// Whether chains in the calling thread's namespace, or tables of iptables, see packets that are routed; those in tables of this name do not count.
 ///
 /// # Errors
@@ -111,14 +127,14 @@ fn sees(family: u8, values: Values<'_>, but: &str) -> bool {
     IP_FAMILIES.contains(&family) && hook.is_some_and(|it| ROUTED.contains(&it)) && table != but
 }
 
-/// The tables of iptables without nf_tables. Where only root may ask for them, there may be one.
+/// The tables of iptables without nf_tables. Where only root may ask for them, there may be one ([`UNKNOWN`]).
 fn legacy_tables() -> Vec<String> {
     let mut tables = Vec::new();
     for list in ["ip_tables_names", "ip6_tables_names"] {
         match fs::read_to_string(format!("/proc/thread-self/net/{list}")) {
             Ok(names) => tables.extend(names.lines().map(str::to_owned)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                tables.push("filter".to_owned());
+                tables.push(UNKNOWN.to_owned());
             }
             // The kernel has none, or none for this family.
             Err(_) => {}

@@ -184,6 +184,52 @@ fn rules_go_with_whoever_made_them() {
     }
 }
 
+/// From 192.0.2.1 to 127.0.0.1, without payload; the kernel fills in lengths and the checksum of the IP header.
+fn segment(flags: u8) -> [u8; 40] {
+    let mut packet = [0; 40];
+    (packet[0], packet[8], packet[9]) = (0x45, 64, 6);
+    packet[12..16].copy_from_slice(&[192, 0, 2, 1]);
+    packet[16..20].copy_from_slice(&[127, 0, 0, 1]);
+    // The ports, the length of the header, and a window.
+    packet[20..24].copy_from_slice(&[0, 80, 156, 64]);
+    (packet[32], packet[33], packet[34]) = (5 << 4, flags, 1);
+    packet
+}
+
+#[test]
+fn what_is_no_part_of_a_tracked_connection_goes_untracked() {
+    const UNTRACKED: u32 = 0x1235;
+    const SYN: u8 = 2;
+    let Some((namespace, mut rules)) = scene() else {
+        return;
+    };
+    if let Err(error) = rules.tell_tracked_apart(MARK, UNTRACKED) {
+        return eprintln!("skipped: connections are not tracked: {error}");
+    }
+    let inside = || {
+        let queue = Queue::open(QUEUE, 100).expect("a queue");
+        let mut sender = RawSender::open(MARK).expect("sockets");
+        // Nobody knows of these: a reset, an acknowledgement, and an answer to a SYN.
+        let others = [4, 16, 16 | SYN].map(segment);
+        for packet in &others {
+            let error = sender.send(packet).expect_err("it is no part");
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        }
+        sender.send(&segment(SYN)).expect("it opens a connection");
+        sender.set_untracked(UNTRACKED).expect("sockets");
+        for packet in &others {
+            sender.send(packet).expect("it goes untracked");
+        }
+        // The rules leave it alone as they do with others of that mark.
+        let received = queue.receive(&mut Inbox::new());
+        assert_eq!(
+            received.map_err(|it| it.kind()),
+            Err(io::ErrorKind::WouldBlock)
+        );
+    };
+    namespace.run(inside).expect("a thread");
+}
+
 #[test]
 fn packets_of_others_can_be_sent() {
     let Some((namespace, _rules)) = scene() else {
@@ -193,12 +239,7 @@ fn packets_of_others_can_be_sent() {
         .run(|| RawSender::open(MARK))
         .unwrap()
         .expect("a socket");
-    // 192.0.2.1 to 127.0.0.1, no payload; the kernel fills in lengths and checksums.
-    let mut packet = [0; 20];
-    (packet[0], packet[3], packet[8], packet[9]) = (0x45, 20, 64, 6);
-    packet[12..16].copy_from_slice(&[192, 0, 2, 1]);
-    packet[16..20].copy_from_slice(&[127, 0, 0, 1]);
-    sender.send(&packet).expect("a packet");
+    sender.send(&segment(0)).expect("a packet");
     for wrong in [&[][..], &[0x45; 10], &[0x60; 20], &[0; 40]] {
         let error = sender.send(wrong).expect_err("it is no packet");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);

@@ -6,6 +6,9 @@
 //! itself comes from a raw socket, with a mark by which the rules leave it alone. Rules and queue vanish with
 //! the process.
 //!
+//! Where addresses are translated, packets come with those of the inner network. What is sent from here then has to be translated in one direction
+//! only (`docs/decisions/0154-inner-addresses.md`).
+//!
 //! Of a bridge's port, packets come where the bridge forwards them, and [`ports`] knows how others leave it.
 
 mod ports;
@@ -24,6 +27,7 @@ use rustix::{
 };
 use sphinx_netdev::{
     ethernet::index_and_is_port,
+    filter::may_translate,
     nfqueue::{
         Hook, Inbox, Queue, Queued, RawSender, Rules, Selection, is_taken, read, shows_ports,
     },
@@ -40,11 +44,13 @@ pub(crate) const TABLE: &str = "sphx-pep";
 pub(crate) const QUEUE: u16 = 7749;
 /// What the agent itself sends.
 const MARK: u32 = 0x7749_7749;
+/// Of that, what is no part of a tracked connection; it leaves with the former mark.
+const MARK_UNTRACKED: u32 = 0x7749_774a;
 /// Packets that wait for the agent; more pass without it.
 const QUEUE_PACKETS: u32 = 1024;
 /// So many packets are read, or a few more, before the loop turns to other things.
 const BATCH: usize = 64;
-/// How often it is looked whether the interface is still the one that it was.
+/// How often it is looked whether the interface is still the one that it was, and whether addresses are translated.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -62,6 +68,8 @@ pub(crate) struct Filtered {
     /// The wireless interface, if it was one that was chosen.
     interface: Option<Interface>,
     ports: Option<Ports>,
+    /// What is sent from here goes untracked where that has to be.
+    tells_tracked_apart: bool,
     looked: Instant,
     inbox: Inbox,
     /// Packets that have been read since the queue was last empty.
@@ -92,6 +100,7 @@ impl Filtered {
         filtered.sender.set_interface(index);
         filtered.interface = Some(Interface { name, index });
         filtered.ports = is_port.then(|| Ports::new(index));
+        filtered.see_translation();
         Ok(filtered)
     }
 
@@ -117,12 +126,26 @@ impl Filtered {
             sender,
             interface: None,
             ports: None,
+            tells_tracked_apart: false,
             looked: Instant::now(),
             inbox: Inbox::new(),
             waiting: 0,
             refused: 0,
             beyond: place.sender().other(),
         })
+    }
+
+    /// Where addresses are translated, those of what is sent from here have to be so in one direction, and must not be in the other one. What leaves a bridge by a port
+    /// does not come by connection tracking.
+    fn see_translation(&mut self) {
+        if self.tells_tracked_apart || self.ports.is_some() || !may_translate() {
+            return;
+        }
+        let sender = &mut self.sender;
+        let told = self.rules.tell_tracked_apart(MARK, MARK_UNTRACKED);
+        // A kernel that has no such rules will have none later either.
+        let _ = told.and_then(|()| sender.set_untracked(MARK_UNTRACKED));
+        self.tells_tracked_apart = true;
     }
 
     /// Looks whether another interface has the name. True if that is the port of a bridge: packets were not judged until now.
@@ -295,6 +318,7 @@ impl Port for Filtered {
             return Ok(false);
         }
         self.looked = Instant::now();
+        self.see_translation();
         Ok(self.see_interface())
     }
 

@@ -2,8 +2,8 @@
 //! namespaces, or the programs that set these up, are not there.
 
 use std::{
-    io::Write,
-    net::IpAddr,
+    io::{Read, Write},
+    net::{IpAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
@@ -17,8 +17,8 @@ use sphinx_link::{
 };
 use sphinx_netdev::netns::Namespace;
 
-use super::pep::{Scene, ip, totals, transfer, ways};
-use crate::common::{Running, Scratch, may_make_namespaces};
+use super::pep::{Scene, ip, tcp_count, totals, transfer, ways};
+use crate::common::{PATIENCE, Running, Scratch, may_make_namespaces};
 
 /// A namespace, with a process by which `ip` finds it.
 pub(super) struct Host {
@@ -228,12 +228,22 @@ fn nft(namespace: &Namespace, rules: &str) -> bool {
 
 /// Puts mobile hosts behind one address of the machine with the agent; says why if that cannot be.
 pub(super) fn translate(scene: &Scene) -> bool {
-    let rules = |family: &str| {
+    translate_at(scene, "wired")
+}
+
+/// Puts those who are not behind this interface behind the machine's address there. Its packet filter is strict besides: what connection tracking takes for
+/// wrong goes nowhere.
+fn translate_at(scene: &Scene, interface: &str) -> bool {
+    let nat = |family: &str| {
         format!(
-            "table {family} nat {{ chain out {{ type nat hook postrouting priority 100; oifname \"wired\" masquerade; }}\n}}\n"
+            "table {family} nat {{ chain out {{ type nat hook postrouting priority 100; oifname \"{interface}\" masquerade; }}\n}}\n"
         )
     };
-    let can = nft(&scene.middle, &(rules("ip") + &rules("ip6")));
+    let strict = ["output", "forward", "postrouting"].map(|hook| {
+        format!("chain {hook} {{ type filter hook {hook} priority 0; ct state invalid drop; }}\n")
+    });
+    let strict = format!("table inet strict {{ {} }}\n", strict.concat());
+    let can = nft(&scene.middle, &(nat("ip") + &nat("ip6") + &strict));
     if !can {
         sphinx_testing::skipped!("no 'nft', or the kernel translates no addresses");
     }
@@ -246,6 +256,20 @@ fn cut_off(scene: &Scene) {
         let line = format!("route add blackhole {network}");
         ip(&scene.fixed, &line).expect("a route");
     }
+}
+
+/// Both hosts in the scene have been helped, and by packets of their connection: of others they would know nothing.
+fn are_helped(scene: &Scene, done: &Value) {
+    let number = |field: &str| done[field].as_u64().expect("a number");
+    let hidden = number("held") + number("concealed");
+    assert!(number("repaired") > 0 && hidden > 0, "{done}");
+    assert_eq!(number("packets_refused"), 0, "{done}");
+    let resets: u64 = [&scene.fixed, &scene.mobile]
+        .map(|host| tcp_count(host, "OutRsts"))
+        .iter()
+        .sum();
+    // A repair may come when its connection is over.
+    assert!(resets < number("repaired") / 4, "{resets} resets: {done}");
 }
 
 #[test]
@@ -265,11 +289,7 @@ fn connections_whose_addresses_are_translated_are_helped() {
         }
         agent.signal(Signal::INT);
         let ended = agent.end().expect(130);
-        let done = totals(&ended);
-        let number = |field: &str| done[field].as_u64().expect("a number");
-        let hidden = number("held") + number("concealed");
-        assert!(number("repaired") > 0 && hidden > 0, "{more:?}: {done}");
-        assert_eq!(number("packets_refused"), 0, "{more:?}: {done}");
+        are_helped(&scene, totals(&ended));
     }
     // Packets that are led to devices would keep their addresses, also where nothing is changed.
     let base = ["pep", "run", "--json", "--wireless", "left"];
@@ -282,6 +302,59 @@ fn connections_whose_addresses_are_translated_are_helped() {
         assert!(hint.contains("nfqueue"), "{hint}");
         assert!(!scene.rules().contains("7749"), "{}", scene.rules());
     }
+}
+
+/// The uplink of a home: what is behind the machine has its address there.
+#[test]
+fn connections_that_are_translated_at_the_hop_are_helped() {
+    let Some(scene) = Scene::new(0.02) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") || !translate_at(&scene, "left") {
+        return;
+    }
+    for network in ["10.78.0.0/24", "fd78::/64"] {
+        let line = format!("route add blackhole {network}");
+        ip(&scene.mobile, &line).expect("a route");
+    }
+    let scratch = Scratch::new();
+    let addresses = ["10.77.0.2", "fd77::2"].map(|text| text.parse().expect("an address"));
+    // From the start, also where packets wait here and all of them are sent anew.
+    for more in [
+        &[][..],
+        &["--radio-rate", "80mbit", "--radio-queue", "64MiB"],
+    ] {
+        let agent = scene.agent(&scratch, more);
+        for address in addresses {
+            transfer(&scene.mobile, &scene.fixed, address, 2_000_000, || ());
+        }
+        agent.signal(Signal::INT);
+        let ended = agent.end().expect(130);
+        are_helped(&scene, totals(&ended));
+    }
+    // Downloads of those behind the machine.
+    let agent = scene.agent(&scratch, &["--preset", "lte-router"]);
+    for address in addresses {
+        let listen = || TcpListener::bind((address, 0)).expect("a port");
+        let listener = scene.mobile.run(listen).expect("a thread");
+        let target = listener.local_addr().expect("an address");
+        let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
+        let mut client = scene.fixed.run(connect).expect("a thread");
+        client.set_read_timeout(Some(PATIENCE)).expect("a time");
+        let (mut server, _) = listener.accept().expect("a client");
+        let sending = thread::spawn(move || server.write_all(&[7; 2_000_000]));
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).expect("all of it");
+        sending.join().expect("a thread").expect("a reader");
+        assert_eq!(received.len(), 2_000_000);
+    }
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = totals(&ended);
+    let dropped = done["acks_dropped"].as_object().expect("reasons");
+    let dropped: u64 = dropped.values().filter_map(Value::as_u64).sum();
+    assert!(dropped > 0, "{done}");
+    assert_eq!(done["packets_refused"], 0, "{done}");
 }
 
 /// The agent comes first, and the packet filter's rules afterwards.

@@ -245,9 +245,9 @@ fn put_verdict(it: &mut Attributes<'_>, id: u32, verdict: u32) {
 /// Sends whole IP packets, whatever their source is, with a mark by which rules know them.
 #[derive(Debug)]
 pub struct RawSender {
-    v4: socket2::Socket,
-    /// Absent where there is no IPv6.
-    v6: Option<socket2::Socket>,
+    usual: RawSockets,
+    /// For what these are refused.
+    untracked: Option<RawSockets>,
     /// The interface to addresses that each interface has.
     interface: u32,
 }
@@ -259,18 +259,9 @@ impl RawSender {
     ///
     /// `PermissionDenied` without `CAP_NET_RAW` and `CAP_NET_ADMIN`.
     pub fn open(mark: u32) -> io::Result<RawSender> {
-        let open = |domain| {
-            // Of this protocol, sockets send packets with their headers.
-            let protocol = Protocol::from(libc::IPPROTO_RAW);
-            let socket = socket2::Socket::new(domain, Type::RAW, Some(protocol))?;
-            socket.set_mark(mark)?;
-            socket.set_nonblocking(true)?;
-            make_room(&socket);
-            io::Result::Ok(socket)
-        };
         Ok(RawSender {
-            v4: open(Domain::IPV4)?,
-            v6: open(Domain::IPV6).ok(),
+            usual: RawSockets::open(mark)?,
+            untracked: None,
             interface: 0,
         })
     }
@@ -280,12 +271,59 @@ impl RawSender {
         self.interface = index;
     }
 
+    /// What is refused is sent once more from now on, with this mark ([`Rules::tell_tracked_apart`]). In the calling thread's namespace.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](RawSender::open).
+    pub fn set_untracked(&mut self, mark: u32) -> io::Result<()> {
+        self.untracked = Some(RawSockets::open(mark)?);
+        Ok(())
+    }
+
     /// Sends a packet to the destination in its header.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for what is no IP packet; those of sending.
+    /// `InvalidInput` for what is no IP packet; `PermissionDenied` for what the packet filter drops; `WouldBlock` while the interface has so much to send
+    /// that there is no room; others of sending.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        let sent = self.usual.send(packet, self.interface);
+        match (sent, &self.untracked) {
+            (Err(error), Some(untracked)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                untracked.send(packet, self.interface)
+            }
+            (sent, _) => sent,
+        }
+    }
+}
+
+/// A raw socket for each family.
+#[derive(Debug)]
+struct RawSockets {
+    v4: socket2::Socket,
+    /// Absent where there is no IPv6.
+    v6: Option<socket2::Socket>,
+}
+
+impl RawSockets {
+    fn open(mark: u32) -> io::Result<RawSockets> {
+        let open = |domain| {
+            // Of this protocol, sockets send packets with their headers.
+            let protocol = Protocol::from(libc::IPPROTO_RAW);
+            let socket = socket2::Socket::new(domain, Type::RAW, Some(protocol))?;
+            socket.set_mark(mark)?;
+            socket.set_nonblocking(true)?;
+            make_room(&socket);
+            io::Result::Ok(socket)
+        };
+        Ok(RawSockets {
+            v4: open(Domain::IPV4)?,
+            v6: open(Domain::IPV6).ok(),
+        })
+    }
+
+    fn send(&self, packet: &[u8], interface: u32) -> io::Result<()> {
         let address = |start: usize| packet.get(start..);
         // Raw sockets have no ports: IPv6 wants 0 there.
         let (socket, destination) = match packet.first().map(|byte| byte >> 4) {
@@ -298,7 +336,7 @@ impl RawSender {
                 let address = address(24).and_then(|rest| rest.first_chunk::<16>());
                 let address = Ipv6Addr::from(*address.ok_or(io::ErrorKind::InvalidInput)?);
                 let interface = match address.is_unicast_link_local() {
-                    true => self.interface,
+                    true => interface,
                     false => 0,
                 };
                 let destination = SocketAddrV6::new(address, 0, 0, interface);
@@ -324,7 +362,7 @@ mod tests {
 
     #[test]
     fn bursts_have_room() {
-        let sockets = match RawSender::open(1) {
+        let sockets = match RawSockets::open(1) {
             Ok(sockets) => sockets,
             Err(error) => return eprintln!("skipped: no raw sockets: {error}"),
         };

@@ -35,10 +35,23 @@ mod number {
     pub(super) const UNEQUAL: u32 = 1;
     pub(super) const AT_MOST: u32 = 3;
     pub(super) const REGISTER: u32 = 1;
+    /// Where verdicts are put.
+    pub(super) const VERDICT_REGISTER: u32 = 0;
     pub(super) const BYPASS: u16 = 1;
-    /// Of the mangle table of old.
-    pub(super) const PRIORITY: i32 = -150;
+    pub(super) const DROP: u32 = 0;
     pub(super) const ACCEPT: u32 = 1;
+    /// States of connection tracking: a packet that belongs to no connection, and one that begins one.
+    pub(super) const STATE_INVALID: u32 = 1;
+    pub(super) const STATE_NEW: u32 = 8;
+}
+
+/// When chains of a hook have their turn: the lowest number first. Connection tracking has -200, the mangle table of old -150, translation of
+/// destinations -100 and of sources 100.
+mod priority {
+    pub(super) const BEFORE_TRACKING: i32 = -300;
+    pub(super) const BEHIND_TRACKING: i32 = -199;
+    pub(super) const MANGLE: i32 = -150;
+    pub(super) const BEHIND_DESTINATIONS: i32 = -90;
 }
 
 /// Families of tables: IPv4 and IPv6 together, and each alone, where all parts of iptables can be used.
@@ -74,6 +87,17 @@ pub enum Hook {
     Output = 3,
     /// It is about to leave.
     Postrouting = 4,
+}
+
+impl Hook {
+    /// Where addresses are translated, packets of both directions have those of the inner network: what comes in has got them back by then, and what goes out
+    /// has them still, whichever side the inner network is on.
+    fn priority(self) -> i32 {
+        match self {
+            Hook::Prerouting => priority::BEHIND_DESTINATIONS,
+            Hook::Input | Hook::Forward | Hook::Output | Hook::Postrouting => priority::MANGLE,
+        }
+    }
 }
 
 /// Which TCP packets are led to a queue, IPv4 and IPv6.
@@ -169,6 +193,45 @@ impl Rules {
             Err(error) if error.kind() == io::ErrorKind::NotFound => rules(Way::Compatible),
             installed => installed,
         }
+    }
+
+    /// Where addresses are translated, what this program sends by itself belongs to a tracked connection in one direction only: in the one that
+    /// has still to be translated. In the other one it would be taken for a connection of its own, and get another port. So what has this
+    /// mark and is no part of a connection is refused from now on (`PermissionDenied`), unless it opens one; what has the mark `untracked` is not
+    /// tracked, and has the former mark from then on. For rules of an interface. Connections are tracked from now on.
+    ///
+    /// # Errors
+    ///
+    /// Those of netlink, where the kernel has no such rules.
+    pub fn tell_tracked_apart(&mut self, mark: u32, untracked: u32) -> io::Result<()> {
+        let (family, table) = (self.families[0], self.table.as_str());
+        let mut writer = Writer::default();
+        batch(&mut writer, |writer| {
+            let before = (Hook::Output, priority::BEFORE_TRACKING);
+            put_chain(writer, family, table, "untracked", before);
+            put_rule(writer, family, table, "untracked", |it| {
+                compare(it, number::META_PROTOCOL, number::EQUAL, &[TCP]);
+                compare(
+                    it,
+                    number::META_MARK,
+                    number::EQUAL,
+                    &untracked.to_ne_bytes(),
+                );
+                expression(it, "notrack", |_| ());
+                set_mark(it, mark);
+            });
+            let behind = (Hook::Output, priority::BEHIND_TRACKING);
+            put_chain(writer, family, table, "tracked", behind);
+            put_rule(writer, family, table, "tracked", |it| {
+                compare(it, number::META_PROTOCOL, number::EQUAL, &[TCP]);
+                compare(it, number::META_MARK, number::EQUAL, &mark.to_ne_bytes());
+                is_no_part(it);
+                flags(it);
+                is(it, number::UNEQUAL, &[SYN]);
+                drop_packet(it);
+            });
+        });
+        writer.transact(&self.socket)
     }
 
     /// Removes the rules, if they are still there.
@@ -280,33 +343,55 @@ fn put_table(
         });
     }
     for &(chain, hook) in hooks {
-        writer.message(head(number::NEW_CHAIN, CREATE), |it| {
-            it.name(1, table);
-            it.name(3, chain);
-            it.nest(4, |it| {
-                it.number(1, hook as u32);
-                it.number(2, number::PRIORITY as u32);
-            });
-            it.number(5, number::ACCEPT);
-            it.name(7, "filter");
-        });
-        let append = ACK | libc::NLM_F_CREATE | libc::NLM_F_APPEND;
+        put_chain(writer, family, table, chain, (hook, hook.priority()));
         for condition in conditions(selection, hook) {
-            writer.message(head(number::NEW_RULE, append), |it| {
-                it.name(1, table);
-                it.name(2, chain);
-                it.nest(4, |it| {
-                    compare(it, number::META_PROTOCOL, number::EQUAL, &[TCP]);
-                    compare(it, number::META_MARK, number::UNEQUAL, &mark.to_ne_bytes());
-                    if let Selection::Own(own) = selection {
-                        is_short(it, own.bytes_max);
-                    }
-                    condition.put(it);
-                    to_queue(it, queue, way);
-                });
+            put_rule(writer, family, table, chain, |it| {
+                compare(it, number::META_PROTOCOL, number::EQUAL, &[TCP]);
+                compare(it, number::META_MARK, number::UNEQUAL, &mark.to_ne_bytes());
+                if let Selection::Own(own) = selection {
+                    is_short(it, own.bytes_max);
+                }
+                condition.put(it);
+                to_queue(it, queue, way);
             });
         }
     }
+}
+
+/// A chain at a hook, with its priority there.
+fn put_chain(
+    writer: &mut Writer,
+    family: u8,
+    table: &str,
+    chain: &str,
+    (hook, priority): (Hook, i32),
+) {
+    writer.message(head(family, number::NEW_CHAIN, CREATE), |it| {
+        it.name(1, table);
+        it.name(3, chain);
+        it.nest(4, |it| {
+            it.number(1, hook as u32);
+            it.number(2, priority as u32);
+        });
+        it.number(5, number::ACCEPT);
+        it.name(7, "filter");
+    });
+}
+
+/// A rule behind those that a chain has.
+fn put_rule(
+    writer: &mut Writer,
+    family: u8,
+    table: &str,
+    chain: &str,
+    expressions: impl FnOnce(&mut Attributes<'_>),
+) {
+    let append = ACK | libc::NLM_F_CREATE | libc::NLM_F_APPEND;
+    writer.message(head(family, number::NEW_RULE, append), |it| {
+        it.name(1, table);
+        it.name(2, chain);
+        it.nest(4, expressions);
+    });
 }
 
 /// What a rule asks of a packet.
@@ -444,16 +529,56 @@ fn is_port(it: &mut Attributes<'_>, passage: Passage, name: &[u8]) {
 }
 
 /// Goes on if of SYN and ACK it has these.
-fn has_flags(it: &mut Attributes<'_>, flags: u8) {
+fn has_flags(it: &mut Attributes<'_>, set: u8) {
+    flags(it);
+    is(it, number::EQUAL, &[set]);
+}
+
+/// Loads SYN and ACK.
+fn flags(it: &mut Attributes<'_>) {
     load(it, FLAGS, 1);
+    mask(it, &[SYN | ACKNOWLEDGES]);
+}
+
+/// Leaves these bits of what was loaded.
+fn mask(it: &mut Attributes<'_>, bits: &[u8]) {
     expression(it, "bitwise", |it| {
         it.number(1, number::REGISTER);
         it.number(2, number::REGISTER);
-        it.number(3, 1);
-        it.nest(4, |it| it.put(1, &[SYN | ACKNOWLEDGES]));
-        it.nest(5, |it| it.put(1, &[0]));
+        it.number(3, bits.len() as u32);
+        it.nest(4, |it| it.put(1, bits));
+        it.nest(5, |it| it.put(1, &vec![0; bits.len()]));
     });
-    is(it, number::EQUAL, &[flags]);
+}
+
+/// Goes on if connection tracking takes it for no part of a connection that it knows.
+fn is_no_part(it: &mut Attributes<'_>) {
+    expression(it, "ct", |it| {
+        it.number(1, number::REGISTER);
+        // The state.
+        it.number(2, 0);
+    });
+    let states = number::STATE_INVALID | number::STATE_NEW;
+    mask(it, &states.to_ne_bytes());
+    is(it, number::UNEQUAL, &[0; 4]);
+}
+
+fn set_mark(it: &mut Attributes<'_>, mark: u32) {
+    expression(it, "immediate", |it| {
+        it.number(1, number::REGISTER);
+        it.nest(2, |it| it.put(1, &mark.to_ne_bytes()));
+    });
+    expression(it, "meta", |it| {
+        it.number(2, number::META_MARK);
+        it.number(3, number::REGISTER);
+    });
+}
+
+fn drop_packet(it: &mut Attributes<'_>) {
+    expression(it, "immediate", |it| {
+        it.number(1, number::VERDICT_REGISTER);
+        it.nest(2, |it| it.nest(2, |it| it.number(1, number::DROP)));
+    });
 }
 
 /// The local port of what goes out is known from then on.
