@@ -1563,6 +1563,13 @@ fn an_agent_that_runs_tells_what_it_does() {
     let ended = set(&["dry-run=true", "agent=magic"]).expect(2);
     let message = ended.error("usage")["message"].to_string();
     assert!(message.contains("agent=magic"), "{message}");
+    // As at the start: only snoop repairs.
+    let ended = set(&["repair-dscp=46", "agent=rdb"]).expect(2);
+    let message = ended.error("usage")["message"].to_string();
+    assert!(
+        message.contains("--repair-dscp is for --agent snoop"),
+        "{message}"
+    );
     let ended = set(&["lag-max=9s", "match=tcp port 80", "repair-dscp=46"]).expect(0);
     let settings = &ended.events[0];
     assert_eq!(settings["matches"][0], "port 80");

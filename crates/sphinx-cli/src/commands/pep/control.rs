@@ -21,7 +21,8 @@ use sphinx_pep::attach::Stopper;
 use sphinx_pep::{Agent, Config, Status, Time};
 
 use super::handoff::Change;
-use super::{settings, stage};
+use super::settings;
+use super::stage::{self, Ways};
 use crate::commands::asked::{Asked, accepted};
 
 /// Name of the socket.
@@ -59,15 +60,6 @@ struct Answer {
     concerned: Option<usize>,
     /// Why that cannot be.
     refusal: Option<String>,
-}
-
-/// The ways to other agents that there are.
-#[derive(Clone, Copy)]
-pub(super) struct Ways {
-    /// For hand-overs.
-    pub(super) moves: bool,
-    /// For marks of acknowledgements.
-    pub(super) marks: bool,
 }
 
 /// The end of the loop.
@@ -108,6 +100,7 @@ impl Questions {
 
     fn changed(&self, agent: &Agent, words: &str) -> Result<Config, String> {
         let config = settings::changed(agent.config(), words.split('\t'))?;
+        stage::check_ways(&config, self.ways)?;
         // One with a key may do without marks for a while.
         if !self.ways.marks {
             stage::check_marks(&config, false)?;
@@ -139,7 +132,7 @@ impl Asker {
 }
 
 /// Takes questions from now on, also at an address for Prometheus; tells that address. `bell` is of the loop that will answer, and
-/// `ways` says which ways it has to other agents.
+/// `ways` says what that has.
 ///
 /// # Errors
 ///

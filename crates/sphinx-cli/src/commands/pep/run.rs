@@ -9,12 +9,11 @@ use sphinx_pep::attach::{Attachment, Cgroup, Notice, Own, interfaces, is_port, s
 use sphinx_pep::doctor::examine_way;
 use sphinx_pep::eln::Post;
 use sphinx_pep::handoff::Courier;
-use sphinx_pep::{Agent, Config, Place, Stage};
+use sphinx_pep::{Agent, Place};
 use sphinx_transport::ErrorKind;
 
 use super::args::{Attach, Eln, OwnArgs, RunArgs};
-use super::control::Ways;
-use super::stage::{self, Stages};
+use super::stage::{self, Ways};
 use super::{Context, control, done, fields, flow_event, guard, key, report, rights, with_all};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Event;
@@ -25,7 +24,13 @@ const SMALL_BYTES: u32 = 1280;
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     guard::follow();
     let config = args.config()?;
-    check_stages(args, &config)?;
+    let ways = Ways {
+        own: args.own.is_given(),
+        moves: args.handoff_key.is_some(),
+        marks: args.marks_key.is_some(),
+    };
+    stage::check_ways(&config, ways).map_err(usage)?;
+    stage::check_marks(&config, ways.marks).map_err(usage)?;
     let led = led(args)?;
     let (post, courier, marks) = (post(args)?, courier(args)?, marks(args)?);
     let reporter = &context.reporter;
@@ -38,16 +43,14 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     if let Some(post) = post {
         attachment = attachment.with_post(post);
     }
-    let moves = courier.is_some();
     if let Some(courier) = courier {
         attachment = attachment.with_courier(courier);
     }
-    let told = marks.is_some();
     if let Some(marks) = marks {
         attachment = attachment.with_marks(marks);
     }
     let bell = attachment.stopper();
-    let listening = control::listen(args.metrics, bell, Ways { moves, marks: told });
+    let listening = control::listen(args.metrics, bell, ways);
     let (questions, metrics) = listening.map_err(|error| {
         let what = match args.metrics {
             Some(address) => format!("questions, and at {address}"),
@@ -223,29 +226,6 @@ pub(super) fn own(args: &OwnArgs) -> Outcome<Own> {
         cgroups: cgroups?,
         bytes_max: SMALL_BYTES,
     })
-}
-
-/// Whether the options are for the stages that were chosen.
-fn check_stages(args: &RunArgs, config: &Config) -> Outcome<()> {
-    let agent = &args.agent;
-    let is_rdb = matches!(config.stage, Stage::Rdb(_));
-    let is_snoop = matches!(config.stage, Stage::Snoop(_));
-    let of_snoop = [
-        (args.eln.is_some(), "--eln"),
-        (args.handoff_key.is_some(), "--handoff-key"),
-        (agent.radio_rate.is_some(), "--radio-rate"),
-        (agent.repair_dscp.is_some(), "--repair-dscp"),
-    ];
-    match of_snoop.iter().find(|(given, _)| *given) {
-        Some((_, option)) if !is_snoop => Err(usage(format!("{option} is for --agent snoop"))),
-        _ if args.own.is_given() && Stages::of(config) != Stages::data(config.stage) => Err(usage(
-            "only snoop and rdb can be for chosen connections: other agents stand beside a link (--wireless): of chosen connections of this machine, large packets do not come by",
-        )),
-        _ if args.own.is_given() && !is_rdb => Err(usage(
-            "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)",
-        )),
-        _ => stage::check_marks(config, args.marks_key.is_some()).map_err(usage),
-    }
 }
 
 /// The way of reports, if there are to be any.

@@ -9,7 +9,7 @@ use sphinx_pep::acks::{AckCc, AckFilter, Marks};
 use sphinx_pep::rdb::{ITT_NS_MIN, Mode, Rdb, Response, Thin};
 use sphinx_pep::returning::Returning;
 use sphinx_pep::rsfc::{self, Rsfc, TARGET_NS_MIN};
-use sphinx_pep::{Config, Profile, Stage};
+use sphinx_pep::{Config, Place, Profile, Stage};
 
 use crate::units;
 
@@ -196,6 +196,45 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
             let why = "ack-filter: rate: there is --radio-rate, which is a queue to the same hop: one of the two";
             Err(why.to_owned())
         }
+        _ => Ok(()),
+    }
+}
+
+/// What an agent has from its start on, whatever its settings become.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ways {
+    /// Only small packets of chosen connections of this machine come.
+    pub(super) own: bool,
+    /// There is a way to agents of other hops, for hand-overs.
+    pub(super) moves: bool,
+    /// There is a way to another machine, for marks of acknowledgements.
+    pub(super) marks: bool,
+}
+
+/// Whether the settings are for an agent with these ways.
+///
+/// # Errors
+///
+/// Says which is not, by the option of `sphx pep run`.
+pub(super) fn check_ways(config: &Config, ways: Ways) -> Result<(), String> {
+    let is_rdb = matches!(config.stage, Stage::Rdb(_));
+    let is_snoop = matches!(config.stage, Stage::Snoop(_));
+    let of_snoop = [
+        (config.reports || config.place == Place::Mobile, "--eln"),
+        (ways.moves, "--handoff-key"),
+        (config.radio.is_some(), "--radio-rate"),
+        (config.repair_dscp.is_some(), "--repair-dscp"),
+    ];
+    match of_snoop.iter().find(|(given, _)| *given) {
+        Some((_, option)) if !is_snoop => Err(format!("{option} is for --agent snoop")),
+        _ if ways.own && Stages::of(config) != Stages::data(config.stage) => Err(
+            "only snoop and rdb can be for chosen connections: other agents stand beside a link (--wireless): of chosen connections of this machine, large packets do not come by"
+                .to_owned(),
+        ),
+        _ if ways.own && !is_rdb => Err(
+            "--port, --uid and --cgroup are for --agent rdb: snoop stands beside a hop (--wireless)"
+                .to_owned(),
+        ),
         _ => Ok(()),
     }
 }
@@ -407,6 +446,56 @@ mod tests {
 
     fn written(chosen: Chosen) -> String {
         Stages::together(&[chosen]).expect("one").to_string()
+    }
+
+    #[test]
+    fn ways_do_not_fit_all_settings() {
+        let own = Ways {
+            own: true,
+            ..Ways::default()
+        };
+        let moves = Ways {
+            moves: true,
+            ..Ways::default()
+        };
+        let radio = sphinx_pep::Radio {
+            bits_per_second: 1_000_000,
+            queue_bytes: 1,
+        };
+        let plain = Config::default();
+        let repairs = Config {
+            radio: Some(radio),
+            repair_dscp: Some(46),
+            reports: true,
+            ..plain.clone()
+        };
+        for (config, ways, agents, refused) in [
+            (&plain, own, &["rdb"][..], None),
+            (&plain, own, &["snoop"], Some("--port")),
+            (&plain, own, &["rsfc"], Some("chosen connections")),
+            (&plain, own, &["rdb", "pace"], Some("chosen connections")),
+            (
+                &plain,
+                own,
+                &["ack-reconstruct"],
+                Some("chosen connections"),
+            ),
+            (&plain, moves, &["snoop", "pace"], None),
+            (&plain, moves, &["rdb"], Some("--handoff-key")),
+            (&repairs, Ways::default(), &["snoop"], None),
+            (&repairs, Ways::default(), &["rdb"], Some("--eln")),
+        ] {
+            let chosen: Vec<Chosen> = agents.iter().map(|it| read(it).expect(it)).collect();
+            let stages = Stages::together(&chosen).expect("one of each");
+            let checked = check_ways(&stages.set(config.clone()), ways);
+            let why = checked.as_ref().err();
+            let is_expected = match (why, refused) {
+                (Some(why), Some(words)) => why.contains(words),
+                (None, None) => true,
+                _ => false,
+            };
+            assert!(is_expected, "{agents:?}, {ways:?}: {checked:?}");
+        }
     }
 
     #[test]
