@@ -90,6 +90,7 @@ pub(crate) mod pep {
     use super::{Anything, omitted};
     use crate::commands::Context;
     use crate::failure::Outcome;
+    use crate::report::Settings;
 
     pub(crate) type PepArgs = Anything;
 
@@ -144,8 +145,8 @@ pub(crate) mod pep {
             Ok(())
         }
 
-        pub(crate) fn output(&self) -> (bool, bool) {
-            (self.json(), false)
+        pub(crate) fn settings(&self) -> Settings {
+            Settings::new(self.json(), false)
         }
     }
 }

@@ -34,6 +34,9 @@ const EVENTS_VERSION: u32 = 1;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a pipe may be full before the ticket is in it.
 const TICKET_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a command that packets wait for waits for its readers at its end.
+#[cfg(feature = "pep")]
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// For lines that nothing waits for.
 const NO_PATIENCE: Option<Duration> = Some(Duration::ZERO);
 
@@ -106,6 +109,15 @@ impl Settings {
             patience: None,
         }
     }
+
+    /// Of a command that packets wait for.
+    #[cfg(feature = "pep")]
+    pub(crate) fn beside_packets(json: bool, quiet: bool) -> Self {
+        Self {
+            patience: Some(LAST_PATIENCE),
+            ..Self::new(json, quiet)
+        }
+    }
 }
 
 /// Where output goes. Clones write to the same place, for the same session.
@@ -113,6 +125,8 @@ impl Settings {
 pub(crate) struct Reporter {
     inner: Arc<Inner>,
     session: Arc<SessionOutput>,
+    /// See [`without_waiting`](Self::without_waiting).
+    waits_never: bool,
 }
 
 struct Inner {
@@ -158,6 +172,7 @@ impl Reporter {
         Self {
             inner: Arc::new(inner),
             session: Arc::default(),
+            waits_never: false,
         }
     }
 
@@ -172,6 +187,16 @@ impl Reporter {
         Self {
             inner: self.inner.clone(),
             session: Arc::default(),
+            waits_never: self.waits_never,
+        }
+    }
+
+    /// For the same session, from where nobody may be waited for: a line that its share has no room for is lost, and told of as such.
+    #[cfg(feature = "pep")]
+    pub(crate) fn without_waiting(&self) -> Self {
+        Self {
+            waits_never: true,
+            ..self.clone()
         }
     }
 
@@ -377,7 +402,11 @@ impl Reporter {
                 (&self.inner.stderr, &self.session.stderr)
             }
         };
-        outlet.push(item, share, room, settings.patience, stop)?;
+        let (room, patience) = match self.waits_never {
+            true => (Room::OfSession, NO_PATIENCE),
+            false => (room, settings.patience),
+        };
+        outlet.push(item, share, room, patience, stop)?;
         match (settings.patience, room) {
             (None, Room::OfSession | Room::OfAll) => outlet.flush(None, stop),
             _ => Ok(()),

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::fs::{self, File};
-use std::io::{Read, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -17,6 +17,7 @@ use crate::common::{Ended, PATIENCE, Running, Scratch, command, may_make_namespa
 use etherparse::{PacketBuilder, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
+use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sphinx_link::front::{Front, FrontConfig};
@@ -1343,6 +1344,52 @@ fn a_worker_that_dies_or_stops_is_replaced() {
         });
         agent.end().expect(-1);
         scene.transfer(scene.addresses()[0], 100_000, || ());
+    }
+}
+
+/// A pager, a terminal that was stopped, a collector that starts anew: packets pass, and the worker lives.
+#[test]
+fn a_reader_that_pauses_holds_up_no_packet() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    for way in ways() {
+        let run = ["pep", "run", "--json", "--wireless", "left"];
+        let more = ["--lag-max", "10s", "--attach", way];
+        let mut command = command(&scratch.path("."), &[&run[..], &more].concat());
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let start = || command.spawn().expect("it starts");
+        let mut child = scene.middle.run(start).expect("a thread");
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("a line");
+        assert!(line.contains("\"started\""), "{line}");
+        let address = scene.addresses()[0];
+        let listen = || TcpListener::bind((address, 0)).expect("a port");
+        let listener = scene.fixed.run(listen).expect("a thread");
+        let target = listener.local_addr().expect("an address");
+        // More than the pipe has room for.
+        for _ in 0..200 {
+            let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
+            let client = scene.mobile.run(connect).expect("a thread");
+            let (server, _) = listener.accept().expect("a client");
+            // It is reset.
+            set_socket_linger(&server, Some(Duration::ZERO)).expect("an option");
+            drop((server, client));
+        }
+        scene.transfer(address, 2_000_000, || ());
+        kill_process(Pid::from_child(&child), Signal::INT).expect("it is our child");
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).expect("the rest");
+        assert_eq!(child.wait().expect("its end").code(), Some(130));
+        let events: Vec<Value> = rest
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        let are = |name: &str| events.iter().filter(|it| it["event"] == name).count();
+        assert!(are("flow") > 200, "{way}: {} flows", are("flow"));
+        assert_eq!((are("worker_ended"), are("done")), (0, 1), "{way}");
     }
 }
 

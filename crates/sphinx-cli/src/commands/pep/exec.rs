@@ -165,7 +165,7 @@ impl Agent {
     }
 }
 
-/// Reads an agent's events to the end, whatever becomes of them, so that it never waits for a reader.
+/// Reads an agent's events to the end, whatever becomes of them. The agent waits for nobody who reads them, and neither does the program's traffic.
 fn listen(output: ChildStdout, started: &Sender<()>, shows: bool) -> Option<Value> {
     let mut totals = None;
     for line in BufReader::new(output).lines().map_while(Result::ok) {

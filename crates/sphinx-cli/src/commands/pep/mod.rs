@@ -29,7 +29,7 @@ pub(crate) use in_link::InLink;
 
 use super::Context;
 use crate::failure::Outcome;
-use crate::report::Event;
+use crate::report::{Event, Settings};
 
 /// Runs the command and returns the exit code.
 pub(crate) fn run(args: PepArgs, context: &Context) -> Outcome<u8> {
@@ -66,22 +66,24 @@ impl PepArgs {
         matches!(self.command, PepCommand::Exec(_))
     }
 
-    /// Whether JSON lines are wanted on standard output, and nothing for people.
-    pub(crate) fn output(&self) -> (bool, bool) {
-        let agent = match &self.command {
-            PepCommand::Run(args) => &args.agent,
+    /// JSON lines on standard output, and nothing for people.
+    pub(crate) fn settings(&self) -> Settings {
+        let (json, quiet) = match &self.command {
+            PepCommand::Run(args) => {
+                return Settings::beside_packets(args.agent.json, args.agent.quiet);
+            }
             // Its options are those of the unit.
-            PepCommand::Install(_) | PepCommand::Uninstall(_) => return (false, false),
+            PepCommand::Install(_) | PepCommand::Uninstall(_) => (false, false),
             // Its output is the program's.
-            PepCommand::Exec(_) => return (false, false),
-            PepCommand::Show(args) => return (args.json, false),
-            PepCommand::Set(args) => return (args.json, false),
-            PepCommand::Handoff(args) => return (args.json, false),
-            PepCommand::Doctor(args) => return (args.json, false),
-            PepCommand::Replay(args) => &args.agent,
-            PepCommand::Key(_) => return (false, false),
+            PepCommand::Exec(_) => (false, false),
+            PepCommand::Show(args) => (args.json, false),
+            PepCommand::Set(args) => (args.json, false),
+            PepCommand::Handoff(args) => (args.json, false),
+            PepCommand::Doctor(args) => (args.json, false),
+            PepCommand::Replay(args) => (args.agent.json, args.agent.quiet),
+            PepCommand::Key(_) => (false, false),
         };
-        (agent.json, agent.quiet)
+        Settings::new(json, quiet)
     }
 }
 

@@ -87,6 +87,12 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     };
     reporter.note(&format!("TCP {whose} passes here until Ctrl-C{unchanged}."));
     warn(&led, args, context);
+    // Packets wait for what follows.
+    let passing = Context {
+        reporter: reporter.without_waiting(),
+        stop: context.stop.clone(),
+    };
+    let reporter = &passing.reporter;
     let mut agent = Agent::new(config);
     let result = attachment.run(&mut agent, |agent, notice| match notice {
         Notice::Alive(now) => {
@@ -95,7 +101,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
                 orphaned.stop();
             }
         }
-        Notice::Ended(flow) => flow_event(&flow, context),
+        Notice::Ended(flow) => flow_event(&flow, &passing),
         Notice::Reported(report) => {
             reporter.event(with_all(Event::new("reported"), fields(json!(report))));
         }
@@ -119,7 +125,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     });
     report(&agent, context);
     // The numbers are what it was run for.
-    reporter.event(
+    context.reporter.event(
         done(&agent)
             .with("packets_refused", attachment.refused())
             .with("reports_refused", attachment.reports_refused())
