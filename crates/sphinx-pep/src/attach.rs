@@ -25,11 +25,13 @@ pub use sphinx_netdev::{
 use sphinx_netdev::{ethernet::index_and_is_port, nfqueue::Selection};
 
 use crate::{
-    Agent, FlowReport, MS, Place, Time,
+    Agent, Config, FlowReport, MS, Place, Time,
     acks::MarkPost,
     eln::{LossReport, Post},
     handoff::Courier,
-    queue, tun,
+    queue,
+    returning::Returning,
+    tun,
 };
 
 /// How long what is on its way to the agent may take to come, once nothing new is led there.
@@ -241,8 +243,8 @@ impl Attachment {
     }
 
     /// Serves the agent until told to stop, and tells `notice` what happens, which may change its
-    /// settings. No more packets are led here
-    /// then, and those that are on their way are served.
+    /// settings. What waits in the agent's own queues goes then, no more packets are led here, and those that are on their way are served; so too before an
+    /// error of what leads packets here is told.
     ///
     /// # Errors
     ///
@@ -261,8 +263,13 @@ impl Attachment {
         let mut empty = vec![now(); inputs];
         let (mut until, mut alive, mut overloaded) = (None, None, false);
         let mut doubted = agent.rate_doubted();
+        // The settings until then, and why it ends.
+        let (mut before, mut result) = (None, Ok(()));
         loop {
-            if until.is_none() && self.stop.0.asked.load(Ordering::Acquire) {
+            let stops = result.is_err() || self.stop.0.asked.load(Ordering::Acquire);
+            if until.is_none() && stops {
+                before = Some(agent.config().clone());
+                self.let_all_go(agent, now());
                 self.port.withdraw()?;
                 until = Some(now() + DRAIN_NS);
             }
@@ -305,9 +312,18 @@ impl Attachment {
             let at = now();
             let asked = self.stop.0.look.swap(false, Ordering::AcqRel);
             if asked || alive.is_none_or(|next| next <= at) {
-                if until.is_none() && self.port.look()? {
-                    agent.handle_unseen(at);
-                    notice(agent, Notice::Restored);
+                if until.is_none() {
+                    match self.port.look() {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            agent.handle_unseen(at);
+                            notice(agent, Notice::Restored);
+                        }
+                        Err(error) => {
+                            result = Err(error);
+                            continue;
+                        }
+                    }
                 }
                 notice(agent, Notice::Alive(at));
                 alive = Some(at + ALIVE_NS);
@@ -317,7 +333,11 @@ impl Attachment {
             }
             self.port.send(agent);
             if until.is_some_and(|until| until <= at) {
-                return Ok(());
+                // Whoever reports what the agent has done says by which settings.
+                before
+                    .into_iter()
+                    .for_each(|config| agent.reconfigure(at, config));
+                return result;
             }
             if idle {
                 let timers = agent.next_timeout().into_iter().chain(until).chain(alive);
@@ -330,6 +350,20 @@ impl Attachment {
                 empty.fill(woken - late);
             }
         }
+    }
+
+    /// Lets go what waits in the agent's own queues: once other packets take another way, they are no bound any more, and at the end what they hold would be lost.
+    fn let_all_go(&mut self, agent: &mut Agent, now: Time) {
+        let config = Config {
+            radio: None,
+            ack_filter: None,
+            ack_cc: None,
+            returning: Returning::Pass,
+            pace: false,
+            ..agent.config().clone()
+        };
+        agent.reconfigure(now, config);
+        self.port.send(agent);
     }
 
     fn sleep(&self, timeout: Time) -> io::Result<()> {

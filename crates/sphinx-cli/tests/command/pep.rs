@@ -17,7 +17,7 @@ use crate::common::{Ended, PATIENCE, Running, Scratch, command, may_make_namespa
 use etherparse::{PacketBuilder, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
-use rustix::net::sockopt::set_socket_linger;
+use rustix::net::sockopt::{set_socket_linger, set_tcp_congestion};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sphinx_link::front::{Front, FrontConfig};
@@ -1344,6 +1344,54 @@ fn a_worker_that_dies_or_stops_is_replaced() {
         });
         agent.end().expect(-1);
         scene.transfer(scene.addresses()[0], 100_000, || ());
+    }
+}
+
+/// What waits in the agent's own queue when it is told to end, which takes longer than the end.
+#[test]
+fn what_waits_at_an_ordered_end_arrives() {
+    const BYTES: usize = 1_500_000;
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    for way in ways() {
+        let more = [
+            "--attach",
+            way,
+            "--radio-rate",
+            "8mbit",
+            "--radio-queue",
+            "64MiB",
+        ];
+        let agent = scene.agent(&scratch, &more);
+        let address = scene.addresses()[0];
+        let listen = || TcpListener::bind((address, 0)).expect("a port");
+        let listener = scene.fixed.run(listen).expect("a thread");
+        // Others slow down where their packets wait, and not only where they are lost. Connections that are accepted have it from there.
+        set_tcp_congestion(&listener, "reno").expect("the kernel's own");
+        let target = listener.local_addr().expect("an address");
+        let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
+        let mut client = scene.mobile.run(connect).expect("a thread");
+        client.set_read_timeout(Some(PATIENCE)).expect("a time");
+        let (mut server, _) = listener.accept().expect("a client");
+        let before = tcp_count(&scene.fixed, "RetransSegs");
+        let sending = thread::spawn(move || {
+            server.write_all(&[7; BYTES]).expect("a reader");
+        });
+        let mut received = vec![0; BYTES / 3];
+        client.read_exact(&mut received).expect("a third of it");
+        agent.signal(Signal::TERM);
+        let ended = agent.end().expect(143);
+        client.read_to_end(&mut received).expect("the rest");
+        sending.join().expect("a thread");
+        assert_eq!(received.len(), BYTES);
+        let done = totals(&ended);
+        assert_eq!(done["dropped_queue"], 0, "{done}");
+        // More than 250 ms of the rate waited, which is 170 packets.
+        assert!(done["queued_ns_max"].as_u64() > Some(250_000_000), "{done}");
+        let again = tcp_count(&scene.fixed, "RetransSegs") - before;
+        assert!(again < 50, "{way}: {again} segments were sent again");
     }
 }
 
