@@ -410,9 +410,9 @@ impl Agent {
         self.table.len()
     }
 
-    /// Bytes of memory that the flows take, as they are counted against the limit of 64 MB.
+    /// Bytes of memory that the flows take, as they are counted against the limit of 64 MB, and what waits for other agents, 32 MB at most.
     pub fn memory_bytes(&self) -> usize {
-        self.table.bytes()
+        self.table.bytes() + self.moving.bytes()
     }
 
     /// Leaves alone a packet that belongs to no flow as far as is known.

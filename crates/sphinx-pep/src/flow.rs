@@ -20,10 +20,13 @@ use crate::{
     sequence,
     snoop::{Setup, Snoop},
     stats::{Counts, FlowReport},
+    table,
 };
 
-/// Memory of a flow without cached packets.
-const FLOW_BYTES: usize = 1024;
+/// Memory of a flow without cached packets: its own, that of the table, and two maps of its counts that have something.
+const FLOW_BYTES: usize = size_of::<Flow>() + table::PLACE_BYTES + 2 * MAP_BYTES;
+/// Of a map with a few counts.
+const MAP_BYTES: usize = 128;
 /// Assumed for the wired part of a path that the handshake did not tell.
 const WIRED_RTT_NS: Time = 50 * MS;
 /// RFC 9293: of a host that does not say what it takes.

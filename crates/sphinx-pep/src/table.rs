@@ -77,6 +77,10 @@ struct Slot {
     wakes: Option<Time>,
 }
 
+/// Memory that the table has for a flow, at most: its slot, its key, its deadline. All of these grow to up to twice what is in them.
+pub(crate) const PLACE_BYTES: usize =
+    2 * (size_of::<Slot>() + size_of::<(FlowKey, usize)>() + size_of::<(Time, usize)>());
+
 impl Table {
     pub(crate) fn bytes(&self) -> usize {
         self.lists.iter().map(|list| list.bytes).sum()

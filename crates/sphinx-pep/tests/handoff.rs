@@ -449,3 +449,17 @@ fn what_is_told_is_bounded() {
     }
     assert!(agent.poll_handover().is_none());
 }
+
+#[test]
+fn what_waits_for_other_agents_counts_as_memory() {
+    let mut path = Path::new();
+    let before = path.bases[0].agent.memory_bytes();
+    path.data(0, 0);
+    let cached = path.bases[0].agent.memory_bytes();
+    path.hand_over(Move::Prefill);
+    // What is known of the flow, and with the packet.
+    let told = path.bases[0].agent.memory_bytes() - cached;
+    assert!(told >= cached - before, "{told}");
+    path.messages();
+    assert_eq!(path.bases[0].agent.memory_bytes(), cached);
+}

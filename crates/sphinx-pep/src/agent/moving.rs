@@ -19,6 +19,8 @@ const MIRRORS_MAX: usize = 64;
 const MIRROR_NS: Time = 60_000_000_000;
 /// Messages that nobody has taken.
 const MESSAGES_MAX: usize = 16_384;
+/// Memory of them, with their packets, of which caches may have let go since.
+const MESSAGES_BYTES_MAX: usize = 32 << 20;
 
 /// Another agent is told what passes for a mobile host.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,8 @@ struct Mirror {
 pub(super) struct Moving {
     mirrors: Vec<Mirror>,
     messages: VecDeque<(SocketAddr, Handover)>,
+    /// What they take, with their packets.
+    bytes: usize,
     pub(super) handed_over: u64,
     pub(super) taken_over: u64,
 }
@@ -44,12 +48,30 @@ impl Moving {
         !self.mirrors.is_empty()
     }
 
+    /// Memory of what nobody has taken.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn tell(&mut self, peer: SocketAddr, message: Handover) {
+        let bytes = bytes_of(&message);
         // What is told too fast is told in vain: it is help, and nobody relies on it.
-        if self.messages.len() < MESSAGES_MAX {
+        if self.messages.len() < MESSAGES_MAX && self.bytes + bytes <= MESSAGES_BYTES_MAX {
+            self.bytes += bytes;
             self.messages.push_back((peer, message));
         }
     }
+
+    fn take(&mut self) -> Option<(SocketAddr, Handover)> {
+        let (peer, message) = self.messages.pop_front()?;
+        self.bytes -= bytes_of(&message);
+        Some((peer, message))
+    }
+}
+
+/// What a message takes that nobody has taken.
+fn bytes_of(message: &Handover) -> usize {
+    size_of::<(SocketAddr, Handover)>() + message.packet().map_or(0, bytes::Bytes::len)
 }
 
 /// A message on a flow, if there is something to help.
@@ -118,7 +140,7 @@ impl Agent {
 
     /// The next message for another agent.
     pub fn poll_handover(&mut self) -> Option<(SocketAddr, Handover)> {
-        self.moving.messages.pop_front()
+        self.moving.take()
     }
 
     /// Another agent tells of a flow. It is kept until the mobile host is heard here, or said to be here
