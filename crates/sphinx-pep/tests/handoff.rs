@@ -156,7 +156,8 @@ impl Path {
     fn hand_over(&mut self, kind: Move) -> usize {
         let [_, mobile] = ends();
         let agent = &mut self.bases[0].agent;
-        agent.hand_over(self.now, mobile.ip(), peer(), kind)
+        let flows = agent.hand_over(self.now, mobile.ip(), peer(), kind);
+        flows.expect("room for another mobile host")
     }
 
     fn messages(&mut self) -> Vec<Handover> {
@@ -421,7 +422,7 @@ fn nobody_is_told_in_a_dry_run_or_by_a_mobile_host_or_for_ever() {
     ] {
         let mut agent = Agent::new(config);
         let mobile = ends()[1].ip();
-        assert_eq!(agent.hand_over(0, mobile, peer(), Move::Prefill), 0);
+        assert_eq!(agent.hand_over(0, mobile, peer(), Move::Prefill), Some(0));
     }
     let mut path = Path::new();
     path.hand_over(Move::Prefill);
@@ -444,9 +445,12 @@ fn what_is_told_is_bounded() {
     assert_eq!(path.messages().len(), 16_384);
     let mobile = |n: u8| std::net::IpAddr::from([10, 0, 1, n]);
     let agent = &mut path.bases[1].agent;
-    for n in 0..200 {
-        agent.hand_over(0, mobile(n), peer(), Move::Prefill);
-    }
+    let mut told = |n, kind| agent.hand_over(0, mobile(n), peer(), kind);
+    let followed = (0..200).filter(|n| told(*n, Move::Prefill).is_some());
+    assert_eq!(followed.count(), 64);
+    // Hosts that have gone take the places of those that may go, and leave theirs to nobody.
+    let followed = (100..200).filter(|n| told(*n, Move::Leave).is_some());
+    assert_eq!(followed.count(), 64);
     assert!(agent.poll_handover().is_none());
 }
 

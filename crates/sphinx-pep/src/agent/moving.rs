@@ -95,18 +95,28 @@ impl Agent {
     /// ([`poll_handover`](Agent::poll_handover)), and for a minute what passes. With [`Move::Leave`] the mobile host has gone there: no
     /// other agent is told any more, and the flows are not helped here until it is heard again. Tells how many flows it has.
     ///
-    /// Does nothing on a mobile host itself, in a dry run, and for more than 64 pairs of a mobile host and an agent.
-    pub fn hand_over(&mut self, now: Time, mobile: IpAddr, to: SocketAddr, kind: Move) -> usize {
+    /// Does nothing on a mobile host itself and in a dry run. `None`, and nothing is done, for more than 64 pairs of a mobile host and an agent; one of
+    /// [`Move::Leave`] takes the place of the oldest of [`Move::Prefill`].
+    pub fn hand_over(
+        &mut self,
+        now: Time,
+        mobile: IpAddr,
+        to: SocketAddr,
+        kind: Move,
+    ) -> Option<usize> {
         self.now = self.now.max(now);
         if self.config.dry_run || self.config.place == Place::Mobile {
-            return 0;
+            return Some(0);
         }
         let (now, others) = (self.now, kind == Move::Prefill);
         self.moving
             .mirrors
             .retain(|it| it.until > now && (it.mobile != mobile || (others && it.peer != to)));
         if self.moving.mirrors.len() == MIRRORS_MAX {
-            return 0;
+            let mut mirrors = self.moving.mirrors.iter();
+            // A host that has gone needs it more than one that may go.
+            let oldest = mirrors.position(|it| kind == Move::Leave && it.kind == Move::Prefill);
+            self.moving.mirrors.remove(oldest?);
         }
         self.moving.mirrors.push(Mirror {
             mobile,
@@ -135,7 +145,7 @@ impl Agent {
             self.table.put(self.now, key, flow);
         }
         self.moving.handed_over += flows as u64;
-        flows
+        Some(flows)
     }
 
     /// The next message for another agent.

@@ -56,7 +56,13 @@ impl Change {
     ) -> Result<usize, String> {
         match self.to {
             Some(_) if !courier => Err("the agent runs without --handoff-key".to_owned()),
-            Some((peer, kind)) => Ok(agent.hand_over(now, self.mobile, peer, kind)),
+            Some((peer, kind)) => {
+                let flows = agent.hand_over(now, self.mobile, peer, kind);
+                flows.ok_or_else(|| {
+                    "agents are told of 64 mobile hosts already: a minute later one goes that nobody asks for again"
+                        .to_owned()
+                })
+            }
             None => Ok(agent.arrived(now, self.mobile)),
         }
     }
