@@ -300,6 +300,7 @@ impl Agent {
         if config.dry_run != self.config.dry_run {
             // In a dry run, what counts as held has passed, and so has what waits.
             self.forget_all(Release::Followed);
+            self.moving.tell_nobody();
             let fair = self.fair.take().filter(|_| !self.config.dry_run);
             self.out
                 .extend(fair.into_iter().flat_map(acks::Queue::into_outputs));

@@ -602,7 +602,7 @@ impl Flow {
                 sequence,
                 answer,
                 ..
-            } if !self.authenticated => Some(Opened {
+            } if self.bypass().is_none() => Some(Opened {
                 by,
                 sequence,
                 answer,

@@ -58,8 +58,13 @@ fn peer() -> SocketAddr {
 impl Path {
     /// With the handshake done at the first one: 2 ms over the hop, 100 ms on the wired side.
     fn new() -> Path {
+        Path::with(Config::default())
+    }
+
+    /// The first one has these settings.
+    fn with(config: Config) -> Path {
         let mut path = Path {
-            bases: [Base::new(Config::default()), Base::new(Config::default())],
+            bases: [Base::new(config), Base::new(Config::default())],
             now: MS,
             isn: u32::MAX - 2500,
         };
@@ -433,6 +438,17 @@ fn nobody_is_told_in_a_dry_run_or_by_a_mobile_host_or_for_ever() {
     path.now += 2_000 * MS;
     path.data(0, 1);
     assert_eq!(path.messages().len(), 0);
+    // An agent that passes everything from now on tells nobody of it.
+    path.hand_over(Move::Prefill);
+    path.messages();
+    let agent = &mut path.bases[0].agent;
+    let dry_run = Config {
+        dry_run: true,
+        ..agent.config().clone()
+    };
+    agent.reconfigure(path.now, dry_run);
+    path.data(0, 2);
+    assert_eq!(path.messages().len(), 0);
 }
 
 #[test]
@@ -466,4 +482,23 @@ fn what_waits_for_other_agents_counts_as_memory() {
     assert!(told >= cached - before, "{told}");
     path.messages();
     assert_eq!(path.bases[0].agent.memory_bytes(), cached);
+}
+
+/// Connections that an agent is to leave alone are not told of, and what it is told of them does nothing.
+#[test]
+fn connections_that_are_not_wanted_are_left_alone() {
+    let others = || Config {
+        matches: vec!["port 80".parse().expect("conditions")],
+        ..Config::default()
+    };
+    let mut path = Path::new();
+    path.bases[1] = Base::new(others());
+    path.data(0, 0);
+    assert_eq!(path.hand_over(Move::Leave), 1);
+    assert_eq!(path.tell(), NOTHING);
+    assert_eq!(path.bases[1].agent.flows_known(), 0);
+    let mut path = Path::with(others());
+    path.data(0, 0);
+    assert_eq!(path.hand_over(Move::Leave), 0);
+    assert_eq!(path.messages().len(), 0);
 }

@@ -53,6 +53,11 @@ impl Moving {
         self.bytes
     }
 
+    /// No agent is told of what passes any more.
+    pub(super) fn tell_nobody(&mut self) {
+        self.mirrors.clear();
+    }
+
     fn tell(&mut self, peer: SocketAddr, message: Handover) {
         let bytes = bytes_of(&message);
         // What is told too fast is told in vain: it is help, and nobody relies on it.
@@ -165,14 +170,13 @@ impl Agent {
         let key = message.flow;
         let known = self.table.take(&key);
         if known.is_none() {
+            if !self.config.wants(&key) {
+                return;
+            }
             self.flows_seen += 1;
         }
-        let mut flow = known.unwrap_or_else(|| {
-            let mut flow = Box::new(Flow::missed());
-            flow.is_wanted = self.config.wants(&key);
-            flow
-        });
-        if flow.may_be(message.opened) {
+        let mut flow = known.unwrap_or_else(|| Box::new(Flow::missed()));
+        if flow.is_wanted && flow.may_be(message.opened) {
             self.take_over(message, &mut flow);
         }
         self.table.put(self.now, key, flow);
