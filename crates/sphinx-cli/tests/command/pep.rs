@@ -5,15 +5,18 @@ use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 use std::{slice, thread};
 
-use crate::common::{Ended, PATIENCE, Running, Scratch, command, may_make_namespaces, worker_of};
+use crate::common::{
+    Ended, PATIENCE, Running, Scratch, command, may_make_namespaces, until, worker_of,
+};
 use etherparse::{PacketBuilder, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
@@ -1678,6 +1681,33 @@ fn an_agent_that_runs_tells_what_it_does() {
     agent.end().expect(130);
     // It has nobody to ask any more.
     watch.end().expect(8);
+}
+
+/// Anybody may take a name of a socket that is not on the disk.
+#[test]
+fn an_agent_whose_name_another_program_has_serves_and_gets_it_later() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let take = || {
+        let name = UnixAddr::from_abstract_name("sphx-pep").expect("a name");
+        UnixListener::bind_addr(&name).expect("nobody has it")
+    };
+    let other = scene.middle.run(take).expect("a thread");
+    let mut agent = scene.agent(&scratch, &[]);
+    // Others may be told first.
+    let is_named = |note: &Value| note["message"].to_string().contains("@sphx-pep");
+    while !is_named(&agent.event("note")) {}
+    scene.transfer(scene.addresses()[0], 100_000, || ());
+    drop(other);
+    let show = || {
+        let start = || Running::start(&scratch, &["pep", "show", "--json"], &[]);
+        scene.middle.run(start).expect("a thread").end()
+    };
+    until(0, show);
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
 }
 
 #[test]

@@ -35,6 +35,8 @@ const QUESTION_BYTES_MAX: u64 = 8192;
 const SCRAPES_MAX: usize = 16;
 /// Whoever asks, and the agent, are waited for no longer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a name is tried for that another program has.
+const NAME_PAUSE: Duration = Duration::from_secs(1);
 
 /// One that the loop answers.
 struct Question {
@@ -131,20 +133,34 @@ impl Asker {
     }
 }
 
-/// Takes questions from now on, also at an address for Prometheus; tells that address. `bell` is of the loop that will answer, and
+/// Where questions come from.
+pub(super) struct Listening {
+    pub(super) questions: Questions,
+    /// The address for Prometheus.
+    pub(super) metrics: Option<SocketAddr>,
+    /// Whether the socket has its name. If another program has that, it gets it once it is free: any user may take one.
+    pub(super) is_named: bool,
+}
+
+/// Takes questions from now on, also at an address for Prometheus. `bell` is of the loop that will answer, and
 /// `ways` says what that has.
 ///
 /// # Errors
 ///
-/// `AddrInUse` if there is an agent already, or somebody else listens at the address.
+/// `AddrInUse` if somebody else listens at the address.
 pub(super) fn listen(
     metrics: Option<SocketAddr>,
     bell: Stopper,
     ways: Ways,
-) -> io::Result<(Questions, Option<SocketAddr>)> {
+) -> io::Result<Listening> {
     let (sender, asked) = mpsc::channel();
     let asker = Asker { sender, bell };
-    let own = UnixListener::bind_addr(&UnixAddr::from_abstract_name(SOCKET)?)?;
+    let bind = || UnixListener::bind_addr(&UnixAddr::from_abstract_name(SOCKET)?);
+    let named = match bind() {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+        bound => Some(bound?),
+    };
+    let is_named = named.is_some();
     let mut address = None;
     if let Some(metrics) = metrics {
         let listener = TcpListener::bind(metrics)?;
@@ -153,12 +169,24 @@ pub(super) fn listen(
         start("metrics", move || serve_metrics(&listener, &asker))?;
     }
     start("questions", move || {
+        let own = named.unwrap_or_else(|| {
+            loop {
+                thread::sleep(NAME_PAUSE);
+                if let Ok(own) = bind() {
+                    break own;
+                }
+            }
+        });
         for stream in accepted(own.incoming()) {
             // As above.
             let _ = tell(&stream, &asker);
         }
     })?;
-    Ok((Questions { asked, ways }, address))
+    Ok(Listening {
+        questions: Questions { asked, ways },
+        metrics: address,
+        is_named,
+    })
 }
 
 /// Answers each connection by a thread of its own: one that asks nothing keeps nobody waiting.

@@ -50,14 +50,18 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         attachment = attachment.with_marks(marks);
     }
     let bell = attachment.stopper();
-    let listening = control::listen(args.metrics, bell, ways);
-    let (questions, metrics) = listening.map_err(|error| {
+    let listening = control::listen(args.metrics, bell, ways).map_err(|error| {
         let what = match args.metrics {
             Some(address) => format!("questions, and at {address}"),
             None => "questions".to_owned(),
         };
         local_io("listen for", &what, error)
     })?;
+    let control::Listening {
+        questions,
+        metrics,
+        is_named,
+    } = listening;
     let stopper = attachment.stopper();
     let orphaned = stopper.clone();
     let _registration = context.stop.on_stop(move || stopper.stop());
@@ -87,6 +91,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     };
     reporter.note(&format!("TCP {whose} passes here until Ctrl-C{unchanged}."));
     warn(&led, args, context);
+    if !is_named {
+        reporter.warn("another program has the name at which 'sphx pep show' and 'set' ask, @sphx-pep ('ss -xlp' lists it): nobody can ask until that is free");
+    }
     // Packets wait for what follows.
     let passing = Context {
         reporter: reporter.without_waiting(),
