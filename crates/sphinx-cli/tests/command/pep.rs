@@ -21,7 +21,7 @@ use etherparse::{PacketBuilder, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 use rustix::net::sockopt::{set_socket_linger, set_tcp_congestion};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{LinkConfig, Loss, Rate};
@@ -1348,6 +1348,37 @@ fn a_worker_that_dies_or_stops_is_replaced() {
         agent.end().expect(-1);
         scene.transfer(scene.addresses()[0], 100_000, || ());
     }
+}
+
+/// For want of descriptors here, as it may be for want of memory or of processes.
+#[test]
+fn a_worker_that_cannot_be_started_is_tried_again() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let (mut agent, worker) = scene.agent_and_worker(&scratch, &[]);
+    // It serves; where the first one cannot, the command ends.
+    scene.transfer(scene.addresses()[0], 100_000, || ());
+    let guard = Pid::from_raw(agent.pid().cast_signed());
+    let limit = |files| {
+        let limit = Rlimit {
+            current: Some(files),
+            maximum: Some(1000),
+        };
+        prlimit(guard, Resource::Nofile, limit).expect("a limit");
+    };
+    limit(3);
+    kill_process(worker, Signal::KILL).expect("a worker");
+    agent.event("worker_ended");
+    let again = agent.event("worker_ended");
+    let reason = again["reason"].as_str().unwrap_or("");
+    assert!(reason.contains("could not be started"), "{again}");
+    limit(1000);
+    assert_ne!(worker_of(&agent.event("started")), worker);
+    scene.transfer(scene.addresses()[0], 100_000, || ());
+    agent.signal(Signal::INT);
+    agent.end().expect(130);
 }
 
 /// What waits in the agent's own queue when it is told to end, which takes longer than the end.

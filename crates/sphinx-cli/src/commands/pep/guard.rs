@@ -56,10 +56,18 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
             guard.stopped();
         }
         match guard.poll(now()) {
-            Some(Deed::Start) => {
-                worker = Some(Worker::start().map_err(failed)?);
-                guard.started(now());
-            }
+            Some(Deed::Start) => match Worker::start() {
+                Ok(started) => {
+                    worker = Some(started);
+                    guard.started(now());
+                }
+                // For want of memory or of processes, say, which may be over the next time.
+                Err(error) if served => {
+                    let pause = Duration::from_nanos(guard.ended(now()));
+                    tell(&format!("it could not be started: {error}"), pause, context);
+                }
+                Err(error) => return Err(failed(error)),
+            },
             Some(Deed::Kill) => worker.iter_mut().for_each(Worker::kill),
             None => {}
         }
