@@ -18,7 +18,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use sphinx_pep::attach::Stopper;
-use sphinx_pep::{Agent, Config, Status, Time};
+use sphinx_pep::{Agent, Config, FlowReport, Status, Time};
 
 use super::handoff::Change;
 use super::settings;
@@ -27,7 +27,7 @@ use crate::commands::asked::{Asked, accepted};
 
 /// Name of the socket.
 const SOCKET: &[u8] = b"sphx-pep";
-/// Most flows that are told of at once: the agent serves no packets meanwhile.
+/// Most flows that are told of at once: the agent serves no packets while their numbers are copied.
 const FLOWS_MAX: usize = 1000;
 /// Longest question.
 const QUESTION_BYTES_MAX: u64 = 8192;
@@ -57,7 +57,7 @@ enum Wish {
 struct Answer {
     status: Status,
     settings: Value,
-    flows: Vec<Value>,
+    flows: Vec<FlowReport>,
     /// How many flows the mobile host has that goes or comes.
     concerned: Option<usize>,
     /// Why that cannot be.
@@ -91,7 +91,7 @@ impl Questions {
             let answer = Answer {
                 status: agent.status(),
                 settings: settings::shown(agent.config()),
-                flows: flows.iter().map(|flow| json!(flow)).collect(),
+                flows,
                 concerned,
                 refusal,
             };
@@ -244,7 +244,7 @@ fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
     let mut value = json!(answer.status);
     value["settings"] = answer.settings;
     if flows {
-        value["newest_flows"] = answer.flows.into();
+        value["newest_flows"] = json!(answer.flows);
     }
     if let Some(concerned) = answer.concerned {
         value["flows_concerned"] = concerned.into();
