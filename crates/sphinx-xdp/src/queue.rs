@@ -33,6 +33,8 @@ const TX_BYTES: usize = 4 << 20;
 const TX_SLOTS_MAX: usize = 2048;
 /// Memory for packets on their way that the kernel has copied.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
+/// Entries that the kernel copies for one call, at least: 16 before Linux 5.13, 32 since.
+const COPIED_MIN: u32 = 16;
 /// How often, and how long in between, binding is tried again: the kernel lets go of a queue some time after the process that had it.
 const BIND_ATTEMPTS: u32 = 40;
 const BIND_PAUSE: Duration = Duration::from_millis(50);
@@ -329,31 +331,24 @@ impl Queue {
     ///
     /// When the interface is off or gone, or the socket unusable.
     pub(crate) fn kick(&mut self) -> (u64, io::Result<bool>) {
-        let mut calls = 0;
         let Some(tx) = &mut self.tx else {
             return (0, Ok(true));
         };
         tx.publish();
-        loop {
-            let waiting = tx.waiting();
-            if waiting == 0 || (self.is_zero_copy && !tx.needs_wakeup()) {
-                return (calls, Ok(true));
-            }
-            calls += 1;
-            let sent = rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT);
-            // A card goes on by itself. The kernel has copied some dozens, and takes more if it is asked again.
-            if self.is_zero_copy && sent.is_ok() {
-                return (calls, Ok(true));
-            }
-            let is_further = tx.waiting() < waiting;
-            match sent {
-                _ if is_further => {}
-                Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {
-                    return (calls, Ok(false));
-                }
-                Err(error) => return (calls, Err(error.into())),
-            }
+        let send = || rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT).map(drop);
+        if !self.is_zero_copy {
+            return copy_all(|| tx.waiting(), send);
         }
+        if tx.waiting() == 0 || !tx.needs_wakeup() {
+            return (0, Ok(true));
+        }
+        // A card goes on by itself.
+        let sent = match send() {
+            Ok(()) => Ok(true),
+            Err(error) if is_later(error) => Ok(false),
+            Err(error) => Err(error.into()),
+        };
+        (1, sent)
     }
 
     /// Takes back the slots of what has been sent.
@@ -377,6 +372,40 @@ impl Queue {
         }
         self.completion.release();
     }
+}
+
+/// Has the kernel copy what waits, a part for each call, until all is on its way or it takes no more. `waiting`: entries that it has not read, as far as it tells.
+///
+/// Since Linux 6.17 it tells after each call. Before, it tells only once it has read all that it found when it last looked, and a call that has copied its part
+/// looks like one that has copied nothing. So calls that seem to do nothing are repeated for as long as their parts may not have been all.
+fn copy_all(
+    mut waiting: impl FnMut() -> u32,
+    mut send: impl FnMut() -> Result<(), Errno>,
+) -> (u64, io::Result<bool>) {
+    let (mut calls, mut untold) = (0, 0);
+    let mut left = waiting();
+    while left > 0 {
+        calls += 1;
+        let sent = send();
+        let before = std::mem::replace(&mut left, waiting());
+        untold = if left < before { 0 } else { untold + 1 };
+        match sent {
+            _ if untold == 0 => {}
+            Err(Errno::AGAIN) if untold < left.div_ceil(COPIED_MIN) => {}
+            Ok(()) => return (calls, Ok(false)),
+            Err(error) if is_later(error) => return (calls, Ok(false)),
+            Err(error) => return (calls, Err(error.into())),
+        }
+    }
+    (calls, Ok(true))
+}
+
+/// It may go better another time.
+fn is_later(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR
+    )
 }
 
 impl AsFd for Queue {
@@ -437,7 +466,89 @@ fn bind(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    /// A kernel that copies a part of what waits for each call.
+    struct Kernel {
+        waits: u32,
+        /// What it says of that, and whether it does so after each call, or only once nothing waits.
+        told: u32,
+        tells: bool,
+        part: u32,
+        /// What it has room for.
+        room: u32,
+    }
+
+    impl Kernel {
+        fn send(&mut self) -> Result<(), Errno> {
+            let copied = self.part.min(self.waits).min(self.room);
+            self.waits -= copied;
+            self.room -= copied;
+            if self.tells || self.waits == 0 {
+                self.told = self.waits;
+            }
+            match self.waits {
+                0 => Ok(()),
+                _ => Err(Errno::AGAIN),
+            }
+        }
+
+        fn copy_all(self) -> (u64, bool) {
+            let kernel = RefCell::new(self);
+            let waiting = || kernel.borrow().told;
+            let (calls, all) = copy_all(waiting, || kernel.borrow_mut().send());
+            (calls, all.unwrap())
+        }
+    }
+
+    #[test]
+    fn all_is_copied_also_by_a_kernel_that_does_not_tell() {
+        for (part, tells) in [(16, false), (32, false), (32, true)] {
+            for waits in [0, 1, 16, 17, 32, 160, 175, 1024] {
+                let kernel = Kernel {
+                    waits,
+                    told: waits,
+                    tells,
+                    part,
+                    room: u32::MAX,
+                };
+                let calls = u64::from(waits.div_ceil(part));
+                assert_eq!(kernel.copy_all(), (calls, true), "{waits} by {part}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_is_full_is_not_asked_for_ever() {
+        for (room, tells, calls_max) in [
+            (0, true, 11),
+            (0, false, 11),
+            (64, true, 9),
+            (64, false, 11),
+        ] {
+            let kernel = Kernel {
+                waits: 175,
+                told: 175,
+                tells,
+                part: 32,
+                room,
+            };
+            let (calls, all) = kernel.copy_all();
+            assert!(calls <= calls_max && !all, "{calls}");
+        }
+    }
+
+    #[test]
+    fn other_errors_end_it() {
+        let (calls, all) = copy_all(|| 175, || Err(Errno::NETDOWN));
+        assert_eq!((calls, all.is_err()), (1, true));
+        for later in [Ok(()), Err(Errno::NOBUFS), Err(Errno::BUSY)] {
+            let (calls, all) = copy_all(|| 175, || later);
+            assert_eq!((calls, all.unwrap()), (1, false));
+        }
+    }
 
     #[test]
     fn chunks_hold_what_the_interface_has() {
