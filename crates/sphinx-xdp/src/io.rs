@@ -55,6 +55,8 @@ pub struct XdpIo {
 
     /// What the wall clock shows more than the monotonic one, nanoseconds.
     wall_ahead_ns: u64,
+    /// The last frame said when it had arrived: not every driver has room for that.
+    is_timed: bool,
     held: Vec<Held>,
     /// Packets that were put together; kept for their memory.
     linear: Vec<Vec<u8>>,
@@ -234,6 +236,7 @@ impl XdpIo {
                 now: Instant::now(),
                 kernel,
                 wall_ahead_ns: 0,
+                is_timed: true,
                 held: Vec::with_capacity(RECV_BATCH_MAX),
                 linear: Vec::new(),
                 is_kernel_batch: false,
@@ -263,6 +266,7 @@ impl XdpIo {
             };
             self.counters.recv_buffers += 1;
             let stamp = queue.take_stamp(&place);
+            self.is_timed = stamp.is_some();
             if more {
                 self.put_together(number, place, stamp);
                 continue;
@@ -413,7 +417,7 @@ impl PacketIo for XdpIo {
     fn capabilities(&self) -> Capabilities {
         let kernel = self.kernel.capabilities();
         Capabilities {
-            timestamps: true,
+            timestamps: self.is_timed,
             recv_batch_max: RECV_BATCH_MAX,
             recv_buffer_bytes: self.queues.iter().map(Queue::rx_bytes).sum(),
             ..kernel
@@ -688,7 +692,76 @@ fn attach_patiently(program: BorrowedFd<'_>, interface: u32, how: Attach) -> io:
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use sphinx_net::udp::UdpConfig;
+    use sphinx_netdev::ethernet::Ethernet;
+    use sphinx_netdev::netns::{Access, Namespace, probe};
+
     use super::*;
+
+    /// Two interfaces that are joined, `near` and `far`, in a namespace of their own; `None` where that is not to be had.
+    fn cable() -> Option<Namespace> {
+        if !matches!(probe(), Ok(Access::Direct)) {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let namespace = Namespace::new().unwrap();
+        for line in [
+            "link add near type veth peer name far",
+            "addr add 10.83.0.1/24 dev near",
+            "link set near up",
+            "link set far up",
+        ] {
+            let mut ip = Command::new("ip");
+            let Ok(mut ip) = namespace.spawn(ip.args(line.split(' '))) else {
+                eprintln!("skipped: no 'ip'");
+                return None;
+            };
+            assert!(ip.wait().unwrap().success(), "{line}");
+        }
+        Some(namespace)
+    }
+
+    /// A driver without room for the time of arrival: here what the program has written is erased.
+    #[test]
+    fn who_does_not_know_the_time_of_arrival_says_so() {
+        let Some(namespace) = cable() else { return };
+        let run = || {
+            let bind = "10.83.0.1:0".parse().unwrap();
+            let kernel = UdpIo::open(&UdpConfig::new(bind)).unwrap();
+            let config = "near".parse().unwrap();
+            let mut io = match XdpIo::open(&config, kernel) {
+                Err(error @ XdpError::Denied { .. }) => return eprintln!("skipped: {error}"),
+                opened => opened.unwrap(),
+            };
+            let mac = |name| lookup::interface(name).unwrap().address.unwrap();
+            let from = "10.83.0.2:9".parse().unwrap();
+            let flow = Flow::new((mac("far"), mac("near")), from, io.local_addr()).unwrap();
+            let mut frame = vec![0; flow.header_bytes() + 5];
+            flow.complete(&mut frame, 0);
+            let far = Ethernet::open("far").unwrap();
+            assert!(io.capabilities().timestamps);
+            for is_erased in [false, true, false] {
+                far.send(&frame).unwrap();
+                while !io.has_frames() {
+                    io.wait(Interest::Read, None).unwrap();
+                }
+                if is_erased {
+                    let queue = &mut io.queues[0];
+                    // Behind the 256 bytes that the kernel keeps free in each chunk.
+                    for start in (256..queue.rx_bytes()).step_by(2048) {
+                        queue.take_stamp(&(start..start));
+                    }
+                }
+                assert_eq!(io.recv().unwrap(), 1);
+                let received = io.received(0).unwrap();
+                assert_eq!(received.timestamp_ns.is_none(), is_erased);
+                assert_eq!(io.capabilities().timestamps, !is_erased);
+            }
+        };
+        namespace.run(run).unwrap();
+    }
 
     #[test]
     fn queues_and_the_kernels_socket_take_turns() {
