@@ -53,7 +53,11 @@ impl Neighbours {
     fn look_up(&self, ip: IpAddr, now: Instant) -> (Option<Mac>, bool) {
         let mut known = self.lock();
         if known.len() >= NEIGHBOURS_MAX && !known.contains_key(&ip) {
-            known.clear();
+            // Addresses that strangers have made up do not answer.
+            known.retain(|_, neighbour| neighbour.mac.is_some());
+            if known.len() >= NEIGHBOURS_MAX {
+                known.clear();
+            }
         }
         let neighbour = known.entry(ip).or_insert(Neighbour {
             mac: None,
@@ -314,6 +318,30 @@ mod tests {
         here.hear(&unasked, now);
         assert!(!here.has_news());
         assert!(matches!(here.way(&to("10.0.0.2:5"), now), Way::Wait(..)));
+    }
+
+    /// Packets to addresses that nobody has, as answers to strangers may be, take nothing from who is known.
+    #[test]
+    fn who_does_not_answer_is_forgotten_first() {
+        let now = Instant::now();
+        let own = vec!["10.0.0.1/8,gw=10.0.0.2".parse().unwrap()];
+        let mut here = link([2; 6], own, 7);
+        let far = to("192.0.2.1:5");
+        assert!(matches!(here.way(&far, now), Way::Wait(..)));
+        let gateway = ("10.0.0.2".parse().unwrap(), [4; 6]);
+        let answer = neighbours::answer(gateway, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
+        here.hear(&answer, now);
+        for number in 0..2 * NEIGHBOURS_MAX as u32 {
+            let ip = std::net::Ipv4Addr::from_bits(0x0a01_0000 + number);
+            assert!(matches!(
+                here.way(&to(&format!("{ip}:5")), now),
+                Way::Wait(..)
+            ));
+            assert!(here.neighbours.lock().len() <= NEIGHBOURS_MAX);
+        }
+        // What was written down of the way is old.
+        let later = now + AGAIN;
+        assert!(matches!(here.way(&far, later), Way::Headers(_)));
     }
 
     /// What one queue asks for another one hears, and who waits is woken.

@@ -18,13 +18,14 @@ const KERNEL_FIRST: u32 = 16;
 const FRESH: Duration = Duration::from_secs(1);
 /// How long to wait where there is no answer yet.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Addresses that are remembered.
+/// Addresses that are remembered, and for how long at least those of sessions that send.
 const ENTRIES_MAX: usize = 4096;
+const KEPT: Duration = Duration::from_secs(10);
 
 /// From where and to where.
 type Ends = (SocketAddr, Option<IpAddr>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     /// Packets so far, up to [`KERNEL_FIRST`].
     sent: u32,
@@ -88,9 +89,7 @@ impl Flows {
             return *index;
         }
         if self.entries.len() == ENTRIES_MAX {
-            // They are found again soon.
-            self.entries.clear();
-            self.by_ends.clear();
+            self.make_room(now);
         }
         let index = self.entries.len();
         self.entries.push(Entry {
@@ -100,6 +99,24 @@ impl Flows {
         });
         self.by_ends.insert(ends, index);
         index
+    }
+
+    /// Forgets strangers, and who has been sent nothing for a while; everybody, should that not be enough: they are found again soon.
+    fn make_room(&mut self, now: Instant) {
+        let before = std::mem::take(&mut self.entries);
+        self.by_ends.retain(|_, index| {
+            let entry = &before[*index];
+            let is_kept = entry.sent == KERNEL_FIRST && now < entry.ask_at + KEPT;
+            if is_kept {
+                *index = self.entries.len();
+                self.entries.push(entry.clone());
+            }
+            is_kept
+        });
+        if self.entries.len() == ENTRIES_MAX {
+            self.entries.clear();
+            self.by_ends.clear();
+        }
     }
 
     /// Headers as the kernel would write them. An error of it means that it sees to the packets itself, and tells what is wrong then.
@@ -122,5 +139,82 @@ impl Flows {
         let next = lookup::neighbour(self.interface, way.next).ok().flatten()?;
         let remote = SocketAddr::new(remote, to.remote.port());
         Flow::new((self.mac, next), source, remote)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use sphinx_net::Ecn;
+
+    use super::*;
+
+    /// No interface has that number: the kernel's routes lead elsewhere.
+    const NOWHERE: u32 = i32::MAX as u32;
+
+    fn to(number: usize) -> Destination {
+        let ip = Ipv4Addr::from_bits(0x0a53_0000 + number as u32);
+        Destination {
+            remote: (ip, 9).into(),
+            local_ip: None,
+            ecn: Ecn::NotEct,
+        }
+    }
+
+    /// As if packets had gone there, and the kernel had just said how.
+    fn know(flows: &mut Flows, to: &Destination, now: Instant) {
+        for _ in 0..KERNEL_FIRST {
+            assert!(flows.headers(to, now).is_none());
+        }
+        let index = flows.find((to.remote, to.local_ip), now);
+        let flow = Flow::new(([2; 6], [4; 6]), flows.local, to.remote);
+        let entry = &mut flows.entries[index];
+        entry.flow = flow.map(Arc::new);
+        entry.ask_at = now + FRESH;
+    }
+
+    /// Sessions go on past the kernel however many strangers there are; those that have ended go with them.
+    #[test]
+    fn strangers_are_forgotten_first() {
+        let local = "10.82.0.1:7".parse().unwrap();
+        let mut flows = Flows::new(NOWHERE, [2; 6], local);
+        let before = Instant::now();
+        let now = before + FRESH + KEPT;
+        for number in 0..3 {
+            know(&mut flows, &to(number), before);
+        }
+        for number in 3..6 {
+            know(&mut flows, &to(number), now);
+        }
+        for number in 6..3 * ENTRIES_MAX {
+            assert!(flows.headers(&to(number), now).is_none());
+            assert!(flows.entries.len() <= ENTRIES_MAX);
+            assert_eq!(flows.entries.len(), flows.by_ends.len());
+        }
+        for number in 0..3 {
+            assert!(flows.headers(&to(number), now).is_none());
+            let index = flows.by_ends[&(to(number).remote, None)];
+            assert_eq!(flows.entries[index].sent, 1);
+        }
+        for number in 3..6 {
+            let flow = flows.headers(&to(number), now).unwrap();
+            // That of this address.
+            let mut frame = vec![0; flow.header_bytes()];
+            flow.complete(&mut frame, 0);
+            assert_eq!(frame[30..34], (0x0a53_0000 + number as u32).to_be_bytes());
+        }
+    }
+
+    #[test]
+    fn more_sessions_than_there_is_room_for_are_found_again() {
+        let local = "10.82.0.1:7".parse().unwrap();
+        let mut flows = Flows::new(NOWHERE, [2; 6], local);
+        let now = Instant::now();
+        for number in 0..=ENTRIES_MAX {
+            know(&mut flows, &to(number), now);
+        }
+        assert_eq!(flows.entries.len(), 1);
+        assert!(flows.headers(&to(ENTRIES_MAX), now).is_some());
     }
 }
