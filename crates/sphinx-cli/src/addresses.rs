@@ -21,10 +21,13 @@ pub(crate) fn everywhere(port: u16, ipv4: bool, ipv6: bool) -> Vec<SocketAddr> {
     }
 }
 
-/// The hosts that a ticket names when the user gave none.
-pub(crate) fn advertised(listen: SocketAddr) -> Vec<String> {
+/// The hosts that a ticket names when the user gave none. `own`: the addresses of the server, if they are not the machine's.
+pub(crate) fn advertised(listen: SocketAddr, own: &[IpAddr]) -> Vec<String> {
     if !listen.ip().is_unspecified() {
         return vec![host(listen.ip())];
+    }
+    if !own.is_empty() {
+        return choose(listen, own.iter().copied());
     }
     let found = if_addrs::get_if_addrs().unwrap_or_default();
     choose(listen, found.iter().map(if_addrs::Interface::ip))
@@ -127,8 +130,18 @@ mod tests {
 
     #[test]
     fn a_listen_address_is_advertised_as_it_is() {
-        assert_eq!(advertised("127.0.0.1:5".parse().unwrap()), ["127.0.0.1"]);
-        assert_eq!(advertised("[::1]:5".parse().unwrap()), ["[::1]"]);
+        let own = ["10.0.0.7".parse().unwrap()];
+        for (listen, host) in [("127.0.0.1:5", "127.0.0.1"), ("[::1]:5", "[::1]")] {
+            assert_eq!(advertised(listen.parse().unwrap(), &own), [host]);
+        }
+    }
+
+    #[test]
+    fn addresses_that_the_machine_does_not_know_are_advertised() {
+        let own = ["fd00::2", "10.0.0.7"].map(|ip| ip.parse().unwrap());
+        let advertised = |listen: &str| advertised(listen.parse().unwrap(), &own);
+        assert_eq!(advertised("[::]:5"), ["10.0.0.7", "[fd00::2]"]);
+        assert_eq!(advertised("0.0.0.0:5"), ["10.0.0.7"]);
     }
 
     #[test]

@@ -122,7 +122,11 @@ impl DpdkIo {
             0 => any_port(),
             given => given,
         };
-        let local = SocketAddr::new(first.ip, number);
+        let ip = match addresses.len() {
+            1 => first.ip,
+            _ => bind.ip(),
+        };
+        let local = SocketAddr::new(ip, number);
         let wakers: Result<Vec<_>, _> = (0..queues).map(|_| Waker::new()).collect();
         let wakers = wakers?;
         let neighbours = Neighbours::new(wakers.clone());
@@ -256,6 +260,10 @@ impl PacketIo for DpdkIo {
 
     fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        self.link.addresses().collect()
     }
 
     fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {

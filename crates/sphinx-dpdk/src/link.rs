@@ -131,6 +131,11 @@ impl Link {
         }
     }
 
+    /// Its addresses.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|own| own.ip)
+    }
+
     /// Whether packets to this address and port are for this end.
     pub(crate) fn is_own(&self, local: SocketAddr) -> bool {
         local.port() == self.port && self.addresses.iter().any(|own| own.ip == local.ip())

@@ -47,6 +47,11 @@ pub trait PacketIo: Send {
     /// when the back end listens on all of them.
     fn local_addr(&self) -> SocketAddr;
 
+    /// The addresses packets are received on, where the kernel does not know them: of a back end that has a card to itself. None of any other one.
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
     /// Waits until what `interest` names is possible, the [`Waker`] rings, or `timeout_ns`
     /// nanoseconds have passed; `None` waits without limit and `Some(0)` only looks. It may
     /// return early with nothing ready, for instance after a signal.

@@ -178,6 +178,7 @@ pub struct Server {
     lobby: Arc<Lobby>,
     engines: Vec<EngineOf>,
     local_addr: SocketAddr,
+    own_addresses: Vec<IpAddr>,
     identity: Identity,
     guests: Guests,
 }
@@ -264,11 +265,12 @@ impl Server {
         let mut list = AccessList::new();
         list.add_ticket(identity.own_secret(), true);
         let (guests, lobby) = (Guests::new(list), Lobby::new());
-        let (count, mut local_addr) = (ios.len(), None);
+        let count = ios.len();
+        let (first, _) = ios.first().expect("there is an engine");
+        let (local_addr, own_addresses) = (first.local_addr(), first.own_addresses());
         let mut engines = Vec::new();
         for (number, (io, shard)) in ios.into_iter().enumerate() {
             let listen = io.local_addr();
-            local_addr = local_addr.or(Some(listen));
             let options = options_of(options, number, count);
             let ids = ids(&options, shard.as_ref().map(Shard::place));
             let settings = settings(services, &options, PATHS_MAX, None);
@@ -283,7 +285,8 @@ impl Server {
         let mut server = Self {
             lobby,
             engines: Vec::new(),
-            local_addr: local_addr.expect("there is an engine"),
+            local_addr,
+            own_addresses,
             identity,
             guests,
         };
@@ -303,6 +306,11 @@ impl Server {
     /// Where the server listens; the port is never 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// The addresses that it listens on where the kernel does not know them: those of a card that [DPDK](Io) has. None of any other server.
+    pub fn own_addresses(&self) -> &[IpAddr] {
+        &self.own_addresses
     }
 
     /// Bytes of the blocks that its sessions hold: received and not read, or written and not delivered.

@@ -129,7 +129,7 @@ pub(super) fn open(
     };
     let server = first_bound(&candidates, known, options)?;
     let hosts = match args.advertise.is_empty() {
-        true => advertised(server.local_addr()),
+        true => advertised(server.local_addr(), server.own_addresses()),
         false => args.advertise.clone(),
     };
     let ticket = match &known.ticket {

@@ -43,7 +43,10 @@ impl Endpoint {
         let server = ports
             .flat_map(|port| everywhere(port, ipv4, ipv6))
             .find_map(bind)?;
-        let hosts = candidates(reached, advertised(server.local_addr()));
+        let hosts = candidates(
+            reached,
+            advertised(server.local_addr(), server.own_addresses()),
+        );
         let ticket = server.ticket(&hosts).ok()?;
         Some(Self { server, ticket })
     }

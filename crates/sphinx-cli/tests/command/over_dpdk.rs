@@ -209,6 +209,36 @@ fn losses_are_repaired_and_gateways_asked() {
     }
 }
 
+/// A server that is told no address listens on all of the card's, and its ticket names them: a client without IPv4 finds it.
+#[test]
+fn the_ticket_names_all_addresses() {
+    let Some((net, [server, _])) = direct("net_af_packet", MTU, [true, false]) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let line = "perf server --json --once --ticket-file t --io";
+    let line: Vec<&str> = line.split(' ').chain([server.as_str()]).collect();
+    let mut server = Running::start_in_namespace(&net.server.namespace, &scratch, &line);
+    if !server.listens() {
+        let _: Option<()> = refused(&server.end());
+        return;
+    }
+    let [v4, v6] = FAMILIES.map(|family| family.of(1, 1));
+    let flushed = ip(
+        &net.client.namespace,
+        &format!("-4 addr flush dev {INTERFACE}"),
+    );
+    flushed.expect("its own namespace");
+    client(&net.client, &scratch).end().expect(0);
+    let ended = server.end().expect(0);
+    let listening = ended.event("listening");
+    for address in [v4, format!("[{v6}]")] {
+        let names = |it: &serde_json::Value| it.as_str().is_some_and(|it| it.starts_with(&address));
+        let addresses = listening["addresses"].as_array().expect("a list");
+        assert!(addresses.iter().any(names), "{listening}");
+    }
+}
+
 /// Packets are as large as the port is told, if its driver can have them: those of virtual cards, which these are, have no more than Ethernet's 1500 bytes.
 #[test]
 fn the_size_of_packets_is_that_of_the_port() {

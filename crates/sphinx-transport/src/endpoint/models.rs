@@ -71,6 +71,7 @@ fn an_engine_that_sleeps_is_told_to_stop() {
             lobby,
             engines: vec![engine_of],
             local_addr: ([127, 0, 0, 1], 1).into(),
+            own_addresses: Vec::new(),
             identity: Identity::generate(),
             guests: Guests::new(AccessList::new()),
         };
