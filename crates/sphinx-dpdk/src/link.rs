@@ -198,13 +198,14 @@ impl Link {
     pub(crate) fn hear(&mut self, frame: &[u8], now: Instant) {
         match neighbours::read(frame) {
             Some(Heard::Question { target, from }) => {
+                // Whoever asks says where it is, if it has an address; who has moved to another card asks for its own (RFC 5227). But only what was
+                // asked for is kept.
+                if !from.0.is_unspecified() {
+                    self.neighbours.learn(from.0, from.1, now);
+                }
                 if let Some(own) = self.addresses.iter().find(|own| own.ip == target) {
                     self.out
                         .extend(neighbours::answer((own.ip, self.mac), from));
-                    // Who asks wants to talk, if it has an address; but only what was asked for is kept.
-                    if !from.0.is_unspecified() {
-                        self.neighbours.learn(from.0, from.1, now);
-                    }
                 }
             }
             Some(Heard::Answer { ip, mac }) => self.neighbours.learn(ip, mac, now),
@@ -323,6 +324,29 @@ mod tests {
         here.hear(&unasked, now);
         assert!(!here.has_news());
         assert!(matches!(here.way(&to("10.0.0.2:5"), now), Way::Wait(..)));
+    }
+
+    /// A neighbour's address may move to another card, which says so by a question for it that nobody needs to answer.
+    #[test]
+    fn who_has_moved_is_found_again() {
+        let now = Instant::now();
+        let own = vec!["10.0.0.1/24".parse().unwrap()];
+        let mut here = link([2; 6], own, 7);
+        let (peer, ip) = (to("10.0.0.2:5"), "10.0.0.2".parse().unwrap());
+        assert!(matches!(here.way(&peer, now), Way::Wait(..)));
+        assert_eq!(here.take_frames().len(), 1);
+        for mac in [[4; 6], [6; 6]] {
+            let moved = neighbours::question((ip, mac), ip).unwrap();
+            here.hear(&moved, now);
+            assert!(here.take_frames().is_empty());
+            let Way::Headers(flow) = here.way(&peer, now + AGAIN) else {
+                panic!()
+            };
+            let mut frame = vec![0; flow.header_bytes()];
+            flow.complete(&mut frame, 0);
+            assert_eq!(frame[..6], mac);
+            here.flows.clear();
+        }
     }
 
     /// Packets to addresses that nobody has, as answers to strangers may be, take nothing from who is known.
