@@ -25,7 +25,7 @@ pub struct Address {
     pub ip: IpAddr,
     /// Bits that the addresses on the link have in common.
     pub prefix: u8,
-    /// Who gets what is for other addresses.
+    /// Who gets what is for other addresses: one on the link, which for IPv6 may also be link-local, as routers announce themselves.
     pub gateway: Option<IpAddr>,
 }
 
@@ -43,6 +43,15 @@ impl Address {
             (IpAddr::V6(own), IpAddr::V6(other)) => same(own.to_bits(), other.to_bits(), 128),
             _ => false,
         }
+    }
+
+    /// Whether a gateway is on the link.
+    fn reaches(&self, gateway: IpAddr) -> bool {
+        let is_link_local = match gateway {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(gateway) => self.ip.is_ipv6() && gateway.is_unicast_link_local(),
+        };
+        is_link_local || self.is_near(gateway)
     }
 }
 
@@ -117,7 +126,7 @@ impl FromStr for Address {
             return Err(format!("{ip} is no address of a port"));
         }
         match gateway {
-            Some(gateway) if !address.is_near(gateway) || gateway == ip => Err(format!(
+            Some(gateway) if !address.reaches(gateway) || gateway == ip => Err(format!(
                 "the gateway {gateway} is not on the link of {place}"
             )),
             _ => Ok(address),
@@ -165,6 +174,10 @@ mod tests {
         let large: DpdkConfig = "-- mtu=9000 10.0.0.2/24".parse().unwrap();
         assert_eq!(large.mtu, Some(9000));
         assert_eq!(large.to_string(), "-- 10.0.0.2/24 mtu=9000");
+        let text = "-- fd00::2/64,gw=fe80::1";
+        let routed: DpdkConfig = text.parse().unwrap();
+        assert_eq!(routed.addresses[0].gateway, "fe80::1".parse().ok());
+        assert_eq!(routed.to_string(), text);
         let all: DpdkConfig = "-- 10.0.0.2/0".parse().unwrap();
         assert!(near(all.addresses[0], "192.0.2.1"));
     }
@@ -180,6 +193,8 @@ mod tests {
             "-- 10.0.0.2/+1",
             "-- 10.0.0.2/24,gw=10.0.1.1",
             "-- 10.0.0.2/24,gw=fd00::1",
+            "-- 10.0.0.2/24,gw=fe80::1",
+            "-- fe80::1/64,gw=fe80::1",
             "-- 0.0.0.0/24",
             "-- ff02::1/64",
             "-- 10.0.0.2/24 10.0.0.2/24",

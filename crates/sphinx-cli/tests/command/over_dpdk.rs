@@ -27,6 +27,8 @@ struct Card {
 
 /// Of an Ethernet link.
 const MTU: u32 = 1500;
+/// The router's, on either side.
+const LINK_LOCAL: &str = "fe80::254";
 
 impl Card {
     /// The value of `--io`.
@@ -38,7 +40,7 @@ impl Card {
         let [v4, v6] = [(Family::V4, 24), (Family::V6, 64)].map(|(family, prefix)| {
             let address = format!("{}/{prefix}", family.of(network, host));
             match self.is_routed {
-                true => format!("{address},gw={}", family.of(network, 254)),
+                true => format!("{address},gw={}", family.gateway(network)),
                 false => address,
             }
         });
@@ -50,6 +52,16 @@ impl Card {
             "dpdk:{ENVIRONMENT} --file-prefix=sphx{}-{number} --vdev={driver}0,iface={INTERFACE} -- {v4} {v6}{mtu}",
             process::id()
         )
+    }
+}
+
+impl Family {
+    /// The router in a network: by its link-local address for IPv6, as routers announce themselves.
+    fn gateway(self, network: u8) -> String {
+        match self {
+            Family::V4 => self.of(network, 254),
+            Family::V6 => LINK_LOCAL.to_owned(),
+        }
     }
 }
 
@@ -183,10 +195,14 @@ fn packets_get_to_the_shard_that_has_their_session() {
     }
 }
 
-/// Through a router, which has to be asked for by its address, and with losses to repair.
-#[test]
-fn losses_are_repaired_and_gateways_asked() {
-    let Some(net) = Net::routed("3%") else { return };
+/// Ends on either side of a router, by DPDK both; and their `--io`.
+fn routed(loss: Option<&str>) -> Option<(Net, [String; 2])> {
+    let net = Net::routed(loss)?;
+    let router = net.router.as_ref().expect("there is one");
+    for inside in ["r1", "r2"] {
+        let line = Family::V6.add(LINK_LOCAL, inside);
+        ip(&router.namespace, &line).expect("its own namespace");
+    }
     let ios = [(&net.server, 1), (&net.client, 2)].map(|(host, network)| {
         take_addresses(host);
         let card = Card {
@@ -197,6 +213,27 @@ fn losses_are_repaired_and_gateways_asked() {
         };
         card.io()
     });
+    Some((net, ios))
+}
+
+/// What is for other networks is the gateway's, which has to be asked for by its address.
+#[test]
+fn gateways_are_asked() {
+    let Some((net, [server, client])) = routed(None) else {
+        return;
+    };
+    for family in FAMILIES {
+        let ends = net.perf(family, (&server, &client), BYTES, &[]);
+        let Some([server, _]) = ends else { return };
+        assert_eq!(server.done()["bytes"], BYTES);
+    }
+}
+
+#[test]
+fn losses_are_repaired() {
+    let Some((net, ios)) = routed(Some("3%")) else {
+        return;
+    };
     for family in FAMILIES {
         let ends = net.perf(family, (&ios[0], &ios[1]), BYTES, &[]);
         let Some([_, client]) = ends else { return };
