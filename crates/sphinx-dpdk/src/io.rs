@@ -136,7 +136,12 @@ impl DpdkIo {
             let link = Link::new(queue.port.mac, addresses, number, Arc::clone(&neighbours));
             Self::new(queue, waker, local, link)
         });
-        Ok(opened.collect())
+        let mut opened: Vec<_> = opened.collect();
+        // One of them is enough.
+        if let Some(first) = opened.first_mut() {
+            first.link.begin_to_announce(first.now);
+        }
+        Ok(opened)
     }
 
     fn new(queue: Queue, waker: Waker, local: SocketAddr, link: Link) -> Self {
@@ -157,10 +162,18 @@ impl DpdkIo {
         }
     }
 
-    /// Looks at the card, if there is nothing that it has had before.
+    /// Looks at the card, if there is nothing that it has had before, and announces its addresses when that is due.
     fn look(&mut self) -> bool {
         if self.arrived.is_empty() {
             self.queue.receive(&mut self.arrived);
+        }
+        if let Some(at) = self.link.announces_at() {
+            let now = Instant::now();
+            if at <= now {
+                self.link.announce(now);
+                self.talk();
+                self.queue.send(&mut self.ready);
+            }
         }
         !self.arrived.is_empty()
     }

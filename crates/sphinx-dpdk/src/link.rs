@@ -16,6 +16,9 @@ use crate::config::Address;
 const FRESH: Duration = Duration::from_secs(30);
 /// How long to wait for an answer before asking again.
 const AGAIN: Duration = Duration::from_millis(200);
+/// The first and the last pause between two announcements; each is twice as long as the one before. A card's link may come up only some seconds after the card.
+const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
+const ANNOUNCE_PAUSE_MAX: Duration = Duration::from_secs(4);
 /// Neighbours, and ends, that are remembered.
 const NEIGHBOURS_MAX: usize = 1024;
 const FLOWS_MAX: usize = 4096;
@@ -109,6 +112,8 @@ pub(crate) struct Link {
     /// How many neighbours had become known when it was last looked at.
     learned: usize,
     flows: HashMap<(SocketAddr, Option<IpAddr>), (Flow, Instant)>,
+    /// When its addresses are announced next, and the pause behind that; `None` if they are not.
+    announced: Option<(Instant, Duration)>,
     /// Frames that ask or answer.
     out: Vec<Vec<u8>>,
 }
@@ -127,8 +132,28 @@ impl Link {
             neighbours,
             learned: 0,
             flows: HashMap::new(),
+            announced: None,
             out: Vec::new(),
         }
+    }
+
+    /// From now on its addresses are announced, a few times.
+    pub(crate) fn begin_to_announce(&mut self, now: Instant) {
+        self.announced = Some((now, ANNOUNCE_PAUSE));
+    }
+
+    /// When to [announce](Self::announce) its addresses next.
+    pub(crate) fn announces_at(&self) -> Option<Instant> {
+        self.announced.map(|(at, _)| at)
+    }
+
+    /// Tells all hosts on the link where its addresses are: they may know them at the card that had them before.
+    pub(crate) fn announce(&mut self, now: Instant) {
+        let own = self.addresses.iter().map(|own| (own.ip, self.mac));
+        self.out.extend(own.filter_map(neighbours::announcement));
+        let again = self.announced;
+        let again = again.filter(|(_, pause)| *pause <= ANNOUNCE_PAUSE_MAX);
+        self.announced = again.map(|(_, pause)| (now + pause, 2 * pause));
     }
 
     /// Its addresses.
@@ -324,6 +349,35 @@ mod tests {
         here.hear(&unasked, now);
         assert!(!here.has_news());
         assert!(matches!(here.way(&to("10.0.0.2:5"), now), Way::Wait(..)));
+    }
+
+    /// Who knew another card with an address learns of this one, and again in case the link was not up.
+    #[test]
+    fn addresses_are_announced_when_the_link_begins() {
+        let start = Instant::now();
+        let own = ["10.0.0.1/24", "fd00::1/64"].map(|own| own.parse().unwrap());
+        let mut here = link([2; 6], own.to_vec(), 7);
+        let others = ["10.0.0.2/24", "fd00::2/64"].map(|own| own.parse().unwrap());
+        let mut there = link([4; 6], others.to_vec(), 9);
+        assert_eq!(here.announces_at(), None);
+        here.begin_to_announce(start);
+        let mut announced = Vec::new();
+        while let Some(now) = here.announces_at() {
+            for peer in ["10.0.0.1:5", "[fd00::1]:5"] {
+                there.way(&to(peer), now);
+            }
+            there.take_frames();
+            here.announce(now);
+            let frames = here.take_frames();
+            assert_eq!(frames.len(), 2);
+            frames.iter().for_each(|frame| there.hear(frame, now));
+            for peer in ["10.0.0.1:5", "[fd00::1]:5"] {
+                assert!(matches!(there.way(&to(peer), now), Way::Headers(_)));
+            }
+            assert!(there.take_frames().is_empty());
+            announced.push((now - start).as_secs());
+        }
+        assert_eq!(announced, [0, 1, 3, 7]);
     }
 
     /// A neighbour's address may move to another card, which says so by a question for it that nobody needs to answer.

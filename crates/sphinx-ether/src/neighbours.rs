@@ -1,5 +1,5 @@
 //! Who has an address on the link: ARP (RFC 826) for IPv4 and neighbour discovery (RFC 4861) for IPv6, for a card whose addresses the kernel does
-//! not know. Only what an end needs: it asks, and answers for its own addresses.
+//! not know. Only what an end needs: it asks, answers for its own addresses, and announces them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -170,6 +170,16 @@ pub fn answer(own: (IpAddr, Mac), from: (IpAddr, Mac)) -> Option<Vec<u8>> {
     }
 }
 
+/// What tells all hosts on the link that `own` is here now, and that what they knew of it is old: an ARP announcement (RFC 5227 §2.3) or an
+/// unsolicited advertisement (RFC 4861 §7.2.6).
+#[must_use]
+pub fn announcement(own: (IpAddr, Mac)) -> Option<Vec<u8>> {
+    match own.0 {
+        IpAddr::V4(_) => question(own, own.0),
+        IpAddr::V6(_) => answer(own, (Ipv6Addr::UNSPECIFIED.into(), own.1)),
+    }
+}
+
 fn arp(operation: ArpOperation, own: (Ipv4Addr, Mac), target: (Ipv4Addr, Mac), to: Mac) -> Vec<u8> {
     let packet = ArpEthIpv4Packet {
         operation,
@@ -300,6 +310,21 @@ mod tests {
             mac: [2; 6],
         };
         assert_eq!(read(&answered), Some(heard));
+    }
+
+    #[test]
+    fn announcements_go_to_everybody() {
+        let mac = [2, 0, 0, 0, 0, 1];
+        let v4 = IpAddr::from([192, 0, 2, 1]);
+        let frame = announcement((v4, mac)).unwrap();
+        assert_eq!(frame[..6], EVERYBODY);
+        let from = (v4, mac);
+        assert_eq!(read(&frame), Some(Heard::Question { target: v4, from }));
+        let v6 = "fd00::1".parse().unwrap();
+        let frame = announcement((v6, mac)).unwrap();
+        assert_eq!(frame[..6], ALL_NODES.1);
+        assert_eq!(frame[ETHERNET_BYTES + IPV6_BYTES + 4], OVERRIDE);
+        assert_eq!(read(&frame), Some(Heard::Answer { ip: v6, mac }));
     }
 
     /// Whoever is more than one hop away cannot say who is on the link.

@@ -1,17 +1,19 @@
 //! `--io dpdk:…`: whole transfers over DPDK's virtual cards, at one end or both, each also beside the kernel's UDP. Only in builds with the feature `dpdk`; skipped,
 //! saying why, where namespaces or a driver are not to be had. Memory is ordinary (`--no-huge`).
 
-use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{process, thread};
 
 use rustix::process::Signal;
+use sphinx_netdev::lookup::{interface, neighbour};
 
 use super::past_the_kernel::{
     BYTES, FAMILIES, Family, INTERFACE, Net, client, refused, serve, sessions_of_two_shards, skip,
 };
 use super::pep::ip;
 use super::pep_between::Host;
-use crate::common::{Running, Scratch, may_make_namespaces};
+use crate::common::{PATIENCE, Running, Scratch, may_make_namespaces};
 
 /// What DPDK's environment is told, but for the card.
 const ENVIRONMENT: &str = "--no-huge -m 128 --no-shconf --no-pci --no-telemetry";
@@ -273,6 +275,35 @@ fn the_ticket_names_all_addresses() {
         let names = |it: &serde_json::Value| it.as_str().is_some_and(|it| it.starts_with(&address));
         let addresses = listening["addresses"].as_array().expect("a list");
         assert!(addresses.iter().any(names), "{listening}");
+    }
+}
+
+/// Who knows an address at the card that had it before is told that it is here, before anything else is sent.
+#[test]
+fn addresses_are_announced_to_who_knew_another_card() {
+    let Some((net, [io, _])) = direct("net_af_packet", MTU, [true, false]) else {
+        return;
+    };
+    let found = || interface(INTERFACE).expect("it is there");
+    let here = net.server.namespace.run(found).expect("a thread");
+    let there = net.client.namespace.run(found).expect("a thread");
+    for family in FAMILIES {
+        let own = family.of(1, 1);
+        let line =
+            format!("neigh replace {own} lladdr 02:00:00:00:00:99 dev {INTERFACE} nud reachable");
+        assert!(ip(&net.client.namespace, &line).is_some(), "{line}");
+        let scratch = Scratch::new();
+        let server = serve(&net.server, &scratch, family, &io, &["--once"]);
+        let Some(server) = server else { return };
+        let own = own.parse().expect("an address");
+        let known = || neighbour(there.index, own).expect("the kernel answers");
+        let deadline = Instant::now() + PATIENCE;
+        while net.client.namespace.run(known).expect("a thread") != here.address {
+            assert!(Instant::now() < deadline, "{own} is not announced");
+            thread::sleep(Duration::from_millis(5));
+        }
+        client(&net.client, &scratch).end().expect(0);
+        server.end().expect(0);
     }
 }
 
