@@ -27,6 +27,8 @@ const PENDING_MAX: usize = 2048;
 /// How long to sleep between two looks at the card: the longer the longer nothing has come.
 const NAP_MIN: Duration = Duration::from_micros(10);
 const NAP_MAX: Duration = Duration::from_micros(500);
+/// How long to wait for room in a card that is full, at most.
+const FULL_WAIT: Duration = Duration::from_micros(50);
 /// Looks without a sleep after something has come.
 const EAGER_LOOKS: u32 = 20;
 /// Ports that an end without one of its own takes.
@@ -282,14 +284,15 @@ impl PacketIo for DpdkIo {
     fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
         let started = Instant::now();
         let timeout = timeout_ns.map(Duration::from_nanos);
+        let timeout = match interest {
+            Interest::Read => timeout,
+            Interest::ReadWrite => Some(timeout.map_or(FULL_WAIT, |it| it.min(FULL_WAIT))),
+        };
         let mut looks = 0;
         let woken = loop {
             let readable = self.look();
             let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
-            // A card that is full has room again soon.
-            let is_over = readable
-                || left == Some(Duration::ZERO)
-                || (interest == Interest::ReadWrite && looks > 0);
+            let is_over = readable || left == Some(Duration::ZERO);
             let nap = match looks {
                 _ if is_over => Duration::ZERO,
                 0..EAGER_LOOKS => Duration::ZERO,
