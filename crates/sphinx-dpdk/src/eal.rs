@@ -53,10 +53,10 @@ impl Eal {
         }
     }
 
-    /// What finds the card again that was given back.
-    pub(crate) fn take_device(&self) -> Option<CString> {
-        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        state.as_mut()?.device.take()
+    /// What finds the card again that was given back. It is kept: the card may be busy for a moment.
+    pub(crate) fn device(&self) -> Option<CString> {
+        let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        state.as_ref()?.device.clone()
     }
 }
 

@@ -179,7 +179,7 @@ impl Port {
         let (mut id, mut pool, mut told) = (0, std::ptr::null_mut(), Told::default());
         // SAFETY: the pointer is valid for writing.
         if unsafe { sphx_first_port(&raw mut id) } != 0 {
-            let device = eal.take_device().ok_or(DpdkError::NoPort)?;
+            let device = eal.device().ok_or(DpdkError::NoPort)?;
             // SAFETY: there is a string, which ends with a zero.
             check(unsafe { sphx_port_again(device.as_ptr()) }).map_err(DpdkError::Port)?;
             // SAFETY: the pointer is valid for writing.

@@ -31,7 +31,7 @@ fn a_port_can_be_had_again() {
     }
 }
 
-/// Nothing arrives. However little a card takes, its engine does not run all the time; and it does not wait as long as it may if nothing is to be sent.
+/// However little a card takes, its engine does not run all the time. Here nothing arrives, either.
 fn waiting_for_room_lets_others_run(io: &mut DpdkIo) {
     for timeout_ns in [Some(1_000_000_000), None] {
         let start = Instant::now();
