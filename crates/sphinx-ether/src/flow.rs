@@ -2,14 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::checksum::u64_16bit_word;
 use etherparse::{
     EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, UdpHeader,
 };
 
 use crate::{
-    ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, Mac, Sums, UDP, UDP_BYTES, checksum, partial_checksum,
-    pseudo_sum,
+    ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, Mac, Sums, UDP, UDP_BYTES, add_bytes, checksum,
+    partial_checksum, pseudo_sum,
 };
 
 /// Hops that a packet may take.
@@ -109,7 +108,7 @@ impl Flow {
             ip[2..4].copy_from_slice(&(ip_len as u16).to_be_bytes());
             ip[10..12].fill(0);
             if !left.ipv4 {
-                let sum = checksum(u64_16bit_word::add_slice(0, ip));
+                let sum = checksum(add_bytes(0, ip));
                 ip[10..12].copy_from_slice(&sum);
             }
         } else {
@@ -122,7 +121,7 @@ impl Flow {
         let sum = if left.udp {
             partial_checksum(pseudo)
         } else {
-            match checksum(u64_16bit_word::add_slice(pseudo, udp)) {
+            match checksum(add_bytes(pseudo, udp)) {
                 // 0 would mean that there is none; in this arithmetic both are the same.
                 [0, 0] => [0xff, 0xff],
                 sum => sum,
@@ -136,6 +135,7 @@ impl Flow {
 mod tests {
     use super::*;
     use crate::{Checksum, Datagram, Rejected};
+    use etherparse::checksum::u64_16bit_word;
     use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
     use proptest::prelude::*;
 

@@ -3,13 +3,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use etherparse::checksum::u64_16bit_word;
 use etherparse::{
     ArpEthIpv4Packet, ArpOperation, ArpPacketSlice, EtherType, Ethernet2Header, IpNumber,
     Ipv6FlowLabel, Ipv6Header,
 };
 
-use crate::{ETHERNET_BYTES, IPV6_BYTES, Mac, checksum, pseudo_sum};
+use crate::{ETHERNET_BYTES, IPV6_BYTES, Mac, add_bytes, checksum, pseudo_sum};
 
 const EVERYBODY: Mac = [0xff; 6];
 /// All hosts on the link, where there is no broadcast.
@@ -89,7 +88,7 @@ fn read_ndp(packet: &[u8], source: Mac) -> Option<Heard> {
     };
     let (from, to) = (address(&header[8..])?, address(&header[24..])?);
     let pseudo = pseudo_sum(from.into(), to.into(), ICMPV6, message.len());
-    if checksum(u64_16bit_word::add_slice(pseudo, message)) != [0; 2] {
+    if checksum(add_bytes(pseudo, message)) != [0; 2] {
         return None;
     }
     let target = address(message.get(8..TARGET_END)?)?;
@@ -212,7 +211,7 @@ fn ndp(
         message.extend(own.1);
     }
     let pseudo = pseudo_sum(own.0.into(), to.0.into(), ICMPV6, message.len());
-    let sum = checksum(u64_16bit_word::add_slice(pseudo, &message));
+    let sum = checksum(add_bytes(pseudo, &message));
     message[2..4].copy_from_slice(&sum);
     let ip = Ipv6Header {
         traffic_class: 0,

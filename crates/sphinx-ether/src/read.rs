@@ -3,11 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
-use etherparse::checksum::u64_16bit_word;
-
 use crate::{
-    ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, Mac, Sums, UDP, UDP_BYTES, checksum, partial_checksum,
-    pseudo_sum,
+    ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, Mac, Sums, UDP, UDP_BYTES, add_bytes, checksum,
+    partial_checksum, pseudo_sum,
 };
 
 /// What a frame says that holds a whole UDP datagram.
@@ -88,7 +86,7 @@ impl Datagram {
         if header[0] != 0x45 || protocol != UDP || is_fragment {
             return Err(Rejected::Other);
         }
-        if !right.ipv4 && checksum(u64_16bit_word::add_slice(0, header)) != [0; 2] {
+        if !right.ipv4 && checksum(add_bytes(0, header)) != [0; 2] {
             return Err(Rejected::Checksum);
         }
         let total = usize::from(u16::from_be_bytes([l0, l1]));
@@ -141,7 +139,7 @@ impl Datagram {
             [0, 0] if from.is_ipv4() => Checksum::None,
             [0, 0] => return Err(Rejected::Checksum),
             _ if right.udp => Checksum::Right,
-            _ if checksum(u64_16bit_word::add_slice(pseudo, udp)) == [0; 2] => Checksum::Right,
+            _ if checksum(add_bytes(pseudo, udp)) == [0; 2] => Checksum::Right,
             written if partial_checksum(pseudo) == written => Checksum::Partial,
             _ => return Err(Rejected::Checksum),
         };
