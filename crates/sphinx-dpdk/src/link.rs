@@ -147,13 +147,20 @@ impl Link {
         self.announced.map(|(at, _)| at)
     }
 
-    /// Tells all hosts on the link where its addresses are: they may know them at the card that had them before.
+    /// Tells all hosts on the link where its addresses are: they may know them at the card that had them before. Switches are told that questions for them are
+    /// wanted here.
     pub(crate) fn announce(&mut self, now: Instant) {
+        self.report_listening();
         let own = self.addresses.iter().map(|own| (own.ip, self.mac));
         self.out.extend(own.filter_map(neighbours::announcement));
         let again = self.announced;
         let again = again.filter(|(_, pause)| *pause <= ANNOUNCE_PAUSE_MAX);
         self.announced = again.map(|(_, pause)| (now + pause, 2 * pause));
+    }
+
+    fn report_listening(&mut self) {
+        let own = self.addresses.iter().map(|own| own.ip);
+        self.out.extend(neighbours::listener_report(own, self.mac));
     }
 
     /// Its addresses.
@@ -234,6 +241,7 @@ impl Link {
                 }
             }
             Some(Heard::Answer { ip, mac }) => self.neighbours.learn(ip, mac, now),
+            Some(Heard::ListenerQuery) => self.report_listening(),
             None => {}
         }
     }
@@ -369,7 +377,8 @@ mod tests {
             there.take_frames();
             here.announce(now);
             let frames = here.take_frames();
-            assert_eq!(frames.len(), 2);
+            // And one for switches.
+            assert_eq!(frames.len(), 3);
             frames.iter().for_each(|frame| there.hear(frame, now));
             for peer in ["10.0.0.1:5", "[fd00::1]:5"] {
                 assert!(matches!(there.way(&to(peer), now), Way::Headers(_)));

@@ -1,5 +1,5 @@
 //! Who has an address on the link: ARP (RFC 826) for IPv4 and neighbour discovery (RFC 4861) for IPv6, for a card whose addresses the kernel does
-//! not know. Only what an end needs: it asks, answers for its own addresses, and announces them.
+//! not know. Only what an end needs: it asks, answers for its own addresses, announces them, and tells switches that it listens for questions (MLD, RFC 3810).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,19 @@ const ALL_NODES: (Ipv6Addr, Mac) = (
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
     [0x33, 0x33, 0, 0, 0, 1],
 );
+/// Where it is said who listens to which groups.
+const LISTENER_REPORTS: (Ipv6Addr, Mac) = (
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16),
+    [0x33, 0x33, 0, 0, 0, 0x16],
+);
 const ICMPV6: u8 = 58;
+/// The header of options that each hop looks at, with the one that says so of messages about groups, and what fills it up.
+const HOP_BY_HOP: u8 = 0;
+const ROUTER_ALERT: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
+const LISTENER_QUERY: u8 = 130;
+const LISTENER_REPORT: u8 = 143;
+/// A record of a group: to be heard of from all sources from now on.
+const TO_EXCLUDE_NONE: [u8; 4] = [4, 0, 0, 0];
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 /// Of an answer: to a question of one host; and it replaces what was known.
@@ -45,6 +57,8 @@ pub enum Heard {
         /// Where it is.
         mac: Mac,
     },
+    /// A router or switch asks who listens to which groups of IPv6.
+    ListenerQuery,
 }
 
 /// Reads a frame; `None` if it is about something else, or malformed.
@@ -53,7 +67,7 @@ pub fn read(frame: &[u8]) -> Option<Heard> {
     let packet = frame.get(ETHERNET_BYTES..)?;
     match frame.get(12..ETHERNET_BYTES)? {
         [0x08, 0x06] => read_arp(packet),
-        [0x86, 0xdd] => read_ndp(packet, *frame.get(6..)?.first_chunk()?),
+        [0x86, 0xdd] => read_icmp(packet, *frame.get(6..)?.first_chunk()?),
         _ => None,
     }
 }
@@ -72,25 +86,36 @@ fn read_arp(packet: &[u8]) -> Option<Heard> {
     }
 }
 
-fn read_ndp(packet: &[u8], source: Mac) -> Option<Heard> {
+fn read_icmp(packet: &[u8], source: Mac) -> Option<Heard> {
     let header: &[u8; IPV6_BYTES] = packet.first_chunk()?;
     let [_, _, _, _, l0, l1, next, hops, ..] = *header;
-    // Only who is on the link can send a packet that has made no hop.
-    if (next, hops) != (ICMPV6, 255) || header[0] >> 4 != 6 {
-        return None;
-    }
     let total = IPV6_BYTES + usize::from(u16::from_be_bytes([l0, l1]));
-    let message = packet.get(IPV6_BYTES..total)?;
-    let address = |bytes: &[u8]| {
-        bytes
-            .first_chunk::<16>()
-            .map(|octets| Ipv6Addr::from(*octets))
+    let payload = packet.get(IPV6_BYTES..total)?;
+    // Only who is on the link can send a packet that has made no hop, or is not to make any.
+    let message = match (header[0] >> 4, next, hops) {
+        (6, ICMPV6, 255) => payload,
+        (6, HOP_BY_HOP, 1) if payload.starts_with(&ROUTER_ALERT[..2]) => {
+            payload.get(ROUTER_ALERT.len()..)?
+        }
+        _ => return None,
     };
     let (from, to) = (address(&header[8..])?, address(&header[24..])?);
     let pseudo = pseudo_sum(from.into(), to.into(), ICMPV6, message.len());
     if checksum(add_bytes(pseudo, message)) != [0; 2] {
         return None;
     }
+    match next {
+        ICMPV6 => read_ndp((from, to), message, source),
+        _ => (*message.first()? == LISTENER_QUERY).then_some(Heard::ListenerQuery),
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<Ipv6Addr> {
+    let octets = bytes.first_chunk::<16>()?;
+    Some(Ipv6Addr::from(*octets))
+}
+
+fn read_ndp((from, to): (Ipv6Addr, Ipv6Addr), message: &[u8], source: Mac) -> Option<Heard> {
     let target = address(message.get(8..TARGET_END)?)?;
     let mut options = message.get(TARGET_END..)?;
     let mut told = [None; 2];
@@ -210,20 +235,55 @@ fn ndp(
         message.extend([of, 1]);
         message.extend(own.1);
     }
+    icmp(own, to, (ICMPV6, 255, &[]), message)
+}
+
+/// What tells switches to pass on the questions for these addresses to here, where they pass on only what somebody listens to; `None` if no address is of IPv6. It says
+/// nothing of the sender, who may have no address for that (RFC 3810 §5.2.13).
+#[must_use]
+pub fn listener_report(addresses: impl Iterator<Item = IpAddr>, mac: Mac) -> Option<Vec<u8>> {
+    let mut message = vec![LISTENER_REPORT, 0, 0, 0, 0, 0, 0, 0];
+    let mut records: u16 = 0;
+    for address in addresses {
+        if let IpAddr::V6(address) = address {
+            message.extend(TO_EXCLUDE_NONE);
+            message.extend(listeners(address).0.octets());
+            records += 1;
+        }
+    }
+    message[6..8].copy_from_slice(&records.to_be_bytes());
+    let own = (Ipv6Addr::UNSPECIFIED, mac);
+    let frame = icmp(
+        own,
+        LISTENER_REPORTS,
+        (HOP_BY_HOP, 1, &ROUTER_ALERT),
+        message,
+    );
+    (records > 0).then_some(frame)
+}
+
+/// A frame with a message, whose checksum is written here, behind these options.
+fn icmp(
+    own: (Ipv6Addr, Mac),
+    to: (Ipv6Addr, Mac),
+    (next, hop_limit, options): (u8, u8, &[u8]),
+    mut message: Vec<u8>,
+) -> Vec<u8> {
     let pseudo = pseudo_sum(own.0.into(), to.0.into(), ICMPV6, message.len());
     let sum = checksum(add_bytes(pseudo, &message));
     message[2..4].copy_from_slice(&sum);
     let ip = Ipv6Header {
         traffic_class: 0,
         flow_label: Ipv6FlowLabel::ZERO,
-        payload_length: message.len() as u16,
-        next_header: IpNumber(ICMPV6),
-        hop_limit: 255,
+        payload_length: (options.len() + message.len()) as u16,
+        next_header: IpNumber(next),
+        hop_limit,
         source: own.0.octets(),
         destination: to.0.octets(),
     };
     let mut frame = ethernet(own.1, to.1, EtherType::IPV6);
     frame.extend(ip.to_bytes());
+    frame.extend(options);
     frame.extend(message);
     frame
 }
@@ -324,6 +384,48 @@ mod tests {
         assert_eq!(frame[..6], ALL_NODES.1);
         assert_eq!(frame[ETHERNET_BYTES + IPV6_BYTES + 4], OVERRIDE);
         assert_eq!(read(&frame), Some(Heard::Answer { ip: v6, mac }));
+    }
+
+    #[test]
+    fn switches_are_told_who_listens() {
+        let mac = [2, 0, 0, 0, 0, 1];
+        let own = ["192.0.2.1", "fd00::1", "fd00::aabb:ccdd"].map(|ip| ip.parse().unwrap());
+        let frame = listener_report(own.into_iter(), mac).unwrap();
+        assert_eq!(frame[..6], LISTENER_REPORTS.1);
+        let header = &frame[ETHERNET_BYTES..][..IPV6_BYTES];
+        assert_eq!(header[8..24], [0; 16]);
+        assert_eq!(header[24..], LISTENER_REPORTS.0.octets());
+        let message = &frame[ETHERNET_BYTES + IPV6_BYTES + ROUTER_ALERT.len()..];
+        assert_eq!(message[4..8], [0, 0, 0, 2]);
+        let groups = ["ff02::1:ff00:1", "ff02::1:ffbb:ccdd"];
+        for (record, group) in message[8..].chunks(20).zip(groups) {
+            let group: Ipv6Addr = group.parse().unwrap();
+            assert_eq!(record, [&TO_EXCLUDE_NONE[..], &group.octets()].concat());
+        }
+        assert!(listener_report(own[..1].iter().copied(), mac).is_none());
+    }
+
+    #[test]
+    fn switches_that_ask_are_heard() {
+        let from = ("fe80::1".parse().unwrap(), [2; 6]);
+        let mut query = vec![LISTENER_QUERY, 0, 0, 0, 39, 16, 0, 0];
+        query.extend([0; 16]);
+        query.extend([2, 125, 0, 0]);
+        let of = |hops, kind| {
+            let mut message = query.clone();
+            message[0] = kind;
+            read(&icmp(
+                from,
+                ALL_NODES,
+                (HOP_BY_HOP, hops, &ROUTER_ALERT),
+                message,
+            ))
+        };
+        assert_eq!(of(1, LISTENER_QUERY), Some(Heard::ListenerQuery));
+        assert_eq!(of(2, LISTENER_QUERY), None);
+        assert_eq!(of(1, LISTENER_REPORT), None);
+        // Questions for neighbours have no such options.
+        assert_eq!(of(1, SOLICITATION), None);
     }
 
     /// Whoever is more than one hop away cannot say who is on the link.

@@ -35,6 +35,7 @@ pub fn frames(data: &[u8]) {
             neighbours::Heard::Answer { ip, .. } => {
                 assert!(neighbours::question((ip, [2; 6]), ip).is_some());
             }
+            neighbours::Heard::ListenerQuery => {}
         }
     }
     any_flow(&mut Input::new(data));

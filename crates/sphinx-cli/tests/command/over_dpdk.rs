@@ -307,6 +307,55 @@ fn addresses_are_announced_to_who_knew_another_card() {
     }
 }
 
+/// Behind a switch that passes on what is for a group only to those who listen to it (MLD snooping), as questions for IPv6 addresses are.
+#[test]
+fn a_switch_that_knows_groups_passes_questions_on() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let [switch, server_host, client_host] = [(); 3].map(|()| Host::new());
+    let [one, two] = [&server_host, &client_host].map(|host| host.holder.id());
+    let set_up = [
+        "link add br0 type bridge mcast_snooping 1".to_owned(),
+        "link set br0 up".to_owned(),
+        format!("link add p1 type veth peer name {INTERFACE} netns {one}"),
+        format!("link add p2 type veth peer name {INTERFACE} netns {two}"),
+        "link set p1 master br0 up".to_owned(),
+        "link set p2 master br0 up".to_owned(),
+        // It begins to ask at once, for which it needs an address, and relies on what it knows 10 ms later.
+        format!("addr add {LINK_LOCAL}/64 dev br0 nodad"),
+        "link set br0 type bridge mcast_query_response_interval 1".to_owned(),
+        "link set br0 type bridge mcast_querier 1".to_owned(),
+    ];
+    for line in set_up {
+        if ip(&switch.namespace, &line).is_none() {
+            let _: Option<()> = skip(&format!("'ip {line}' fails"));
+            return;
+        }
+    }
+    take_addresses(&server_host);
+    send_singly(&client_host);
+    let address = Family::V6.add(&Family::V6.of(1, 2), INTERFACE);
+    for (host, line) in [
+        (&client_host, address),
+        (&client_host, format!("link set {INTERFACE} up")),
+        (&server_host, format!("link set {INTERFACE} up")),
+    ] {
+        ip(&host.namespace, &line).expect("its own namespace");
+    }
+    let card = Card {
+        driver: "net_af_packet",
+        end: (1, 1),
+        is_routed: false,
+        mtu: MTU,
+    };
+    let scratch = Scratch::new();
+    let server = serve(&server_host, &scratch, Family::V6, &card.io(), &["--once"]);
+    let Some(server) = server else { return };
+    client(&client_host, &scratch).end().expect(0);
+    server.end().expect(0);
+}
+
 /// Packets are as large as the port is told, if its driver can have them: those of virtual cards, which these are, have no more than Ethernet's 1500 bytes.
 #[test]
 fn the_size_of_packets_is_that_of_the_port() {
