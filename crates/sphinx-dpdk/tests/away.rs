@@ -9,7 +9,7 @@ use sphinx_netdev::netns::{Access, Namespace, probe};
 #[test]
 fn a_card_that_was_away_can_be_had_again() {
     if !matches!(probe(), Ok(Access::Direct)) {
-        return eprintln!("skipped: needs root");
+        return sphinx_testing::skipped!("needs root");
     }
     let namespace = Namespace::new().unwrap();
     let ip = |line: &str| {
@@ -18,7 +18,7 @@ fn a_card_that_was_away_can_be_had_again() {
         ip.is_ok_and(|mut ip| ip.wait().unwrap().success())
     };
     if !ip("link add near type veth peer name far") || !ip("link set near up") {
-        return eprintln!("skipped: no 'ip', or it refuses to make links");
+        return sphinx_testing::skipped!("no 'ip', or it refuses to make links");
     }
     let process = std::process::id();
     let config = format!(
@@ -27,8 +27,10 @@ fn a_card_that_was_away_can_be_had_again() {
     let config: DpdkConfig = config.parse().unwrap();
     let open = || namespace.run(|| DpdkIo::open(&config, "0.0.0.0:0".parse().unwrap()));
     match open().unwrap() {
-        Err(DpdkError::Eal(error)) => return eprintln!("skipped: DPDK does not start: {error}"),
-        Err(DpdkError::NoPort) => return eprintln!("skipped: no driver net_af_packet"),
+        Err(DpdkError::Eal(error)) => {
+            return sphinx_testing::skipped!("DPDK does not start: {error}");
+        }
+        Err(DpdkError::NoPort) => return sphinx_testing::skipped!("no driver net_af_packet"),
         opened => drop(opened.unwrap()),
     }
     assert!(ip("link set near down") && ip("link set near name elsewhere"));

@@ -204,7 +204,7 @@ fn what_is_no_part_of_a_tracked_connection_goes_untracked() {
         return;
     };
     if let Err(error) = rules.tell_tracked_apart(MARK, UNTRACKED) {
-        return eprintln!("skipped: connections are not tracked: {error}");
+        return sphinx_testing::skipped!("connections are not tracked: {error}");
     }
     let inside = || {
         let queue = Queue::open(QUEUE, 100).expect("a queue");

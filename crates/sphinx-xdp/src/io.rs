@@ -703,7 +703,7 @@ mod tests {
     /// Two interfaces that are joined, `near` and `far`, in a namespace of their own; `None` where that is not to be had.
     fn cable() -> Option<Namespace> {
         if !matches!(probe(), Ok(Access::Direct)) {
-            eprintln!("skipped: needs root");
+            sphinx_testing::skipped!("needs root");
             return None;
         }
         let namespace = Namespace::new().unwrap();
@@ -715,7 +715,7 @@ mod tests {
         ] {
             let mut ip = Command::new("ip");
             let Ok(mut ip) = namespace.spawn(ip.args(line.split(' '))) else {
-                eprintln!("skipped: no 'ip'");
+                sphinx_testing::skipped!("no 'ip'");
                 return None;
             };
             assert!(ip.wait().unwrap().success(), "{line}");
@@ -732,7 +732,7 @@ mod tests {
             let kernel = UdpIo::open(&UdpConfig::new(bind)).unwrap();
             let config = "near".parse().unwrap();
             let mut io = match XdpIo::open(&config, kernel) {
-                Err(error @ XdpError::Denied { .. }) => return eprintln!("skipped: {error}"),
+                Err(error @ XdpError::Denied { .. }) => return sphinx_testing::skipped!("{error}"),
                 opened => opened.unwrap(),
             };
             let mac = |name| lookup::interface(name).unwrap().address.unwrap();

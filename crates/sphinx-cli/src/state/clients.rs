@@ -429,7 +429,7 @@ mod tests {
         let (owner, group) = match rustix::process::geteuid().is_root() {
             true => (4711, 4712),
             false => {
-                eprintln!("skipped in part: only root gives files to others");
+                sphinx_testing::skipped!("in part: only root gives files to others");
                 (own.0, own.1)
             }
         };

@@ -454,7 +454,7 @@ pub(super) fn ways() -> Vec<&'static str> {
     match queue.and_then(|rules| rules) {
         Ok(_) => vec!["tun", "nfqueue"],
         Err(error) => {
-            eprintln!("skipped for nfqueue: {error}");
+            sphinx_testing::skipped!("for nfqueue: {error}");
             vec!["tun"]
         }
     }

@@ -364,7 +364,7 @@ mod tests {
     fn bursts_have_room() {
         let sockets = match RawSockets::open(1) {
             Ok(sockets) => sockets,
-            Err(error) => return eprintln!("skipped: no raw sockets: {error}"),
+            Err(error) => return sphinx_testing::skipped!("no raw sockets: {error}"),
         };
         for socket in [Some(sockets.v4), sockets.v6].into_iter().flatten() {
             let room = sockopt::socket_send_buffer_size(&socket).expect("a size");
