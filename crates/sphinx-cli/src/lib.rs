@@ -252,7 +252,7 @@ fn output_settings(command: &Command) -> Settings {
         Command::Join(args) => return args.settings(),
         Command::Ticket(args) => return args.settings(),
         Command::Config(args) => return args.settings(),
-        Command::Pep(args) => return args.settings(),
+        Command::Pep(args) => return args.output(),
     };
     Settings {
         changes: matches!(command, Command::Sync(args) if args.dry_run),

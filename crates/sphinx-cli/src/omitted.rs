@@ -145,7 +145,7 @@ pub(crate) mod pep {
             Ok(())
         }
 
-        pub(crate) fn settings(&self) -> Settings {
+        pub(crate) fn output(&self) -> Settings {
             Settings::new(self.json(), false)
         }
     }

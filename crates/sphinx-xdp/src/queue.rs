@@ -33,7 +33,7 @@ const TX_BYTES: usize = 4 << 20;
 const TX_SLOTS_MAX: usize = 2048;
 /// Memory for packets on their way that the kernel has copied.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
-/// Entries that the kernel copies for one call, at least: 16 before Linux 5.13, 32 since.
+/// Entries that the kernel copies for one call, at least: 16 before 2021, 32 since.
 const COPIED_MIN: u32 = 16;
 /// How often, and how long in between, binding is tried again: the kernel lets go of a queue some time after the process that had it.
 const BIND_ATTEMPTS: u32 = 40;
@@ -376,7 +376,7 @@ impl Queue {
 
 /// Has the kernel copy what waits, a part for each call, until all is on its way or it takes no more. `waiting`: entries that it has not read, as far as it tells.
 ///
-/// Since Linux 6.17 it tells after each call. Before, it tells only once it has read all that it found when it last looked, and a call that has copied its part
+/// Since Linux 6.17 or so it tells after each call. Before, it tells only once it has read all that it found when it last looked, and a call that has copied its part
 /// looks like one that has copied nothing. So calls that seem to do nothing are repeated for as long as their parts may not have been all.
 fn copy_all(
     mut waiting: impl FnMut() -> u32,

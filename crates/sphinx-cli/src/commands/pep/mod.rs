@@ -67,7 +67,7 @@ impl PepArgs {
     }
 
     /// JSON lines on standard output, and nothing for people.
-    pub(crate) fn settings(&self) -> Settings {
+    pub(crate) fn output(&self) -> Settings {
         let (json, quiet) = match &self.command {
             PepCommand::Run(args) => {
                 return Settings::beside_packets(args.agent.json, args.agent.quiet);
