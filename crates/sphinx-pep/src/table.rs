@@ -67,7 +67,7 @@ struct Slot {
     key: FlowKey,
     /// Away while it is changed, or if the slot is free.
     flow: Option<Box<Flow>>,
-    /// When it was used last, and the how-manieth use of all that was.
+    /// When it was used last, and how many uses of any there had been by then.
     used: Time,
     order: u64,
     kind: Kind,

@@ -132,7 +132,7 @@ fn presets_tell_what_they_do() {
         (
             "upload-server",
             "rsfc",
-            ["uploads", "upload_states"],
+            ["uploads", "windows_lowered"],
             "uploads_total",
         ),
     ] {
