@@ -619,16 +619,16 @@ mod tests {
     fn what_left_late_between_others_does_not_matter() {
         let mut sampler = RateSampler::new(Phase::Cruise);
         for n in 0..30 {
-            // It was interrupted for 3 ms behind the tenth packet, which is the next one's time too.
-            let wait = if n < 10 { 0 } else { 3 * MS };
-            sampler.on_sent(time(n * MS / 2 + wait), pn(n), 1000, 1e6);
+            // It was interrupted for 15 ms behind the tenth packet, in which less than four would have left.
+            let wait = if n < 10 { 0 } else { 15 * MS };
+            sampler.on_sent(time(n * 9 * MS + wait), pn(n), 9000, 1e6);
             if n == 9 {
-                sampler.on_late(time(9 * MS / 2));
+                sampler.on_late(time(9 * 9 * MS));
             }
         }
         let acked: Vec<_> = (0..30).map(info).collect();
         sampler.on_ack(&ack(&acked[..1], &[], 100 * MS), 0);
-        sampler.on_ack(&ack(&acked[1..], &[], 118 * MS), 0);
+        sampler.on_ack(&ack(&acked[1..], &[], (100 + 29 * 9 + 15) * MS), 0);
         let sample = drain(&mut sampler)[1].sample.unwrap();
         assert_eq!((sample.packets, sample.is_late), (29, false));
     }

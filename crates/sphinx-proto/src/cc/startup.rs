@@ -420,7 +420,7 @@ impl Startup {
                 if has_queue {
                     self.cwnd = (self.round_cwnd / 2.0).max(FEWEST_PACKETS * packet_bytes);
                     self.braked = true;
-                    bw = rate_of(self.cwnd, rtt);
+                    bw = rate_of(self.cwnd, rtt.max(INITIAL_SPREAD));
                 }
             } else if !app_limited && !has_queue && is_window_used {
                 // Grow as slow start does. (An end that only receives has rounds too, of a few frames.)
