@@ -122,7 +122,7 @@ impl Rsh {
 /// The command line that starts the other end: one word of a shell for everything that is not ours.
 ///
 /// # Errors
-/// A path, or an option, with a NUL; this program cannot be read.
+/// A path, or an option, with a NUL.
 pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<OsString> {
     let mut arguments = format!(" {END_COMMAND}").into_bytes();
     for option in options {
@@ -132,10 +132,14 @@ pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<O
         arguments.extend_from_slice(&quoted);
     }
     let Some(sphx) = sphx else {
-        let name = own_name()?;
+        // Where this program cannot be read, it has not been pushed from here either.
+        let pushed = match own_name() {
+            Ok(name) => format!("c=\"{CACHE}/{name}\"; [ -x \"$c\" ] && exec \"$c\" \"$@\"; "),
+            Err(_) => String::new(),
+        };
         // Login shells differ, sh does not.
         let line = format!(
-            "exec sh -c 'c=\"{CACHE}/{name}\"; [ -x \"$c\" ] && exec \"$c\" \"$@\"; \
+            "exec sh -c '{pushed}\
              command -v sphx >/dev/null 2>&1 && exec sphx \"$@\"; exit 127' sh"
         );
         return Ok(OsString::from_vec([line.into_bytes(), arguments].concat()));
