@@ -11,7 +11,9 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SPHX = os.path.abspath(os.environ.get("SPHX") or ROOT / "target/release/sphx")
+# What cargo has built, and the program to measure.
+RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target"), "release")
+SPHX = os.path.abspath(os.environ.get("SPHX") or os.path.join(RELEASE, "sphx"))
 # Beyond this, for one packet in a hundred, the emulator was starved, and the link another one (docs/benchmarks.md).
 LATE_MS_MAX = 1.0
 # What is told to end may take so long.
