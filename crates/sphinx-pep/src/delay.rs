@@ -15,6 +15,11 @@ const UNIT_UNTIL_NS: Time = 60_000 * MS;
 /// about as much as the time for which the sender has sent, as long as its packets fill a queue, and later what the longest queue takes. So it is another one if the
 /// two times differ by more than this and the shorter one.
 const OTHER_NS: Time = 2_000 * MS;
+/// Clocks stand still while their host sleeps. A silence that is so long, and of which the clock knows nothing, was such a sleep, if the unit was seen to be right
+/// for as long before.
+const SLEEP_NS: Time = 10_000 * MS;
+/// A quarter of the time after which timestamps in microseconds begin anew: after a silence of twice as long, nobody knows how often they have.
+const LAP_NS: Time = (1 << 30) * 1000;
 /// Clocks differ by no more than so many millionths: by as much, what is taken for the shortest delay grows with time. So it follows a clock that is too
 /// slow, and a queue that never ends is lost sight of by 12 ms in a minute.
 const SKEW_PPM: i64 = 200;
@@ -25,6 +30,8 @@ pub(crate) struct Delay {
     /// When a timestamp came first, and the last one: positions, as timestamps wrap.
     first: Option<(Time, u64)>,
     last: u64,
+    /// When the last packet came.
+    seen: Time,
     tick_ns: Option<i64>,
     /// By the last packet, the clock has another unit than is known here.
     is_other: bool,
@@ -35,6 +42,10 @@ pub(crate) struct Delay {
 impl Delay {
     /// A packet came with this timestamp: what it has waited, if that can be told.
     pub(crate) fn see(&mut self, now: Time, sent: u32) -> Option<Time> {
+        if self.has_lost_count(now, sent) {
+            *self = Delay::default();
+        }
+        self.seen = now;
         let Some((begin, start)) = self.first else {
             let start = first(sent);
             self.first = Some((now, start));
@@ -68,6 +79,19 @@ impl Delay {
         Time::try_from(delay.saturating_sub(shortest)).ok()
     }
 
+    /// Whether the clock has stood still since the last packet, or has begun anew too often: what is known of it says nothing of this packet.
+    fn has_lost_count(&self, now: Time, sent: u32) -> bool {
+        let silence = now.saturating_sub(self.seen);
+        let Some((begin, _)) = self.first.filter(|_| silence > SLEEP_NS) else {
+            return false;
+        };
+        let ticks = nearest(self.last, sent) as i64 - self.last as i64;
+        let clock = ticks.saturating_mul(self.tick_ns.unwrap_or(0)).max(0) as Time;
+        // One of another unit goes on as it went before, so that it is never trusted for long.
+        let is_sure = !self.is_other && self.seen.saturating_sub(begin) >= SLEEP_NS;
+        silence.abs_diff(clock) > OTHER_NS && (is_sure || silence > LAP_NS)
+    }
+
     /// A packet's delay against the first one's.
     fn against_first(&self, now: Time, at: u64) -> Option<i64> {
         let (begin, start) = self.first?;
@@ -77,6 +101,11 @@ impl Delay {
         Some(elapsed.saturating_sub(ticks.saturating_mul(tick_ns)))
     }
 
+    /// Whether the unit is known. It is not when everything begins, perhaps anew.
+    pub(crate) fn has_unit(&self) -> bool {
+        self.tick_ns.is_some()
+    }
+
     /// Whether nothing can be told, as the clock has another unit. That may be taken back: a queue that grows makes any clock look slow for a while.
     pub(crate) fn has_other_unit(&self) -> bool {
         self.is_other
@@ -84,6 +113,9 @@ impl Delay {
 
     /// What a packet with this timestamp has waited if it comes now, if that can be told; nothing is learned from it.
     pub(crate) fn of(&self, now: Time, sent: u32) -> Option<Time> {
+        if self.has_lost_count(now, sent) {
+            return None;
+        }
         let delay = self.against_first(now, nearest(self.last, sent))?;
         let waited = delay.saturating_sub(self.shortest()?);
         Some(Time::try_from(waited).unwrap_or(0))
@@ -218,6 +250,62 @@ mod tests {
             assert!(delay.has_other_unit());
             delay.see(later, (later / tick) as u32);
             assert!(!delay.has_other_unit());
+        }
+    }
+
+    /// A packet each 10 ms from one time to another, of a host that has slept for some time before; whether anything was told of the last second.
+    fn is_told(delay: &mut Delay, [from, to]: [Time; 2], slept: Time, tick: Time) -> bool {
+        let mut is_told = true;
+        for now in (from * MS..to * MS).step_by(10 * MS as usize) {
+            let seen = delay.see(now, ((now - slept * MS) / tick) as u32);
+            is_told &= now + 1000 * MS < to * MS || seen.is_some_and(|it| it <= MS);
+        }
+        assert_eq!(delay.has_other_unit(), !is_told, "{tick}, {to}");
+        is_told
+    }
+
+    #[test]
+    fn a_clock_that_has_stood_still_is_known_again_at_once() {
+        let minute = 60_000;
+        for tick in [MS, 1000] {
+            let mut delay = Delay::default();
+            assert!(is_told(&mut delay, [0, 20 * minute], 0, tick));
+            // The host sleeps for 90 minutes; what comes first tells nothing before it is seen.
+            let [woken, slept] = [110 * minute, 90 * minute];
+            let sent = ((woken - slept) * MS / tick) as u32;
+            assert_eq!(delay.of(woken * MS, sent), None, "{tick}");
+            assert!(is_told(&mut delay, [woken, woken + 20_000], slept, tick));
+            // And again, for less.
+            let [woken, slept] = [112 * minute, 91 * minute];
+            assert!(is_told(&mut delay, [woken, woken + 2_000], slept, tick));
+        }
+    }
+
+    #[test]
+    fn what_comes_after_a_long_silence_is_told_though_microseconds_begin_anew() {
+        let minute = 60_000;
+        for silence in [20, 36, 50, 72, 100, 200] {
+            for begin in [2_000, 60_000] {
+                let mut delay = Delay::default();
+                assert!(is_told(&mut delay, [0, begin], 0, 1000));
+                let later = begin + silence * minute;
+                let is_told = is_told(&mut delay, [later, later + 2_000], 0, 1000);
+                assert!(is_told, "{begin}, {silence}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_silence_makes_no_known_unit_of_another_one() {
+        let ticks = [10 * MS / 3, 4 * MS, 10 * MS, 500 * MS, MS / 10];
+        for (tick, begin) in ticks.into_iter().flat_map(|it| [(it, 1_000), (it, 12_000)]) {
+            let mut delay = Delay::default();
+            for now in (0..begin).step_by(10) {
+                delay.see(now * MS, (now * MS / tick) as u32);
+            }
+            for later in [60_000, 120_000, 600_000] {
+                assert!(!is_told(&mut delay, [later, later + 2_000], 0, tick));
+            }
         }
     }
 

@@ -191,6 +191,10 @@ impl Measure {
         } else if self.has_other_unit() {
             self.lately = [None; LATELY];
         }
+        if !self.delay.has_unit() {
+            // It was against another packet than what is shortest from now on.
+            self.given_up = None;
+        }
         let answered = self
             .asked
             .take_if(|(asked, _)| echo.wrapping_sub(*asked) as i32 >= 0);
