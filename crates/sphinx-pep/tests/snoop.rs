@@ -731,6 +731,36 @@ fn what_a_long_segment_takes_on_a_slow_hop_is_no_queue() {
     assert_eq!(path.agent.counts().releases(Release::Congestion), 0);
 }
 
+/// The answer comes before the time at which the segment would have left by the configured rate.
+#[test]
+fn a_slow_hop_that_is_faster_than_its_queue_is_short() {
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 100_000,
+            queue_bytes: 100_000,
+        }),
+        ..Config::default()
+    };
+    let mut path = Path::with(config, 5000, true);
+    // Each takes 83 ms by that rate, and is answered after 70.
+    let send = |path: &mut Path, n: u32| {
+        path.wait(200);
+        path.data(n);
+        path.wait(70);
+        assert_eq!(path.ack(n + 1), [Cause::Passed]);
+    };
+    (0..20).for_each(|n| send(&mut path, n));
+    // Each second one is lost. The sixth is repaired as early as the first: 5 ms and a delayed acknowledgement behind the time at which it should have left.
+    for n in (20..32).step_by(2) {
+        path.wait(200);
+        path.data(n);
+        let outputs = path.wait(150);
+        assert_eq!(path.repairs(&outputs), [n]);
+        path.ack(n + 1);
+        send(&mut path, n + 1);
+    }
+}
+
 #[test]
 fn a_standing_queue_makes_losses_the_senders() {
     let mut path = Path::new(Profile::Sack);

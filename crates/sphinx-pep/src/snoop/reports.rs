@@ -146,10 +146,10 @@ impl Snoop {
 
     /// The round trip of a packet that has just arrived, without what it takes itself, or a long one would look as if a queue stood on a slow hop: if it was
     /// sent once (Karn), and when it left is known. It was not then if it was foretold for
-    /// later.
+    /// later. An answer that comes before the packet should have left as a whole is that of a short hop, which is faster than its queue here was told.
     fn sample(&self, now: Time, cached: &super::Cached) -> Option<Time> {
         let once = cached.repairs == 0 && !cached.sender_repaired;
-        let known = self.overtaken(cached) == 0 && cached.left() <= now;
+        let known = self.overtaken(cached) == 0 && cached.departed <= now;
         (once && known).then(|| now.saturating_sub(cached.left()))
     }
 
