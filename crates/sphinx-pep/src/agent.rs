@@ -696,21 +696,24 @@ impl Agent {
     }
 
     fn evict(&mut self) {
-        while let Some(key) = self.table.to_rest(self.now) {
-            let Some(mut flow) = self.table.take(&key) else {
-                break;
-            };
-            let forget = |snoop: &mut Snoop, context: &mut Context<'_>| {
-                snoop.forget(context, Release::Evicted);
-            };
-            self.with_snoop(&mut flow, forget);
-            self.table.put_to_rest(flow);
-        }
-        while let Some(key) = self.table.to_evict(self.now) {
-            let Some(flow) = self.table.take(&key) else {
+        loop {
+            if let Some(key) = self.table.to_rest(self.now) {
+                let Some(mut flow) = self.table.take(&key) else {
+                    return;
+                };
+                let forget = |snoop: &mut Snoop, context: &mut Context<'_>| {
+                    snoop.forget(context, Release::Evicted);
+                };
+                self.with_snoop(&mut flow, forget);
+                self.table.put_to_rest(flow);
+            } else if let Some(key) = self.table.to_evict(self.now) {
+                let Some(flow) = self.table.take(&key) else {
+                    return;
+                };
+                self.retire(key, flow, Release::Evicted);
+            } else {
                 return;
-            };
-            self.retire(key, flow, Release::Evicted);
+            }
         }
     }
 

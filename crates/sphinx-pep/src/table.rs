@@ -16,6 +16,8 @@ use crate::{FlowKey, MS, Time, flow::Flow};
 pub(crate) const BYTES_MAX: usize = 64 << 20;
 /// As much of it may be of flows that are not helped, in any case: a connection begins as one of them.
 const UNHELPED_BYTES: usize = BYTES_MAX / 8;
+/// And as much of flows of which nothing is cached: where they take more, they make room, or nothing would be cached of any.
+const RESTING_BYTES: usize = BYTES_MAX / 2;
 /// A flow that is not helped is forgotten when it has been silent for so long: a SYN is sent again within that time.
 const UNHELPED_NS: Time = 60_000 * MS;
 /// When a flow that is helped has been silent for so long, what is cached of it is dropped.
@@ -31,7 +33,7 @@ pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
 enum Kind {
     /// Half-open, over, or left alone.
     Unhelped,
-    /// Helped, and silent for [`REST_NS`].
+    /// Helped, and nothing of it is cached: it is silent for [`REST_NS`], or memory was short. Used less lately than all that are `Helped`.
     Resting,
     Helped,
 }
@@ -146,7 +148,7 @@ impl Table {
         self.put_among(kind, place, flow);
     }
 
-    /// Puts a flow back that is silent, and of which nothing is cached any more.
+    /// Puts a flow back that was [`to_rest`](Table::to_rest), and of which nothing is cached any more.
     pub(crate) fn put_to_rest(&mut self, flow: Box<Flow>) {
         if let Some(place) = flow.place {
             self.put_among(Kind::Resting, place, flow);
@@ -185,24 +187,34 @@ impl Table {
         self.free.push(place);
     }
 
-    /// The flow that has to go next: it has been silent for too long, or there are too many bytes, and it is worth least.
+    /// The flow that has to go next: it has been silent for too long, or there are too many bytes, and it is worth least. To be asked when nothing is
+    /// [`to_rest`](Table::to_rest).
     pub(crate) fn to_evict(&self, now: Time) -> Option<FlowKey> {
         let silent = self.silent(now, Kind::Unhelped, UNHELPED_NS);
         let silent = silent.or_else(|| self.silent(now, Kind::Resting, SILENT_NS));
         if silent.is_some() || self.bytes() <= BYTES_MAX {
             return silent;
         }
-        let kinds = match self.lists[Kind::Unhelped as usize].bytes > UNHELPED_BYTES {
-            true => [Kind::Unhelped, Kind::Resting, Kind::Helped],
-            false => [Kind::Resting, Kind::Helped, Kind::Unhelped],
+        let kind = match self.has_room_for_helped() {
+            true => Kind::Resting,
+            false => Kind::Unhelped,
         };
-        let oldest = kinds.into_iter().find_map(|kind| self.oldest(kind));
-        oldest.map(|slot| slot.key)
+        self.oldest(kind).map(|slot| slot.key)
     }
 
-    /// A flow that is helped and has been silent for so long that what is cached of it is to be dropped ([`put_to_rest`](Table::put_to_rest)).
+    /// A flow that is helped and of which what is cached is to be dropped ([`put_to_rest`](Table::put_to_rest)): it has been silent for so long, or there are too many
+    /// bytes, and it was used least lately.
     pub(crate) fn to_rest(&self, now: Time) -> Option<FlowKey> {
+        let rests = self.lists[Kind::Resting as usize].bytes;
+        if self.bytes() > BYTES_MAX && self.has_room_for_helped() && rests <= RESTING_BYTES {
+            return self.oldest(Kind::Helped).map(|slot| slot.key);
+        }
         self.silent(now, Kind::Helped, REST_NS)
+    }
+
+    /// Whether what is not helped takes no more than its share.
+    fn has_room_for_helped(&self) -> bool {
+        self.lists[Kind::Unhelped as usize].bytes <= UNHELPED_BYTES
     }
 
     /// The flow of a kind that was used least lately, if that was so long ago.

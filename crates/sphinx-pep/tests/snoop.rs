@@ -1179,6 +1179,7 @@ fn memory_is_bounded_and_an_evicted_flow_lets_go() {
             ..syn
         };
         path.down(answer);
+        path.ack(0);
         for n in 0..190 {
             let mut segment = path.segment(8 * n);
             segment.payload = vec![7; 8 * PAYLOAD as usize];
@@ -1192,8 +1193,10 @@ fn memory_is_bounded_and_an_evicted_flow_lets_go() {
     }
     assert_eq!(released, 1);
     assert!(path.agent.memory_bytes() > 60 << 20);
+    // It is known all the same: only what is cached of it is gone.
     let flows = path.agent.flows();
-    assert!(flows.iter().all(|flow| flow.key.mobile != mobile));
+    assert!(flows.iter().any(|flow| flow.key.mobile == mobile));
+    assert_eq!(flows.len(), 120);
     assert_eq!(path.agent.counts().releases(Release::Evicted), 1);
     // No flow caches more than its share.
     assert!(flows.iter().all(|flow| flow.counts.cached < 130));
@@ -1243,6 +1246,12 @@ fn flows_that_are_not_helped_push_out_none_that_is() {
 #[test]
 fn memory_that_is_full_of_what_is_helped_leaves_room_for_a_beginning() {
     let mut path = Path::silent(Config::default(), 5000, true);
+    // Terminals at which nobody types.
+    let idle = 2000..2500;
+    for port in idle.clone() {
+        path.mobile.set_port(port);
+        path.open();
+    }
     for port in 1..120 {
         path.mobile.set_port(port);
         path.open();
@@ -1254,6 +1263,27 @@ fn memory_that_is_full_of_what_is_helped_leaves_room_for_a_beginning() {
     path.mobile.set_port(1000);
     path.open();
     assert!(is_helped(&mut path, 0));
+    // None is forgotten for what is cached of others.
+    assert_eq!(path.agent.flows_known(), 120 + idle.len());
+    path.mobile.set_port(idle.start);
+    assert!(is_helped(&mut path, 0));
+}
+
+#[test]
+fn memory_that_is_full_of_connections_forgets_those_used_least_lately() {
+    let mut path = Path::silent(Config::default(), 5000, true);
+    let first = path.mobile;
+    path.open();
+    let mobiles = (0..60_000_u32).map(|n| ([10, 1, 0, (n >> 15) as u8], n as u16 | 1 << 15));
+    for mobile in mobiles {
+        path.mobile = mobile.into();
+        path.open();
+    }
+    let agent = &path.agent;
+    assert!(agent.memory_bytes() > 60 << 20 && agent.memory_bytes() <= 64 << 20);
+    assert!(is_helped(&mut path, 0));
+    path.mobile = first;
+    assert!(!is_helped(&mut path, 0));
 }
 
 #[test]
