@@ -121,6 +121,8 @@ enum Opening {
         at: Option<Time>,
         /// From the SYN to its answer.
         rtt: Option<Time>,
+        /// Whoever asked has acknowledged the answer.
+        acknowledged: bool,
     },
     Missed,
 }
@@ -311,9 +313,15 @@ impl Flow {
         }
     }
 
-    /// Whether it is open, and anything may be done for it.
+    /// Whether it is open, and anything may be done for it. It is not before its answer is acknowledged: hosts answer any SYN, also those of nobody.
     pub(crate) fn is_helped(&self) -> bool {
-        let is_open = matches!(self.opening, Opening::Answered { .. });
+        let is_open = matches!(
+            self.opening,
+            Opening::Answered {
+                acknowledged: true,
+                ..
+            }
+        );
         is_open && self.bypass().is_none() && !self.numbers.are_over()
     }
 
@@ -355,6 +363,7 @@ impl Flow {
                     answer: segment.sequence,
                     at: Some(now),
                     rtt,
+                    acknowledged: false,
                 };
                 // Where data of a host begins.
                 let first = |side| match by == side {
@@ -550,6 +559,7 @@ impl Flow {
             answer,
             at,
             rtt,
+            acknowledged,
             ..
         } = &mut self.opening
         else {
@@ -558,6 +568,7 @@ impl Flow {
         if *by != from {
             return;
         }
+        *acknowledged |= segment.ack && segment.acknowledgment.wrapping_sub(*answer) as i32 > 0;
         let Some(answered) = at.take() else { return };
         // It answers data: the one that answered the SYN did not come by here.
         if segment.acknowledgment != answer.wrapping_add(1) {
@@ -635,6 +646,7 @@ impl Flow {
             answer,
             at,
             rtt,
+            acknowledged: true,
         };
         self.numbers = Numbers::missed();
         self.snoop = Some(snoop());

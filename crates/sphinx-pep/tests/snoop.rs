@@ -1243,6 +1243,34 @@ fn flows_that_are_not_helped_push_out_none_that_is() {
     assert_eq!(path.agent.flows_known(), 2);
 }
 
+/// The kernel of a server answers each SYN, also those that nobody waits to be answered.
+#[test]
+fn syns_that_are_answered_push_out_none_that_is_open() {
+    let mut path = Path::new(Profile::Sack);
+    assert!(is_helped(&mut path, 0));
+    let fixed = path.fixed;
+    let syn = Segment {
+        syn: true,
+        ..Segment::default()
+    };
+    for n in 0..60_000_u16 {
+        path.fixed = ([198, 51, 100, 1], n + 1).into();
+        path.down(syn.clone());
+        path.up(Segment {
+            ack: Some(1),
+            sequence: 5000,
+            ..syn.clone()
+        });
+    }
+    let agent = &path.agent;
+    assert!(agent.memory_bytes() > 60 << 20 && agent.memory_bytes() <= 64 << 20);
+    path.fixed = fixed;
+    assert!(is_helped(&mut path, 3));
+    path.now += 60_001 * MS;
+    path.agent.handle_timeout(path.now);
+    assert_eq!(path.agent.flows_known(), 1);
+}
+
 #[test]
 fn memory_that_is_full_of_what_is_helped_leaves_room_for_a_beginning() {
     let mut path = Path::silent(Config::default(), 5000, true);
