@@ -52,7 +52,8 @@ impl FrameSender {
             let socket =
                 rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
             bind_to_send(&socket, way.port.cast_signed())?;
-            super::make_room(&socket);
+            // Without that right the usual size has to do.
+            let _ = super::make_room(&socket);
             self.sockets.insert(way.port, socket);
         }
         let protocol: [u8; 2] = match packet.first().map(|byte| byte >> 4) {

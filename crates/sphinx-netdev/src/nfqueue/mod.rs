@@ -314,7 +314,8 @@ impl RawSockets {
             let socket = socket2::Socket::new(domain, Type::RAW, Some(protocol))?;
             socket.set_mark(mark)?;
             socket.set_nonblocking(true)?;
-            make_room(&socket);
+            // Without that right the usual size has to do.
+            let _ = make_room(&socket);
             io::Result::Ok(socket)
         };
         Ok(RawSockets {
@@ -351,9 +352,14 @@ impl RawSockets {
 }
 
 /// Lets a socket have as much on its way as an interface queues: what has no room is lost, and the usual room is for some 90 packets.
-fn make_room(socket: impl AsFd) {
-    // Without that right the usual size has to do.
-    let _ = sockopt::set_socket_send_buffer_size_force(socket, SEND_BYTES);
+///
+/// # Errors
+///
+/// `PermissionDenied` without `CAP_NET_ADMIN` in the first user namespace: containers do not have it.
+fn make_room(socket: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_send_buffer_size_force(
+        socket, SEND_BYTES,
+    )?)
 }
 
 #[cfg(test)]
@@ -366,6 +372,9 @@ mod tests {
             Ok(sockets) => sockets,
             Err(error) => return sphinx_testing::skipped!("no raw sockets: {error}"),
         };
+        if let Err(error) = make_room(&sockets.v4) {
+            return sphinx_testing::skipped!("no right to so much room: {error}");
+        }
         for socket in [Some(sockets.v4), sockets.v6].into_iter().flatten() {
             let room = sockopt::socket_send_buffer_size(&socket).expect("a size");
             assert!(room >= SEND_BYTES, "{room}");
