@@ -4,6 +4,7 @@ use std::io;
 
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
+    io::Errno,
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink},
 };
 
@@ -69,11 +70,14 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The kernel's first one. Later answers may be left in the socket then.
+    /// The kernel's first one. Later answers may be left in the socket then, until the next call.
     pub(crate) fn transact(&mut self, socket: &Socket) -> io::Result<()> {
         let mut left = std::mem::take(&mut self.answers);
-        self.flush(socket)?;
         let mut buffer = vec![0; 1 << 16];
+        // What an error before has left is no answer to what is sent now.
+        let read = |buffer: &mut [u8]| rustix::net::recv(&socket.0, buffer, RecvFlags::DONTWAIT);
+        while matches!(read(&mut buffer), Ok(_) | Err(Errno::NOBUFS)) {}
+        self.flush(socket)?;
         while left > 0 {
             let (length, _) = rustix::net::recv(&socket.0, &mut buffer[..], RecvFlags::empty())?;
             for message in Messages(&buffer[..length]) {

@@ -216,7 +216,7 @@ fn what_is_no_part_of_a_tracked_connection_goes_untracked() {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         }
         sender.send(&segment(SYN)).expect("it opens a connection");
-        sender.set_untracked(UNTRACKED).expect("sockets");
+        sender.set_untracked(RawSender::open(UNTRACKED).expect("sockets"));
         for packet in &others {
             sender.send(packet).expect("it goes untracked");
         }
@@ -228,6 +228,23 @@ fn what_is_no_part_of_a_tracked_connection_goes_untracked() {
         );
     };
     namespace.run(inside).expect("a thread");
+}
+
+#[test]
+fn an_error_does_not_answer_what_comes_later() {
+    let Some((namespace, mut rules)) = scene() else {
+        return;
+    };
+    if let Err(error) = rules.tell_tracked_apart(MARK, 1) {
+        return sphinx_testing::skipped!("connections are not tracked: {error}");
+    }
+    // There are two chains of the same names: each is an error.
+    let error = rules.tell_tracked_apart(MARK, 1).expect_err("once more");
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    for _ in 0..2 {
+        rules.remove().expect("they are there, or are gone");
+        assert!(!namespace.run(|| is_taken(TABLE)).unwrap().unwrap());
+    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub(crate) struct Filtered {
     /// The wireless interface, if it was one that was chosen.
     interface: Option<Interface>,
     ports: Option<Ports>,
-    /// What is sent from here goes untracked where that has to be.
+    /// What is sent from here goes untracked where that has to be, or the kernel has no rules for that.
     tells_tracked_apart: bool,
     looked: Instant,
     inbox: Inbox,
@@ -141,11 +141,25 @@ impl Filtered {
         if self.tells_tracked_apart || self.ports.is_some() || !may_translate() {
             return;
         }
-        let sender = &mut self.sender;
-        let told = self.rules.tell_tracked_apart(MARK, MARK_UNTRACKED);
-        // A kernel that has no such rules will have none later either.
-        let _ = told.and_then(|()| sender.set_untracked(MARK_UNTRACKED));
-        self.tells_tracked_apart = true;
+        self.tells_tracked_apart = match self.tell_tracked_apart() {
+            Ok(()) => true,
+            // A kernel that has no such rules will have none later either; a lack of memory, say, may be over at the next look.
+            Err(error) => {
+                [Some(Errno::NOENT), Some(Errno::OPNOTSUPP)].contains(&Errno::from_io_error(&error))
+            }
+        };
+    }
+
+    fn tell_tracked_apart(&mut self) -> io::Result<()> {
+        // First: with the rules alone, what they refuse could not be sent at all.
+        let untracked = RawSender::open(MARK_UNTRACKED)?;
+        match self.rules.tell_tracked_apart(MARK, MARK_UNTRACKED) {
+            // They are there since an earlier look, whose answer was lost.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            told => told?,
+        }
+        self.sender.set_untracked(untracked);
+        Ok(())
     }
 
     /// Looks whether another interface has the name. True if that is the port of a bridge: packets were not judged until now.

@@ -271,14 +271,10 @@ impl RawSender {
         self.interface = index;
     }
 
-    /// What is refused is sent once more from now on, with this mark ([`Rules::tell_tracked_apart`]). In the calling thread's namespace.
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](RawSender::open).
-    pub fn set_untracked(&mut self, mark: u32) -> io::Result<()> {
-        self.untracked = Some(RawSockets::open(mark)?);
-        Ok(())
+    /// What is refused is sent once more from now on, by this sender's sockets: those with the mark of what goes untracked
+    /// ([`Rules::tell_tracked_apart`]).
+    pub fn set_untracked(&mut self, untracked: RawSender) {
+        self.untracked = Some(untracked.usual);
     }
 
     /// Sends a packet to the destination in its header.
