@@ -223,16 +223,21 @@ impl Filtered {
             return;
         }
         let known = |ports: &Ports| ports.know_way_of(&packet);
-        match self.ports.as_ref().is_none_or(known) {
+        match self.ports.as_ref().is_none_or(known) && !Segment::opens(&packet) {
             // It is held, or waits in the agent's own queue, and will be sent from here.
             true => self.queue.drop(queued.id),
-            // Nobody could.
+            // Nobody could, or nobody should: see `inject`.
             false => self.queue.accept(queued.id),
         }
     }
 
     /// Sends a packet that is not on its way in the kernel.
     fn inject(&mut self, output: &Output) {
+        // A SYN has gone on without waiting: had its packet been dropped, connection tracking would have forgotten how its destination was translated, and the
+        // answer would come from an address that nobody has asked.
+        if Segment::opens(&output.packet) {
+            return;
+        }
         // Behind what was passed before it.
         self.flush();
         let sent = match &mut self.ports {

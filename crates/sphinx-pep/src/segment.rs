@@ -137,9 +137,18 @@ impl Segment {
 
     /// Whether a packet begins or aborts a connection (SYN, RST). Cheaper than reading all of it.
     pub(crate) fn opens_or_resets(packet: &[u8]) -> bool {
+        Segment::flags(packet) & (field::SYN | field::RST) != 0
+    }
+
+    /// Whether a packet asks for a connection: a SYN that answers none.
+    pub(crate) fn opens(packet: &[u8]) -> bool {
+        Segment::flags(packet) & (field::SYN | field::ACK) == field::SYN
+    }
+
+    /// The flags of a packet; none of one that is no TCP.
+    fn flags(packet: &[u8]) -> u8 {
         let flags = |place: Place| packet.get(place.transport + field::FLAGS).copied();
-        let flags = Place::of(packet).ok().and_then(flags).unwrap_or(0);
-        flags & (field::SYN | field::RST) != 0
+        Place::of(packet).ok().and_then(flags).unwrap_or(0)
     }
 
     /// Source and destination of a TCP packet, which may be of several segments.

@@ -357,6 +357,75 @@ fn connections_that_are_translated_at_the_hop_are_helped() {
     assert_eq!(done["packets_refused"], 0, "{done}");
 }
 
+/// A port of the machine that leads to a host behind a hop that is busy.
+#[test]
+fn connections_that_are_forwarded_open_where_packets_wait() {
+    let Some(scene) = Scene::new(0.0) else {
+        return;
+    };
+    if !ways().contains(&"nfqueue") {
+        return;
+    }
+    let addresses = [
+        ("ip", "10.78.0.1", "10.77.0.2"),
+        ("ip6", "fd78::1", "fd77::2"),
+    ];
+    let listen = |address: &str| {
+        let listen = || TcpListener::bind((address, 0)).expect("a port");
+        scene.mobile.run(listen).expect("a thread")
+    };
+    let connect = |target: (&str, u16)| {
+        let target = (target.0.parse::<IpAddr>().expect("an address"), target.1).into();
+        let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
+        scene.fixed.run(connect).expect("a thread")
+    };
+    let listeners = addresses.map(|it| listen(it.2));
+    let ports = listeners
+        .each_ref()
+        .map(|it| it.local_addr().expect("an address").port());
+    let rules: String = addresses
+        .iter()
+        .zip(ports)
+        .map(|((family, _, inner), port)| {
+            format!(
+                "table {family} nat {{ chain in {{ type nat hook prerouting priority -100; \
+                 iifname \"wired\" tcp dport {port} dnat to {inner}; }}\n}}\n"
+            )
+        })
+        .collect();
+    if !nft(&scene.middle, &rules) {
+        return sphinx_testing::skipped!("no 'nft', or the kernel translates no addresses");
+    }
+    let scratch = Scratch::new();
+    let more = ["--attach", "nfqueue", "--radio-rate", "4mbit"];
+    let agent = scene.agent(&scratch, &more);
+    let busy = listen("10.77.0.2");
+    let mut sender = connect(("10.77.0.2", busy.local_addr().expect("an address").port()));
+    let (mut receiver, _) = busy.accept().expect("a client");
+    thread::scope(|scope| {
+        // Until the receiver is gone.
+        scope.spawn(move || while sender.write_all(&[7; 10_000]).is_ok() {});
+        // The first flight has arrived, and what is behind it waits.
+        receiver
+            .read_exact(&mut [0; 200_000])
+            .expect("the beginning");
+        for (((_, outer, _), port), listener) in addresses.iter().zip(ports).zip(&listeners) {
+            let mut client = connect((outer, port));
+            client.write_all(b"ask").expect("a reader");
+            let (mut server, _) = listener.accept().expect("a client");
+            let mut asked = [0; 3];
+            server.set_read_timeout(Some(PATIENCE)).expect("a time");
+            server.read_exact(&mut asked).expect("a question");
+            assert_eq!(&asked, b"ask");
+        }
+        drop(receiver);
+    });
+    agent.signal(Signal::INT);
+    let ended = agent.end().expect(130);
+    let done = totals(&ended);
+    assert!(done["queued_ns"].as_u64().expect("a number") > 0, "{done}");
+}
+
 /// The agent comes first, and the packet filter's rules afterwards.
 #[test]
 fn an_agent_makes_way_for_addresses_that_are_translated_later() {
