@@ -94,6 +94,7 @@ pub struct Agent {
     /// Until when packets only pass, if they came too late.
     overloaded: Option<Time>,
     overloads: u64,
+    packets_refused: u64,
     lag_ns_max: Time,
     /// Since when what comes has waited, at most.
     waiting_since: Option<Time>,
@@ -125,6 +126,7 @@ impl Agent {
             flows_seen: 0,
             overloaded: None,
             overloads: 0,
+            packets_refused: 0,
             lag_ns_max: 0,
             waiting_since: None,
         };
@@ -282,6 +284,11 @@ impl Agent {
         self.blind_until = self.now.saturating_add(rsfc::BLIND_NS);
     }
 
+    /// So many packets, in all, came out that the kernel did not take. They are only counted ([`Status::packets_refused`]).
+    pub fn handle_refused(&mut self, packets: u64) {
+        self.packets_refused = packets;
+    }
+
     /// What is handed over from now on has waited for the agent since then, at most: a time that is not
     /// later than any of theirs. It is counted for each flow (`waited_ns_max`).
     pub fn handle_waiting(&mut self, since: Time) {
@@ -387,6 +394,7 @@ impl Agent {
             memory_bytes: self.memory_bytes(),
             overloaded: self.is_overloaded(),
             overloads: self.overloads,
+            packets_refused: self.packets_refused,
             rate_doubted: self.rate_doubted,
             flows_handed_over: self.moving.handed_over,
             flows_taken_over: self.moving.taken_over,

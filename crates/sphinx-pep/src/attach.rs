@@ -222,11 +222,6 @@ impl Attachment {
         self.stop.clone()
     }
 
-    /// Packets that the kernel did not take back.
-    pub fn refused(&self) -> u64 {
-        self.port.refused()
-    }
-
     /// Reports of losses that could not be sent, or that were forged or old.
     pub fn reports_refused(&self) -> u64 {
         self.post.as_ref().map_or(0, Post::refused)
@@ -332,6 +327,7 @@ impl Attachment {
                 idle &= !courier.serve(agent, &now);
             }
             self.port.send(agent);
+            agent.handle_refused(self.port.refused());
             if until.is_some_and(|until| until <= at) {
                 // Whoever reports what the agent has done says by which settings.
                 before

@@ -25,6 +25,8 @@ pub struct Status {
     pub overloaded: bool,
     /// How often that has begun.
     pub overloads: u64,
+    /// Packets that the kernel did not take back.
+    pub packets_refused: u64,
     /// How often the rate of the queue that filters acknowledgements seemed to be more than the link carries.
     pub rate_doubted: u64,
     /// Flows that another agent was told to take over, once for each time.
@@ -241,6 +243,11 @@ impl Collector for Status {
                 "Times at which packets began to only pass",
                 self.overloads,
             ),
+            (
+                "packets_refused",
+                "Packets that the kernel did not take back",
+                self.packets_refused,
+            ),
         ] {
             it.counter(name, help, value)?;
         }
@@ -342,6 +349,7 @@ mod tests {
         let mut status = Status {
             flows: 3,
             flows_known: 2,
+            packets_refused: 12,
             overloaded: true,
             lag_ns_max: 1_500_000,
             ..Status::default()
@@ -364,6 +372,7 @@ mod tests {
             "sphx_pep_flows_total 3",
             "sphx_pep_flows_known 2.0",
             "sphx_pep_packets_total{from=\"mobile\"} 7",
+            "sphx_pep_packets_refused_total 12",
             "sphx_pep_repaired_total 5",
             "sphx_pep_losses_repaired_total 6",
             "sphx_pep_alone_total{reason=\"clean\"} 8",

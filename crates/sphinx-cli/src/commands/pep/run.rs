@@ -134,7 +134,6 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     // The numbers are what it was run for.
     context.reporter.event(
         done(&agent)
-            .with("packets_refused", attachment.refused())
             .with("reports_refused", attachment.reports_refused())
             .with("handovers_refused", attachment.handovers_refused())
             .with("marks_refused", attachment.marks_refused()),
