@@ -588,7 +588,7 @@ mod tests {
         for n in 0..30 {
             sampler.on_sent(time(n * MS / 10), pn(n), 1000, 1e7);
             if n == 19 {
-                // It was interrupted behind the tenth of these ten, for 40 ms.
+                // It was interrupted behind the fifth of these ten, for 40 ms.
                 sampler.on_late(time(MS));
             }
         }
