@@ -21,6 +21,7 @@ use sphinx_link::{
     front::{Direction, End, Front, FrontConfig, FrontCounters, FrontError, Observer, Side, Stage},
 };
 use sphinx_netdev::netns::{Access, Namespace, probe};
+use sphinx_testing::uninterrupted;
 
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -142,11 +143,11 @@ fn a_stage_says_what_goes_into_the_link_and_out_of_it() {
         if number % 3 == 2 {
             continue;
         }
-        assert_eq!(right.recv(&mut buffer).unwrap(), 1);
+        assert_eq!(uninterrupted(|| right.recv(&mut buffer)).unwrap(), 1);
         assert!(buffer[0] == number && sent.elapsed() >= HELD);
         right.send(&[number + 100]).unwrap();
         for _ in 0..2 {
-            assert_eq!(left.recv(&mut buffer).unwrap(), 1);
+            assert_eq!(uninterrupted(|| left.recv(&mut buffer)).unwrap(), 1);
             assert_eq!(buffer[0], number + 100);
         }
     }
@@ -178,11 +179,11 @@ fn packets_take_at_least_the_delay() {
         for _ in 0..20 {
             let sent = Instant::now();
             left.send(b"ping").unwrap();
-            right.recv(&mut [0; 16]).unwrap();
+            uninterrupted(|| right.recv(&mut [0; 16])).unwrap();
             let there = sent.elapsed();
             assert!(there >= delay, "{there:?}");
             right.send(b"pong").unwrap();
-            left.recv(&mut [0; 16]).unwrap();
+            uninterrupted(|| left.recv(&mut [0; 16])).unwrap();
             let back = sent.elapsed();
             assert!(back >= 2 * delay, "{back:?}");
             least = least.min(back);
@@ -229,7 +230,7 @@ fn the_same_packets_are_lost_as_in_a_simulation() {
         move || {
             let number = |socket: &UdpSocket| {
                 let mut buffer = [0; 2000];
-                assert_eq!(socket.recv(&mut buffer).unwrap(), 972);
+                assert_eq!(uninterrupted(|| socket.recv(&mut buffer)).unwrap(), 972);
                 received.fetch_add(1, Ordering::Relaxed);
                 u64::from_be_bytes(buffer[..8].try_into().unwrap())
             };
@@ -291,7 +292,7 @@ fn a_small_mtu_inside_the_path_drops_silently() {
     for payload in [1253, 1252, 1472] {
         left.send(&vec![0; payload]).unwrap();
     }
-    assert_eq!(right.recv(&mut [0; 2000]).unwrap(), 1252);
+    assert_eq!(uninterrupted(|| right.recv(&mut [0; 2000])).unwrap(), 1252);
     let counters = wait_for(&front, |counters| {
         counters.left_to_right.offered_packets == 3
     });
@@ -307,7 +308,7 @@ fn a_link_changes_under_way() {
     let right = udp(front.right(), front.right().ipv4().into());
     left.connect(right.local_addr().unwrap()).unwrap();
     left.send(b"before").unwrap();
-    assert_eq!(right.recv(&mut [0; 16]).unwrap(), 6);
+    assert_eq!(uninterrupted(|| right.recv(&mut [0; 16])).unwrap(), 6);
 
     let dead = LinkConfig {
         loss: Loss::Bernoulli(1.0),
@@ -453,9 +454,9 @@ fn a_small_mtu_of_the_interfaces_is_one_without_ipv6() {
     // Two fragments there, and one packet back.
     left.send_to(&[7; 1000], right.local_addr().unwrap())
         .unwrap();
-    assert_eq!(right.recv(&mut [0; 2000]).unwrap(), 1000);
+    assert_eq!(uninterrupted(|| right.recv(&mut [0; 2000])).unwrap(), 1000);
     right.send_to(b"back", left.local_addr().unwrap()).unwrap();
-    assert_eq!(left.recv(&mut [0; 16]).unwrap(), 4);
+    assert_eq!(uninterrupted(|| left.recv(&mut [0; 16])).unwrap(), 4);
     assert_eq!(front.stop().unwrap().left_to_right.delivered_packets, 2);
 }
 

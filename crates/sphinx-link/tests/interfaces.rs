@@ -18,6 +18,7 @@ use sphinx_netdev::{
     ethernet::Ethernet,
     netns::{Access, Namespace, probe},
 };
+use sphinx_testing::uninterrupted;
 
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -214,7 +215,7 @@ fn datagrams_cross_as_they_are() {
             let sent = vec![7; length];
             left.send_to(&sent, right.local_addr().unwrap()).unwrap();
             let mut buffer = [0; 2000];
-            let (count, from) = right.recv_from(&mut buffer).unwrap();
+            let (count, from) = uninterrupted(|| right.recv_from(&mut buffer)).unwrap();
             assert_eq!((count, from), (length, left.local_addr().unwrap()));
             assert!(buffer[..count] == sent);
         }

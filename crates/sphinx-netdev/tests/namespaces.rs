@@ -13,6 +13,7 @@ use sphinx_netdev::{
     netns::{Access, Namespace, probe},
     tun::{Tun, TunConfig},
 };
+use sphinx_testing::uninterrupted;
 
 /// Whether this process may do these tests; says so if not.
 fn permitted() -> bool {
@@ -98,7 +99,7 @@ fn a_namespace_has_only_loopback_and_commands_run_inside() {
         .unwrap();
     let own = socket.local_addr().unwrap();
     socket.send_to(b"hello", own).unwrap();
-    assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 5);
+    assert_eq!(uninterrupted(|| socket.recv(&mut [0; 16])).unwrap(), 5);
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn a_tun_device_has_its_settings_and_carries_packets_both_ways() {
         let (left, right) = packet[header - 8..].split_at_mut(2);
         left.swap_with_slice(&mut right[..2]);
         tun.send(packet).unwrap();
-        assert_eq!(socket.recv(&mut [0; 200]).unwrap(), 100);
+        assert_eq!(uninterrupted(|| socket.recv(&mut [0; 200])).unwrap(), 100);
     }
     let error = tun.send(&[0; 40]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);

@@ -32,6 +32,21 @@ fn line(test: Option<&str>, why: &str) -> String {
     format!("skipped: {test}{}\n", words.join(" "))
 }
 
+/// What `call` returns when nothing interrupts it. The whole process may be stopped for a while, as machines are: then what waits on a socket for a
+/// limited time fails, with no handler of a signal anywhere (signal(7)).
+///
+/// # Errors
+///
+/// Those of `call`, but for `Interrupted`.
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;

@@ -605,6 +605,7 @@ mod tests {
     use etherparse::{Icmpv4Type, Icmpv6Type};
     use sphinx_netdev::netns::Namespace;
     use sphinx_netdev::tun::{Tun, TunConfig};
+    use sphinx_testing::uninterrupted;
     use tokio::time::advance;
 
     use super::*;
@@ -718,7 +719,7 @@ mod tests {
         let patience = Some(Duration::from_secs(10));
         program.set_read_timeout(patience).unwrap();
         let mut buffer = [0; 8];
-        let length = program.recv(&mut buffer).unwrap();
+        let length = uninterrupted(|| program.recv(&mut buffer)).unwrap();
         assert_eq!(&buffer[..length], b"sent");
     }
 

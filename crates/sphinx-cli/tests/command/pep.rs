@@ -27,6 +27,7 @@ use sphinx_link::front::{Front, FrontConfig};
 use sphinx_link::{LinkConfig, Loss, Rate};
 use sphinx_netdev::netns::Namespace;
 use sphinx_netdev::nfqueue::{Rules, Selection};
+use sphinx_testing::uninterrupted;
 
 const FIXED: [u8; 4] = [192, 0, 2, 1];
 const MOBILE: [u8; 4] = [10, 0, 0, 9];
@@ -1255,7 +1256,7 @@ fn a_service_manager_hears_of_beginning_life_and_end() {
     let wait = |wanted: &str| {
         let mut buffer = [0; 256];
         loop {
-            let length = socket.recv(&mut buffer).expect(wanted);
+            let length = uninterrupted(|| socket.recv(&mut buffer)).expect(wanted);
             let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
             if text.lines().any(|line| line == wanted) {
                 return;

@@ -5,6 +5,7 @@ use std::io::ErrorKind as IoErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use sphinx_testing::uninterrupted;
 use sphinx_transport::{ErrorKind, Options, Server, ServerKey, Service, Session};
 
 use crate::proxy::{Proxy, Way};
@@ -129,7 +130,7 @@ impl Stranger {
     /// The next thing that comes.
     fn hear(&self) -> Vec<u8> {
         let mut answer = [0; 2000];
-        let len = self.socket.recv(&mut answer).unwrap();
+        let len = uninterrupted(|| self.socket.recv(&mut answer)).unwrap();
         answer[..len].to_vec()
     }
 
