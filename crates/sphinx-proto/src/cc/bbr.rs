@@ -75,6 +75,9 @@ const MIN_ROUND: Nanos = 2 * MS;
 /// Fewest packets of a round on a slow link.
 const ROUND_PACKETS: f64 = 16.0;
 
+/// A delay varies by itself if it does so by more than so many packets take. (A flow among others sees some of its packets come earlier than its
+/// own rate has them: the queue between two of them was now longer, now shorter.)
+const VARIES_PACKETS: f64 = 16.0;
 /// Loss in start-up that is believed to lie behind the link at most. Beside others in a full queue, whose packets hide it, a flow that takes
 /// all its losses for the channel's sends more the more it loses.
 const LOSS_BELIEVED: f64 = 0.6;
@@ -248,6 +251,11 @@ impl Bbr {
     /// Bytes in flight beyond the BDP that are no queue: SACK interval and pacing quantum.
     fn slack(&self) -> f64 {
         bytes_in(self.bw, MS) + 2.0 * self.packet_bytes
+    }
+
+    /// The delay varies by itself, whether or not others are there.
+    fn does_delay_vary(&self) -> bool {
+        self.sampler.jitter() > time_for(VARIES_PACKETS * self.packet_bytes, self.bw)
     }
 
     /// Queueing delay that is worth noticing.
@@ -546,6 +554,9 @@ impl RateControl for Bbr {
             }
             if let Some(pace) = pace {
                 let (packets, lost) = (settled.packets, settled.packets_lost);
+                if pace == Pace::Low {
+                    self.crowd.on_low(packets, lost);
+                }
                 // With a queue, losses may be its own.
                 if settled.queue <= self.queue_threshold() {
                     self.loss

@@ -97,7 +97,7 @@ impl RoundMean {
 #[derive(Debug, Default)]
 pub(super) struct PathDelay {
     min_rtt: Option<Nanos>,
-    /// When a round trip close to the minimum was last seen.
+    /// When a round trip close to the smallest one was last seen, or to the usual one where jitter makes that rare.
     confirmed_at: Time,
     smoothed_rtt: f64,
     deviation: f64,
@@ -239,7 +239,8 @@ impl PathDelay {
             }
         };
         self.min_rtt = Some(min_rtt);
-        if rtt <= min_rtt.saturating_add(min_rtt / 8).saturating_add(MS / 2) {
+        let base = min_rtt.saturating_add(self.held);
+        if rtt <= base.saturating_add(base / 8).saturating_add(MS / 2) {
             self.confirmed_at = ack.now;
         }
         let error = rtt as f64 - self.smoothed_rtt;

@@ -60,6 +60,8 @@ const CLEAN_PACKETS: u64 = 512;
 const FLOOD: f64 = 0.6;
 const FLOOD_PACKETS: u64 = 16;
 const FLOODS: u32 = 2;
+/// A round that loses less than this has met no full queue.
+const LOSS_CLEAN: f64 = 0.05;
 /// Stretched samples that measure the link …
 const STRETCHED: u32 = 2;
 /// … and the part of a round trip that the last of them spans, as long as the train still stretches it:
@@ -450,7 +452,11 @@ impl Startup {
             self.flat_rounds = if flat { self.flat_rounds + 1 } else { 0 };
         }
         if self.stretched == 0 {
-            bw = this.max(self.last_best).max(bw.min(most));
+            // Where the delay varies by more than a twelfth of a round trip (which makes trains longer) no sample of a round shows all that the
+            // link did. What it may have been is believed until packets queue or get lost.
+            let believes = train > rtt / 2 && !has_queue && loss < LOSS_CLEAN;
+            let likely = if believes { most } else { bw.min(most) };
+            bw = this.max(self.last_best).max(likely);
         }
         self.last_best = this;
         let (n, lost) = self.clean;

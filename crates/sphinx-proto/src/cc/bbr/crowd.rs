@@ -30,6 +30,8 @@ const LOSS_LOW: f64 = 0.3;
 /// So many times in a row a rate below the estimate has not made a queue go, and of so many packets too many were lost.
 const STOOD: u32 = 2;
 const STOOD_PACKETS: f64 = 32.0;
+/// Where the delay varies no queue is ever seen to go. There it is somebody else's if of the packets below the estimate it loses this part, too.
+const LOSS_BELOW: f64 = 0.025;
 /// A flow has [ten packets](super::MIN_PACKETS) under way at least. Where the link holds fewer than these, its own lower rates do not make the queue go.
 const FEWEST_PACKETS: f64 = 5.0;
 /// Loss of a channel that may be the work of a queue which has been full ever since.
@@ -94,6 +96,9 @@ pub(super) struct Crowd {
     /// Rates below the estimate in a row that did not make the queue go, and when the first of them ended.
     stood: u32,
     stood_since: Time,
+    /// Packets at these rates since the queue was short, and those of them that were lost.
+    low_packets: f64,
+    low_lost: f64,
     /// When the queue was short last, for a flow that takes the link for its own.
     low_at: Time,
     /// Longest queueing delay since it joined, unless that has not been long ago.
@@ -128,6 +133,17 @@ impl Crowd {
     fn note(&mut self, s: &Sample) {
         self.packets += s.packets as f64;
         self.lost += s.packets_lost as f64;
+    }
+
+    /// Packets that left below the estimate have been settled.
+    pub(super) fn on_low(&mut self, packets: u64, lost: u64) {
+        self.low_packets += packets as f64;
+        self.low_lost += lost as f64;
+    }
+
+    /// Even what left below the estimate met a full queue.
+    fn loses_below(&self) -> bool {
+        self.low_packets >= STOOD_PACKETS && self.low_lost > LOSS_BELOW * self.low_packets
     }
 
     fn forget_half(&mut self, packets: f64) {
@@ -266,6 +282,7 @@ impl Bbr {
         let low = (self.delay.longest_queue() / LOW_PART).max(LOW.max(packets));
         if self.delay.above_smallest() < low {
             self.crowd.stood = 0;
+            (self.crowd.low_packets, self.crowd.low_lost) = (0.0, 0.0);
             self.crowd.low_at = self.latest;
         }
     }
@@ -293,7 +310,12 @@ impl Bbr {
         let is_known = self.bdp() >= FEWEST_PACKETS * self.packet_bytes;
         let loses = crowd.packets >= STOOD_PACKETS && crowd.lost > LOSS * crowd.packets;
         let lasts = self.latest.saturating_sub(crowd.stood_since) >= self.patience();
-        is_known && crowd.stood >= STOOD && lasts && loses && self.has_seen_queue()
+        is_known
+            && crowd.stood >= STOOD
+            && lasts
+            && loses
+            && (crowd.loses_below() || !self.does_delay_vary())
+            && self.has_seen_queue()
     }
 
     /// Where the delay varies by itself estimates are low and probes find room, so that nothing can be said.
