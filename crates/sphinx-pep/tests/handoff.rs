@@ -284,6 +284,29 @@ fn a_mobile_host_that_is_said_to_be_here_gets_what_passed_before_it_came() {
     assert_eq!(path.tell(), [4]);
 }
 
+/// A receiver may discard what comes with the timestamp of before.
+#[test]
+fn what_the_sender_repairs_meanwhile_is_what_the_next_agent_sends() {
+    let mut path = Path::new();
+    path.hand_over(Move::Prefill);
+    for (n, sent) in [(0, 1000), (1, 1001), (0, 1500)] {
+        let segment = Segment {
+            timestamps: Some((sent, 7)),
+            ..path.segment(n)
+        };
+        path.put(0, Side::Fixed, &segment);
+        assert_eq!(path.tell(), NOTHING);
+    }
+    let [_, mobile] = ends();
+    path.bases[1].agent.arrived(path.now, mobile.ip());
+    let outputs = path.bases[1].outputs();
+    let packets = outputs.iter().map(|it| Segment::read(&it.packet));
+    let sent: Vec<_> = packets
+        .map(|it| it.and_then(|it| it.timestamps).map(|(sent, _)| sent))
+        .collect();
+    assert_eq!(sent, [Some(1500), Some(1001)]);
+}
+
 #[test]
 fn what_is_resumed_comes_no_faster_than_the_hop_answers() {
     let mut path = Path::new();
