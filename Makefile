@@ -56,7 +56,7 @@ build: tools ## Build the sphx command; its symbols go to target/release/sphx.de
 	@scripts/split-symbols $(RELEASE)/sphx
 
 .PHONY: build-small
-build-small: tools ## Build sphx with recv, send, cp and perf only, into target/small
+build-small: tools ## Build sphx without codes, demo, lab, pep, tunnel, server and join, into target/small
 	SPHINX_COMMIT=$(COMMIT) $(CARGO) build --release --locked --package sphinx-cli --no-default-features --target-dir target/small
 	@scripts/split-symbols target/small/release/sphx
 
