@@ -269,16 +269,23 @@ fn failure_after(messages: impl Fn(&[u8], &[u8]) -> Vec<Vec<u8>>) -> Option<Fail
         panic!("the server speaks first");
     };
     assert_eq!(net.server().failure(), None);
+    let until = net.now + ms(500);
     for message in messages(secret.proof().as_slice(), &params.encode()) {
+        // The server allows the next stream when it has read the one before. It goes out with what acknowledges that, as then QUIC has
+        // done its part, and the server may let go of it.
+        let stream = loop {
+            let session = net.client().control.session(id).expect("alive");
+            match session.conn.streams().open(Dir::Uni) {
+                Some(stream) => break stream,
+                None => assert!(net.step(until), "allowed"),
+            }
+        };
         let session = net.client().control.session(id).expect("alive");
-        let stream = session.conn.streams().open(Dir::Uni).expect("allowed");
         let mut stream = session.conn.send_stream(stream);
         assert_eq!(stream.write(&message), Ok(message.len()));
         stream.finish().expect("open");
         let now = net.now;
         net.client().control.drive(id.handle, now);
-        // A moment later QUIC has done its part.
-        net.run(ms(20));
     }
     net.run(ms(500));
     net.server().failure().cloned()
