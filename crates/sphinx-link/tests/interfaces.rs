@@ -144,10 +144,11 @@ fn tcp_crosses_in_single_packets_with_right_checksums() {
     for address in ["10.99.0.2:7000", "[fd99::2]:7000"] {
         assert!(sent_and_received(&left, &right, address, &sent) == sent);
     }
-    let counters = link.counters().left_to_right;
     // 1448 bytes of payload are in a packet, and some were lost and sent again.
-    assert!(counters.sent_packets > 2 * 2_000_000 / 1448, "{counters:?}");
-    assert!(counters.dropped_loss > 5, "{counters:?}");
+    wait_for(&link, |it| {
+        let it = &it.left_to_right;
+        it.sent_packets > 2 * 2_000_000 / 1448 && it.dropped_loss > 5
+    });
     // ARP and neighbour discovery have passed by.
     assert!(link.counters().ignored > 0);
 }
@@ -190,10 +191,10 @@ fn tcp_inside_a_tunnel_crosses_in_single_packets() {
     for address in ["10.98.0.2:7000", "[fd98::2]:7000"] {
         assert!(sent_and_received(&left, &right, address, &sent) == sent);
     }
-    let counters = link.counters();
     // Of 1500 bytes, 50 are the tunnel's.
-    let sent = counters.left_to_right.sent_packets;
-    assert!(sent > 2 * 2_000_000 / 1398, "{counters:?}");
+    let counters = wait_for(&link, |it| {
+        it.left_to_right.sent_packets > 2 * 2_000_000 / 1398
+    });
     assert_eq!(counters.refused, 0, "{counters:?}");
 }
 
