@@ -312,7 +312,7 @@ fn faults_are_looked_for_by_the_tests_that_there_are() {
     let files = [
         "scripts/mutants-pep",
         "scripts/common.py",
-        "docs/pep.md",
+        "docs/pep-evidence.md",
         "crates/sphinx-pep/src/lib.rs",
         "crates/sphinx-pep/src/sequence.rs",
     ];
