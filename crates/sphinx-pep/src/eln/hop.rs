@@ -80,7 +80,7 @@ impl Hop {
 #[derive(Debug)]
 struct Waiting {
     delay: Delay,
-    /// What they have waited; the shortest of the last minute is part of the way.
+    /// What they have waited; the shortest of the last 30 to 60 s is part of the way.
     waited: Rtt,
     last: Time,
     /// The longest of this window and of the one before.

@@ -76,7 +76,7 @@ impl Rtt {
         self.smoothed
     }
 
-    /// The shortest of the last minute; 0 before any was measured.
+    /// The shortest of the last 30 to 60 s; 0 before any was measured.
     pub(crate) fn base(&self) -> Time {
         match self.measured {
             true => self.base[0].min(self.base[1]),
