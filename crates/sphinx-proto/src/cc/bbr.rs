@@ -13,12 +13,12 @@
 //!
 //! | phase | pace, of the estimate | window, BDPs | until |
 //! | --- | --- | --- | --- |
-//! | start-up | a train at 2, the rest of the round at 1 | grows | packets come out slower than they go in, or nothing new arrives for two rounds, or a policer shows |
+//! | start-up | a train at 2, the rest of the round at 1 | grows | packets come out slower than they go in, or nothing new arrives for two rounds, or a queue stands where the delay varies, or a policer shows |
 //! | drain | 0.75 | 1 | the queue is gone |
-//! | cruise | 1 (0.98 after probes that lost) | 2 | 4 to 64 rounds: the more, the more probes in a row lost packets |
+//! | cruise | 1 (0.98 after probes that lost) | 2 | 4 to 64 rounds: the more, the more probes in a row lost packets; 1 where delay and rate have varied of late |
 //! | sharing | 1; the estimate grows with time | 2 | a mark, or a queue where nothing marks ([`crowd`]): then down, at 0.85 of the estimate, or less where more is lost ([`sharing`]); beside somebody who does not yield ([`rival`]), losses |
 //! | scalable | 1; the estimate grows by a packet in a round | 2 | a new start-up: marks of ECT(1) lower the estimate by their share ([`scalable`]) |
-//! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up |
+//! | up | 1.25 (for a train of a quarter round where a policer is suspected) | 2 | its first sample: more than 1.12 of the estimate leads back to start-up; or a queue, where the delay varies |
 //! | down | 0.75 (0.5 in doubt) | 1.25 | the queue is gone and enough has left below the estimate to know what the channel loses by itself |
 //! | probe-rtt | 1 | 0.5 | two rounds; rare, since down empties the queue in every cycle |
 //! | blackout | probes only | 2 packets | anything is acknowledged: then start-up from half the rate |
@@ -41,7 +41,7 @@ use crate::PacketNumber;
 use super::loss::{ChannelLoss, Pace};
 use super::path::PathDelay;
 use super::resume::{CarefulResume, Jump};
-use super::sampler::{RateSampler, Sample};
+use super::sampler::{RateSampler, Sample, Settled};
 use super::startup::{INITIAL_PACKETS, Startup, Verdict};
 use super::{AckSummary, CcParams, MS, Nanos, RateControl, Time, bytes_in, rate_of, time_for};
 use crowd::Crowd;
@@ -169,6 +169,8 @@ pub struct Bbr {
     scalable: Scalable,
     /// Sender's clock at the latest call.
     latest: Time,
+    /// When the link was last found to have become faster, or much slower.
+    varied_at: Option<Time>,
     crowd: Crowd,
 }
 
@@ -231,6 +233,7 @@ impl Bbr {
             sharing: Sharing::default(),
             scalable: Scalable::default(),
             latest: Time::ZERO,
+            varied_at: None,
             crowd: Crowd::default(),
         }
     }
@@ -256,6 +259,11 @@ impl Bbr {
     /// The delay varies by itself, whether or not others are there.
     fn does_delay_vary(&self) -> bool {
         self.sampler.jitter() > time_for(VARIES_PACKETS * self.packet_bytes, self.bw)
+    }
+
+    /// Samples are short beside the delay that varies by itself, and no mark tells of a queue: what is known of the link takes its time.
+    fn is_delay_vague(&self) -> bool {
+        self.ce_round.is_none() && self.does_delay_vary()
     }
 
     /// Queueing delay that is worth noticing.
@@ -331,10 +339,14 @@ impl Bbr {
             // Samples begin with the train.
             self.phase_run = self.sampler.start_run(Phase::Startup);
             let (times, has_queue) = ((lasted, self.rtt()), self.has_queue());
-            let train = self.startup_train();
-            let (bw, verdict) =
-                self.startup
-                    .on_round(self.bw, times, has_queue, self.packet_bytes, train);
+            let (train, is_marked) = (self.startup_train(), self.ce_round.is_some());
+            let (bw, verdict) = self.startup.on_round(
+                self.bw,
+                times,
+                has_queue,
+                self.packet_bytes,
+                (train, is_marked),
+            );
             self.bw = bw;
             self.judge_startup(verdict, now);
         }
@@ -351,6 +363,17 @@ impl Bbr {
                 self.in_doubt = true;
                 self.enter(Phase::Down, now);
             }
+        }
+    }
+
+    /// Where the delay varies by itself, samples of start-up are too short to show that the link is the limit: a queue that stands does.
+    fn watch_startup_queue(&mut self, settled: &Settled, now: Time) {
+        let has_queue = self.has_queue() && self.is_delay_vague();
+        let least = self.standing_span();
+        if let Some(arrives) = self.startup.on_queue(settled, has_queue, least) {
+            let known = self.startup.loss().unwrap_or(0.0).min(LOSS_BELIEVED);
+            self.bw = self.bw.min(arrives / (1.0 - known));
+            self.judge_startup(Verdict::Found, now);
         }
     }
 
@@ -551,6 +574,9 @@ impl RateControl for Bbr {
                 self.bw = self.bw.min(rate);
                 self.is_policed = true;
                 self.judge_startup(Verdict::Policed, now);
+            }
+            if settled.run.phase == Phase::Startup && self.phase == Phase::Startup {
+                self.watch_startup_queue(&settled, now);
             }
             if let Some(pace) = pace {
                 let (packets, lost) = (settled.packets, settled.packets_lost);

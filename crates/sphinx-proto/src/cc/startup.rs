@@ -60,6 +60,8 @@ const CLEAN_PACKETS: u64 = 512;
 const FLOOD: f64 = 0.6;
 const FLOOD_PACKETS: u64 = 16;
 const FLOODS: u32 = 2;
+/// Growth of the estimate in a round by what its samples may have been, at most, where the delay varies by itself.
+const BELIEVED: f64 = 1.25;
 /// A round that loses less than this has met no full queue.
 const LOSS_CLEAN: f64 = 0.05;
 /// Stretched samples that measure the link …
@@ -127,6 +129,8 @@ pub(super) struct Startup {
     measured: bool,
     /// Pace of what follows the first train, bytes per second.
     following: Option<f64>,
+    /// Since when a queue has stood: bytes delivered until then, and the time.
+    queued_from: Option<(u64, Time)>,
 }
 
 impl Startup {
@@ -185,6 +189,7 @@ impl Startup {
             train: cwnd,
             measured: true,
             following: None,
+            queued_from: None,
         }
     }
 
@@ -290,6 +295,20 @@ impl Startup {
         }
         self.lossy_rate
             .filter(|_| self.lossy_groups >= LOSSY_GROUPS)
+    }
+
+    /// Whether there is a queue, now that packets were settled. A link with a queue is never idle: what arrives from the time on when there was
+    /// one is all that it can do, and known once the queue has stood for `least`. In bytes per second, without what the channel has lost.
+    pub(super) fn on_queue(&mut self, s: &Settled, has_queue: bool, least: Nanos) -> Option<f64> {
+        if !has_queue {
+            self.queued_from = None;
+            return None;
+        }
+        let now = (s.delivered_until, s.received_at);
+        let from = *self.queued_from.get_or_insert(now);
+        let bytes = now.0.saturating_sub(from.0);
+        let time = now.1.saturating_sub(from.1);
+        (time >= least).then(|| rate_of(bytes as f64, time.saturating_add(CLOCK_NOISE)))
     }
 
     /// Loss in earlier rounds at lower rates.
@@ -401,7 +420,7 @@ impl Startup {
         (lasted, rtt): (Nanos, Nanos),
         has_queue: bool,
         packet_bytes: f64,
-        train: Nanos,
+        (train, is_marked): (Nanos, bool),
     ) -> (f64, Verdict) {
         self.begin_train(
             bw,
@@ -441,22 +460,28 @@ impl Startup {
         self.floods = 0;
         self.round_cwnd = self.cwnd;
         let this = self.best.max(self.unfinished);
+        let loss = self.packets_lost as f64 / self.packets.max(1) as f64;
+        let is_clean = is_window_used && !has_queue && loss < LOSS_CLEAN;
         if this <= 0.0 {
+            // Where SACKs come in clumps, so does what a full window lets go, and no sample spans the gaps between them. If a window has come back
+            // without one, it is too small to measure with.
+            let has_come_back = 2.0 * self.packets as f64 * packet_bytes >= self.round_cwnd;
+            if has_come_back && is_clean && !app_limited && !is_marked && train > 0 {
+                self.cwnd = 2.0 * self.round_cwnd;
+            }
             return (bw, Verdict::Grow);
         }
         let most = std::mem::take(&mut self.most).max(this);
         let flat = most < GROWTH * self.last_best;
-        let loss = self.packets_lost as f64 / self.packets.max(1) as f64;
         let jumped = self.packets >= 16 && loss > self.last_loss + LOSS_STEP;
         if !app_limited {
             self.flat_rounds = if flat { self.flat_rounds + 1 } else { 0 };
         }
         if self.stretched == 0 {
-            // Where the delay varies by more than a twelfth of a round trip (which makes trains longer) no sample of a round shows all that the
-            // link did. What it may have been is believed until packets queue or get lost.
-            let believes = train > rtt / 2 && !has_queue && loss < LOSS_CLEAN;
-            let likely = if believes { most } else { bw.min(most) };
-            bw = this.max(self.last_best).max(likely);
+            // Where the delay varies by itself (which makes trains longer) no sample of a round shows all that the link did. How much that may
+            // have been is believed in part until packets queue or get lost.
+            let growth = if train > 0 && is_clean { BELIEVED } else { 1.0 };
+            bw = this.max(self.last_best).max(most.min(growth * bw));
         }
         self.last_best = this;
         let (n, lost) = self.clean;

@@ -8,7 +8,7 @@
 
 use super::super::loss::Sudden;
 use super::super::sampler::Sample;
-use super::super::{MS, Nanos, Time, time_for};
+use super::super::{MS, Nanos, SEC, Time, time_for};
 use super::crowd::FIRST_ROUNDS;
 use super::{Bbr, CE_FACTOR, Phase, UP_GAIN};
 
@@ -17,6 +17,9 @@ const GROWTH: f64 = 1.12;
 /// Rounds at the estimated rate, and the most after fruitless probes that cost packets.
 const CRUISE_ROUNDS: u32 = 4;
 const CRUISE_ROUNDS_MAX: u32 = 64;
+/// The same for so long after the rate of a link has changed whose delay varies, too.
+const VARYING_ROUNDS: u32 = 1;
+const VARIED_TIME: Nanos = 2 * SEC;
 /// Probes are no more frequent than if a round took this long: on short paths they would be all there is.
 const CYCLE_ROUND: Nanos = 9 * MS;
 /// Fruitless probes that are remembered.
@@ -106,6 +109,7 @@ impl Bbr {
             self.slow_samples += 1;
             if self.slow_samples >= 2 && now.saturating_sub(self.slow_since) >= SLOW_TIME {
                 self.bw = highest;
+                self.varied_at = Some(now);
                 self.enter(Phase::Drain, now);
                 return;
             }
@@ -132,6 +136,9 @@ impl Bbr {
                 // The bucket of a policer gives way for a while: look again before growing.
                 let caution = self.caution().max(u32::from(self.may_be_one_again()));
                 let proven = caution == 0 || self.growths > caution + DOUBTED_PROBES;
+                if proven {
+                    self.varied_at = Some(now);
+                }
                 self.enter(if proven { Phase::Startup } else { Phase::Up }, now);
             } else if s.window_full {
                 self.enter(Phase::Down, now);
@@ -179,6 +186,8 @@ impl Bbr {
             Phase::Cruise => {
                 let rounds = if self.in_doubt {
                     DOUBT_ROUNDS
+                } else if self.varies(now) {
+                    VARYING_ROUNDS
                 } else if self.looks_around() || self.has_had_queue() {
                     FIRST_ROUNDS
                 } else {
@@ -192,7 +201,9 @@ impl Bbr {
                 }
             }
             Phase::Up => {
-                if self.rounds_in_phase() >= 3 {
+                // A sample that tells a quarter more from jitter takes several round trips. A queue tells sooner that there is no more.
+                let is_vain = self.is_delay_vague() && self.has_queue();
+                if self.rounds_in_phase() >= 3 || is_vain {
                     self.enter(Phase::Down, now);
                 }
             }
@@ -229,6 +240,12 @@ impl Bbr {
                 self.enter(Phase::Cruise, now);
             }
         }
+    }
+
+    /// Delay and rate of the link vary, as they do over radio: the next probe may find more again.
+    fn varies(&self, now: Time) -> bool {
+        let lately = |at| now.saturating_sub(at) < VARIED_TIME;
+        self.varied_at.is_some_and(lately) && self.is_delay_vague() && self.caution() == 0
     }
 
     /// Fruitless probes in a row that cost packets.

@@ -37,6 +37,12 @@ impl Bbr {
         (STARTUP_JITTER * self.sampler.jitter()).min(self.rtt() / 2)
     }
 
+    /// Time for which a queue has to stand to show the rate of the link.
+    pub(super) fn standing_span(&self) -> Nanos {
+        let jitter = self.sampler.jitter();
+        self.rtt().max(STARTUP_JITTER.saturating_mul(jitter))
+    }
+
     /// Time for which a round of start-up must send faster than the estimate for samples to show it.
     pub(super) fn startup_train(&self) -> Nanos {
         match self.startup_span() {
