@@ -372,7 +372,7 @@ impl Bbr {
         let least = self.standing_span();
         if let Some(arrives) = self.startup.on_queue(settled, has_queue, least) {
             let known = self.startup.loss().unwrap_or(0.0).min(LOSS_BELIEVED);
-            self.bw = self.bw.min(arrives / (1.0 - known));
+            self.bw = self.bw.min(arrives / (1.0 - known)).max(1.0);
             self.judge_startup(Verdict::Found, now);
         }
     }
