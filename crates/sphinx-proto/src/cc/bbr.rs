@@ -261,7 +261,7 @@ impl Bbr {
         self.sampler.jitter() > time_for(VARIES_PACKETS * self.packet_bytes, self.bw)
     }
 
-    /// Samples are short beside the delay that varies by itself, and no mark tells of a queue: what is known of the link takes its time.
+    /// Samples are short beside a delay that varies by itself, and no mark has ever told of a queue: to know the link takes time.
     fn is_delay_vague(&self) -> bool {
         self.ce_round.is_none() && self.does_delay_vary()
     }
@@ -366,8 +366,16 @@ impl Bbr {
         }
     }
 
-    /// Where the delay varies by itself, samples of start-up are too short to show that the link is the limit: a queue that stands does.
-    fn watch_startup_queue(&mut self, settled: &Settled, now: Time) {
+    /// Packets of start-up were settled: a policer may show, or a queue that stands. (Where the delay varies by itself, samples are too short to
+    /// show that the link is the limit.)
+    fn on_startup_settled(&mut self, settled: &Settled, now: Time) {
+        let is_sharp = self.is_without_queue();
+        if let Some(rate) = self.startup.on_settled(settled, is_sharp) {
+            self.bw = self.bw.min(rate);
+            self.is_policed = true;
+            self.judge_startup(Verdict::Policed, now);
+            return;
+        }
         let has_queue = self.has_queue() && self.is_delay_vague();
         let least = self.standing_span();
         if let Some(arrives) = self.startup.on_queue(settled, has_queue, least) {
@@ -567,16 +575,8 @@ impl RateControl for Bbr {
                     self.try_resume(&sample, now);
                 }
             }
-            if settled.run.phase == Phase::Startup
-                && self.phase == Phase::Startup
-                && let Some(rate) = self.startup.on_settled(&settled, self.is_without_queue())
-            {
-                self.bw = self.bw.min(rate);
-                self.is_policed = true;
-                self.judge_startup(Verdict::Policed, now);
-            }
             if settled.run.phase == Phase::Startup && self.phase == Phase::Startup {
-                self.watch_startup_queue(&settled, now);
+                self.on_startup_settled(&settled, now);
             }
             if let Some(pace) = pace {
                 let (packets, lost) = (settled.packets, settled.packets_lost);
