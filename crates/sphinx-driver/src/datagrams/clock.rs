@@ -30,8 +30,10 @@ impl Clock {
         };
         self.latest = self.latest.max(Some(sent));
         let distance = now - sent;
-        if self.smallest.is_none() || now - self.span_from >= SPAN_US {
-            self.before = self.smallest;
+        let age = now - self.span_from;
+        if self.smallest.is_none() || age >= SPAN_US {
+            // Behind a long pause it says nothing any more: clocks drift, and the bits of a time come round.
+            self.before = self.smallest.filter(|_| age < 2 * SPAN_US);
             self.smallest = Some(distance);
             self.span_from = now;
         }
@@ -81,6 +83,23 @@ mod tests {
             let at = clock.arrived(us(now), sent as u32);
             let error = us(now) - at;
             assert!(error <= 2_000_000, "{error} ns after {ms} ms");
+        }
+    }
+
+    /// In a minute two clocks drift apart by milliseconds, and in half an hour by more than a message is of use; behind 36 minutes the bits that it carries
+    /// may be those of another round.
+    #[test]
+    fn what_was_fast_before_a_pause_is_no_measure_behind_it() {
+        for minutes in [1, 30, 40, 60, 90, 600_u64] {
+            let mut clock = Clock::default();
+            let (start, pause) = (1_000_000, minutes * 60_000_000);
+            assert_eq!(clock.arrived(us(start), 0), us(start));
+            for later in [0, 20_000, 5_000_000] {
+                let now = start + pause + later;
+                let sent = pause - pause / 10_000 + later;
+                let at = clock.arrived(us(now), sent as u32);
+                assert_eq!(at, us(now), "{later} us behind {minutes} minutes");
+            }
         }
     }
 }
