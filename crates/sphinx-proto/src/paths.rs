@@ -521,9 +521,11 @@ impl Paths {
         if self.most == 1 {
             return false;
         }
-        if sequence == CidSequence::ZERO && self.ready_there.len() < PATHS_MAX {
-            let ids = self.ready_there.entry(path);
-            ids.or_insert_with(|| PeerIds::new(cid));
+        if let Some(ids) = self.ready_there.get_mut(&path) {
+            // The peer has opened it, and they have overtaken the first packet of a longer path: they are told once.
+            ids.offer(sequence, cid);
+        } else if sequence == CidSequence::ZERO && self.ready_there.len() < PATHS_MAX {
+            self.ready_there.insert(path, PeerIds::new(cid));
         }
         true
     }
@@ -629,6 +631,7 @@ impl Paths {
         let index = self.index(id).filter(|_| self.lanes.len() > 1)?;
         let lane = self.lanes.remove(index);
         self.told.remove(&id);
+        self.thrift.forget(lane.counts.ip_bytes_sent);
         self.end_meetings(id);
         self.arrange();
         Some(lane)
@@ -730,6 +733,22 @@ mod tests {
         assert_eq!(tokens.collect::<Vec<_>>(), [None, Some(token(2))]);
     }
 
+    /// However much the first path has sent, which keeps within the limit by itself: 23 days at the limit.
+    #[test]
+    fn the_limit_of_all_begins_with_the_second_path() {
+        const SECONDS: u64 = 2_000_000;
+        const LIMIT: u64 = 1_000_000;
+        let mut paths = three();
+        paths.set_limit(time(0), Some(LIMIT));
+        paths.spend(SECONDS * LIMIT);
+        assert_eq!(offered(&mut paths, SECOND), Some(SECOND));
+        let now = time(SECONDS * 1_000_000_000);
+        assert!(paths.within_limit(now));
+        // From then on both count.
+        paths.spend(LIMIT);
+        assert!(!paths.within_limit(now) && paths.limit_opens() > Some(now));
+    }
+
     #[test]
     fn a_path_that_is_taken_back_is_replaced() {
         let mut paths = three();
@@ -740,5 +759,48 @@ mod tests {
         assert_eq!(offered(&mut paths, SECOND), None);
         assert_eq!(give_out(&mut paths), [PathId::new(3)]);
         assert_eq!(offered(&mut paths, THIRD), Some(THIRD));
+    }
+
+    /// What tells of them leaves on another path than the first packet of theirs, which may take longer, and is not sent again.
+    #[test]
+    fn spare_ids_may_be_there_before_their_path() {
+        let mut paths = three();
+        let offer = |paths: &mut Paths, n: u8| {
+            let sequence = CidSequence::new(u64::from(n));
+            assert!(paths.offer(SECOND, sequence, cid(50 + n)));
+        };
+        offer(&mut paths, 1);
+        (0..3).for_each(|n| offer(&mut paths, n));
+        assert_eq!(opened(&mut paths), Some(SECOND));
+        let index = paths.index(SECOND).expect("open");
+        let ids = &mut paths.at_mut(index).peer_ids;
+        for n in 0..3 {
+            assert_eq!(ids.current(), cid(50 + n));
+            ids.change();
+        }
+    }
+
+    /// What it had carried is missing in the sum.
+    #[test]
+    fn costs_are_weighed_behind_a_path_that_is_gone() {
+        let mut paths = three();
+        paths.set_bond(Bond::Cheapest);
+        for (path, cost) in [(SECOND, 1), (THIRD, 2)] {
+            assert_eq!(offered(&mut paths, path), Some(path));
+            let policy = PathPolicy {
+                cost,
+                ..PathPolicy::default()
+            };
+            paths.set_policy(path, policy);
+            let index = paths.index(path).expect("open");
+            paths.at_mut(index).counts.ip_bytes_sent = 1_000_000;
+        }
+        // More waits than the cheapest one carries.
+        let sec = 1_000_000_000;
+        for at in [0, sec] {
+            paths.weigh_costs(time(at), true);
+        }
+        assert!(paths.remove(THIRD).is_some());
+        paths.weigh_costs(time(3 * sec), false);
     }
 }

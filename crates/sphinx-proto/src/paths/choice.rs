@@ -29,6 +29,13 @@ pub(super) struct Thrift {
     counted: u64,
 }
 
+impl Thrift {
+    /// A path is no more, on which so much was sent: what those that are left carry is counted without it.
+    pub(super) fn forget(&mut self, sent: u64) {
+        self.counted = self.counted.saturating_sub(sent);
+    }
+}
+
 /// The rate that all paths keep within together.
 pub(super) struct Limiter {
     rate: u64,
@@ -178,7 +185,7 @@ impl Paths {
             let could = cheaper.map(|lane| lane.path.cc().bandwidth_estimate());
             let could: u128 = could.map(u128::from).sum();
             let could = could * u128::from(counted_for) / 1_000_000_000;
-            let did = u128::from(carried - thrift.counted);
+            let did = u128::from(carried.saturating_sub(thrift.counted));
             if did * 100 < could * u128::from(ENOUGH_PERCENT) {
                 thrift.dearer -= 1;
             }
@@ -237,9 +244,11 @@ impl Paths {
         Some(limiter.pacer.next(limiter.rate, false))
     }
 
-    /// A packet of symbols leaves.
+    /// A packet of symbols leaves. What one path has sent alone, within the limit by itself, must not hold up all of them once there are several: the
+    /// pacer does not earn back terabytes.
     pub(crate) fn spend(&mut self, ip_bytes: u64) {
-        if let Some(limiter) = &mut self.limiter {
+        let is_one = self.lanes.len() == 1;
+        if let Some(limiter) = self.limiter.as_mut().filter(|_| !is_one) {
             limiter.pacer.spent(ip_bytes);
         }
     }

@@ -269,6 +269,24 @@ fn a_dear_path_takes_over_and_is_left_again() {
     assert!(gap <= 150 * MS, "{} ms", gap / MS);
 }
 
+/// What it had carried is missing from what the others have, by which it is known whether dear ones are needed.
+#[test]
+fn a_dear_path_may_be_given_up_while_it_helps() {
+    let third = link(100, 40, bernoulli(0.0), 9);
+    let mut scenario = two([30, 100], [30, 15], [0.0; 2], 5).path(0, third);
+    paced(&mut scenario, 60, 12 * SEC);
+    let policies = [cost(0), cost(5), cost(5)];
+    let mut pair = bonded(scenario, Bond::Cheapest, &policies).build();
+    pair.run_until(8 * SEC, |_| false);
+    let (now, helped) = (pair.now, carried(&pair, 1));
+    assert!(helped > 12_000_000, "{helped}");
+    assert!(pair.ends[0].abandon_path(now, SECOND));
+    let before = carried(&pair, 2);
+    pair.must_transfer(20 * SEC);
+    let instead = carried(&pair, 2) - before;
+    assert!(instead > 5_000_000, "{instead}");
+}
+
 /// Paths that meet nowhere are as full as uncoupled ones: windows that are halved in a queue of one round trip leave it full.
 #[test]
 fn coupled_paths_lose_nothing_where_they_do_not_meet() {

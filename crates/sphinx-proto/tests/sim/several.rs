@@ -162,6 +162,18 @@ fn a_path_that_never_gets_through_may_be_given_up() {
     pair.must_transfer(30 * SEC);
 }
 
+/// In a session that says little at rest nothing else would show how short it is.
+#[test]
+fn a_path_that_gets_through_late_carries_its_share_all_the_same() {
+    let mut scenario = two([2, 8], [20, 20], [0.0; 2], 3).bulk(8_000_000);
+    (scenario.quiet, scenario.recv_window) = ([true; 2], 512 << 10);
+    let (_, forward, backward) = &mut scenario.further[0];
+    cut(&mut (forward, backward), 0, 5 * SEC);
+    let mut pair = scenario.build();
+    pair.must_transfer(60 * SEC);
+    assert!(pair.now < 16 * SEC, "{} ms", pair.now / MS);
+}
+
 #[test]
 fn a_slow_path_does_not_hold_up_a_small_transfer() {
     let alone = |bytes| {
