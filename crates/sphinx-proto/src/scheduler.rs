@@ -266,6 +266,8 @@ impl Scheduler {
         let frames = sources.duty.sends_symbols();
         if self.ping || frames && sources.control.is_due() || sack_at.is_some_and(|at| at <= now) {
             let ping = std::mem::take(&mut self.ping);
+            // It leaves although there may be nothing else to send, and fills no rate then: that is told again behind it.
+            self.app_limited_told = false;
             return Some(Next::Control { ping, frames });
         }
         if let Some(symbol) = self.next_symbol(now, sources) {

@@ -25,8 +25,6 @@ pub struct AimdEcn {
     recovery_until_pn: PacketNumber,
     next_pn: PacketNumber,
     app_limited_until_pn: PacketNumber,
-    acked: u64,
-    lost: u64,
     /// What has been acknowledged since the last halving, and between the two before, bytes.
     since_halving: u64,
     between_halvings: u64,
@@ -51,8 +49,6 @@ impl AimdEcn {
             recovery_until_pn: PacketNumber::ZERO,
             next_pn: PacketNumber::ZERO,
             app_limited_until_pn: PacketNumber::ZERO,
-            acked: 0,
-            lost: 0,
             since_halving: 0,
             between_halvings: 0,
             gain: 1.0,
@@ -72,8 +68,6 @@ impl RateControl for AimdEcn {
         if let Some(rtt) = ack.rtt_sample {
             self.min_rtt = Some(self.min_rtt.map_or(rtt, |m| m.min(rtt)));
         }
-        self.acked = self.acked.saturating_add(ack.acked.len() as u64);
-        self.lost = self.lost.saturating_add(ack.lost.len() as u64);
 
         let since_halving = |p: &super::PacketInfo| p.pn >= self.recovery_until_pn;
         let marked = ack.ce_marked > 0 && ack.acked.iter().any(since_halving);

@@ -42,7 +42,7 @@ use super::loss::{ChannelLoss, Pace};
 use super::path::PathDelay;
 use super::resume::{CarefulResume, Jump};
 use super::sampler::{RateSampler, Sample, Settled};
-use super::startup::{INITIAL_PACKETS, Startup, Verdict};
+use super::startup::{INITIAL_PACKETS, Round, Startup, Verdict};
 use super::{AckSummary, CcParams, MS, Nanos, RateControl, Time, bytes_in, rate_of, time_for};
 use crowd::Crowd;
 use scalable::Scalable;
@@ -169,6 +169,8 @@ pub struct Bbr {
     scalable: Scalable,
     /// Sender's clock at the latest call.
     latest: Time,
+    /// When a packet left while nothing was under way.
+    flight_at: Time,
     /// When the link was last found to have become faster, or much slower.
     varied_at: Option<Time>,
     crowd: Crowd,
@@ -183,6 +185,7 @@ impl Bbr {
         if let Some(before) = params.before {
             let least = INITIAL_PACKETS * bbr.packet_bytes;
             bbr.delay = PathDelay::known(before.min_rtt, before.srtt);
+            bbr.flight_at = before.now;
             bbr.bw = rate_of(before.window(), before.min_rtt).max(1.0);
             bbr.startup = Startup::resumed((bbr.bdp() + bbr.slack()).max(least), None);
         }
@@ -233,6 +236,7 @@ impl Bbr {
             sharing: Sharing::default(),
             scalable: Scalable::default(),
             latest: Time::ZERO,
+            flight_at: Time::ZERO,
             varied_at: None,
             crowd: Crowd::default(),
         }
@@ -299,6 +303,7 @@ impl Bbr {
         match phase {
             Phase::Startup => {
                 self.is_policed = false;
+                self.loss.end_trial();
                 self.startup = Startup::with_cwnd(self.startup_window(), self.loss.known());
                 self.up_from = self.bw;
             }
@@ -329,7 +334,8 @@ impl Bbr {
 
     fn on_round(&mut self, now: Time) {
         self.round += 1;
-        let lasted = now.saturating_sub(self.round_at);
+        // In a pause nothing could arrive.
+        let lasted = now.saturating_sub(self.round_at.max(self.flight_at));
         self.round_at = now;
         self.sampler.on_round();
         let usual = !matches!(self.phase, Phase::ProbeRtt | Phase::Blackout);
@@ -338,15 +344,15 @@ impl Bbr {
         if self.phase == Phase::Startup {
             // Samples begin with the train.
             self.phase_run = self.sampler.start_run(Phase::Startup);
-            let (times, has_queue) = ((lasted, self.rtt()), self.has_queue());
-            let (train, is_marked) = (self.startup_train(), self.ce_round.is_some());
-            let (bw, verdict) = self.startup.on_round(
-                self.bw,
-                times,
-                has_queue,
-                self.packet_bytes,
-                (train, is_marked),
-            );
+            let round = Round {
+                lasted,
+                rtt: self.rtt(),
+                has_queue: self.has_queue(),
+                is_marked: self.ce_round.is_some(),
+                train: self.startup_train(),
+                packet_bytes: self.packet_bytes,
+            };
+            let (bw, verdict) = self.startup.on_round(self.bw, &round);
             self.bw = bw;
             self.judge_startup(verdict, now);
         }
@@ -519,8 +525,12 @@ impl Bbr {
 }
 
 impl RateControl for Bbr {
-    fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, _bytes_in_flight: u64) {
+    fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, bytes_in_flight: u64) {
         self.latest = now;
+        if bytes_in_flight <= u64::from(ip_bytes) {
+            self.flight_at = now;
+            self.scalable.leave_alone(pn);
+        }
         self.sampler.on_sent(now, pn, ip_bytes, self.bw);
         match self.phase {
             Phase::Startup => {
@@ -605,9 +615,9 @@ impl RateControl for Bbr {
         self.step(now, ack.bytes_in_flight as f64, round_done);
     }
 
-    fn on_app_limited(&mut self, now: Time) {
+    fn on_app_limited(&mut self, _now: Time) {
         self.sampler.on_app_limited();
-        self.scalable.pause(now);
+        self.scalable.pause();
         // What does not fill its rate learns nothing of it.
         self.sharing.end();
         self.startup.on_app_limited();

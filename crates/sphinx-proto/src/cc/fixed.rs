@@ -15,8 +15,6 @@ pub struct Fixed {
     rate: u64,
     srtt: Option<Nanos>,
     min_rtt: Option<Nanos>,
-    acked: u64,
-    lost: u64,
     packet_bytes: u32,
     /// What the rate and the round trip give, bytes; it is asked for with every packet.
     window: u64,
@@ -32,8 +30,6 @@ impl Fixed {
             srtt,
             window: window(rate, srtt),
             min_rtt: params.before.map(|before| before.min_rtt),
-            acked: 0,
-            lost: 0,
             packet_bytes: params.packet_bytes,
         }
     }
@@ -54,13 +50,6 @@ impl RateControl for Fixed {
         }
         if let Some(rtt) = ack.rtt_sample {
             self.min_rtt = Some(self.min_rtt.map_or(rtt, |m| m.min(rtt)));
-        }
-        self.acked = self.acked.saturating_add(ack.acked.len() as u64);
-        self.lost = self.lost.saturating_add(ack.lost.len() as u64);
-        // Halving both keeps the ratio and forgets the distant past.
-        if self.acked.saturating_add(self.lost) > 20_000 {
-            self.acked /= 2;
-            self.lost /= 2;
         }
     }
 

@@ -109,7 +109,10 @@ impl RateControl for Limited {
 
     fn measured_rate(&self) -> Option<u64> {
         // It may carry more than the limit.
-        let is_told = |rate: &u64| self.limit.is_none_or(|limit| *rate > limit + limit / 16);
+        let is_told = |rate: &u64| {
+            self.limit
+                .is_none_or(|limit| *rate > limit.saturating_add(limit / 16))
+        };
         self.inner.measured_rate().filter(is_told)
     }
 
@@ -135,5 +138,67 @@ impl RateControl for Limited {
 
     fn phase_name(&self) -> &'static str {
         self.inner.phase_name()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CcParams, Fixed};
+    use super::*;
+
+    #[test]
+    fn a_limit_that_is_none_is_no_trouble() {
+        let fixed = Fixed::new(1_000_000, CcParams::default());
+        let mut limited = Limited::new(Box::new(Measured(fixed)), Some(u64::MAX));
+        assert_eq!(limited.pacing_rate(), 1_000_000);
+        assert_eq!(limited.measured_rate(), None);
+        limited.set_limit(Some(0));
+        assert_eq!(limited.pacing_rate(), 1);
+        assert_eq!(limited.measured_rate(), Some(1_000_000));
+    }
+
+    /// A controller that has measured what it sends at.
+    struct Measured(Fixed);
+
+    impl RateControl for Measured {
+        fn on_sent(&mut self, now: Time, pn: PacketNumber, ip_bytes: u32, bytes_in_flight: u64) {
+            self.0.on_sent(now, pn, ip_bytes, bytes_in_flight);
+        }
+
+        fn on_ack(&mut self, ack: &AckSummary<'_>) {
+            self.0.on_ack(ack);
+        }
+
+        fn on_app_limited(&mut self, now: Time) {
+            self.0.on_app_limited(now);
+        }
+
+        fn on_persistent_loss(&mut self, now: Time) {
+            self.0.on_persistent_loss(now);
+        }
+
+        fn pacing_rate(&self) -> u64 {
+            self.0.pacing_rate()
+        }
+
+        fn cwnd(&self) -> u64 {
+            self.0.cwnd()
+        }
+
+        fn bandwidth_estimate(&self) -> u64 {
+            self.0.bandwidth_estimate()
+        }
+
+        fn min_rtt(&self) -> Option<Nanos> {
+            self.0.min_rtt()
+        }
+
+        fn measured_rate(&self) -> Option<u64> {
+            Some(self.0.pacing_rate())
+        }
+
+        fn phase_name(&self) -> &'static str {
+            self.0.phase_name()
+        }
     }
 }

@@ -204,6 +204,11 @@ impl ChannelLoss {
         self.tried > 0.0
     }
 
+    /// The rate is another one for other reasons: what it was before the trial is of no use.
+    pub(super) fn end_trial(&mut self) {
+        (self.tried, self.failed) = (0.0, 0);
+    }
+
     /// To be asked once a round at the full rate where a policer is suspected. After an answer the
     /// counts at the full rate begin afresh.
     pub(super) fn sudden(&mut self) -> Sudden {
@@ -218,7 +223,7 @@ impl ChannelLoss {
         let excess = cruise.ratio() - p;
         if excess - SUDDEN_ERRORS * error < EXCESS_MIN {
             if excess < self.tried / 2.0 - error {
-                (self.tried, self.failed) = (0.0, 0);
+                self.end_trial();
             }
             return Sudden::Nothing;
         }
@@ -228,7 +233,7 @@ impl ChannelLoss {
             self.failed += 1;
         }
         if self.failed >= TRIALS {
-            (self.tried, self.failed) = (0.0, 0);
+            self.end_trial();
             self.pooled = cruise;
             return Sudden::Channel;
         }

@@ -152,12 +152,13 @@ fn ten_that_begin_one_after_the_other_become_equal() {
 fn many_with_small_parts_flood_the_link_less() {
     for (many, rate, most) in [(10, 10.0, 0.2), (30, 50.0, 0.2), (100, 50.0, 0.65)] {
         let link = |seed| link(rate, 40, 1.0, seed);
-        let found = (1..4).map(|seed| crowd(many, &link(seed), rate));
-        let (mut jains, drops): (Vec<_>, Vec<_>) = found.unzip();
+        let found = (1..8).map(|seed| crowd(many, &link(seed), rate));
+        let (mut jains, mut drops): (Vec<_>, Vec<_>) = found.unzip();
         jains.sort_by(f64::total_cmp);
+        drops.sort_by(f64::total_cmp);
         let name = format!("{many} on {rate} Mbit/s: {jains:.3?}, {drops:.3?}");
-        assert!(jains[1] > 0.75, "{name}");
-        assert!(drops.iter().all(|part| *part < most), "{name}");
+        assert!(jains[3] > 0.75, "{name}");
+        assert!(drops[3] < most && drops[6] < 1.5 * most, "{name}");
     }
 }
 

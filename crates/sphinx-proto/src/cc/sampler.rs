@@ -187,6 +187,8 @@ pub(super) struct Settled {
     pub(super) received_at: Time,
     /// Larger of the queueing delays at both anchors.
     pub(super) queue: Nanos,
+    /// The application did not fill the rate when the anchor left.
+    pub(super) app_limited: bool,
     /// Everything since the sample began, if the anchor is in its run.
     pub(super) sample: Option<Sample>,
 }
@@ -282,6 +284,11 @@ impl RateSampler {
     /// Packets sent so far were limited by the application.
     pub(super) fn on_app_limited(&mut self) {
         self.app_limited_pn = Some(self.last_pn);
+    }
+
+    /// Whether this packet was.
+    pub(super) fn is_app_limited(&self, pn: PacketNumber) -> bool {
+        self.app_limited_pn.is_some_and(|last| pn <= last)
     }
 
     /// What was sent since `from` left later than that, nobody knows how much. A sample that begins or ends with it cannot show a link that is slower than was
@@ -444,7 +451,7 @@ impl RateSampler {
             send_interval: anchor.sent_at.saturating_sub(s.sent_at),
             recv_interval: anchor.received_at.saturating_sub(s.received_at),
             jitter,
-            app_limited: is_late || self.app_limited_pn.is_some_and(|pn| s.pn <= pn),
+            app_limited: is_late || self.is_app_limited(s.pn),
             is_late,
             window_full: false,
         });
@@ -465,6 +472,7 @@ impl RateSampler {
             delivered_until: self.totals.delivered,
             received_at: anchor.received_at,
             queue: anchor.queue.max(self.last_queue),
+            app_limited: self.is_app_limited(anchor.pn),
             sample,
         };
         self.last_queue = anchor.queue;

@@ -499,6 +499,10 @@ impl RateControl for Scavenger {
         let scale = self.packet / packet;
         self.packet = packet;
         self.window = (self.window * scale).max(MIN_PACKETS);
+        self.past = self.past.map(|window| window * scale);
+        if let Some((most, _)) = &mut self.ceiling {
+            *most *= scale;
+        }
         if let Some(slow) = &mut self.slow {
             slow.window *= scale;
         }

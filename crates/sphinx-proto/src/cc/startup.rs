@@ -81,6 +81,19 @@ pub(super) enum Verdict {
     Policed,
 }
 
+/// A round that has ended, and what is known then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    pub(super) lasted: Nanos,
+    pub(super) rtt: Nanos,
+    pub(super) has_queue: bool,
+    /// A mark has told of a queue, at any time.
+    pub(super) is_marked: bool,
+    /// Shortest train that the next one needs.
+    pub(super) train: Nanos,
+    pub(super) packet_bytes: f64,
+}
+
 /// State of one start-up.
 #[derive(Debug)]
 pub(super) struct Startup {
@@ -119,9 +132,9 @@ pub(super) struct Startup {
     /// Packets, and lost ones, of the round without lossy groups.
     clean: (u64, u64),
     lossy_groups: u32,
-    /// Bytes delivered until the end of the first of them, and when that was.
-    lossy_from: (u64, Time),
-    /// What has arrived since, as the rate of a link with the last round's loss.
+    /// Bytes delivered until the end of the first of them, and when that was; before, of the latest group that was none, or of the first packets.
+    lossy_from: Option<(u64, Time)>,
+    /// What has arrived since, if anything has, as the rate of a link with the last round's loss.
     lossy_rate: Option<f64>,
     /// Bytes that may still leave faster than the estimate in this round.
     train: f64,
@@ -184,7 +197,7 @@ impl Startup {
             is_sharp: false,
             clean: (0, 0),
             lossy_groups: 0,
-            lossy_from: (0, Time::ZERO),
+            lossy_from: None,
             lossy_rate: None,
             train: cwnd,
             measured: true,
@@ -267,6 +280,12 @@ impl Startup {
     /// Packets of this start-up were settled; the rate behind a policer if they show one. `is_sharp`: only a policer or the channel can have
     /// lost them, and a group of them is short.
     pub(super) fn on_settled(&mut self, s: &Settled, is_sharp: bool) -> Option<f64> {
+        let end = (s.delivered_until, s.received_at);
+        let from = *self.lossy_from.get_or_insert(end);
+        if s.app_limited {
+            // A pause may follow, in which nothing arrives.
+            self.lossy_from = None;
+        }
         self.packets += s.packets;
         self.packets_lost += s.packets_lost;
         self.group.0 += s.packets;
@@ -276,31 +295,35 @@ impl Startup {
         }
         self.is_sharp = is_sharp;
         let (n, lost) = std::mem::take(&mut self.group);
-        let end = (s.delivered_until, s.received_at);
-        if lost as f64 <= n as f64 * self.loss_bearable(n) {
+        let is_lossy = lost as f64 > n as f64 * self.loss_bearable(n);
+        if !is_lossy {
             self.clean = (self.clean.0 + n, self.clean.1 + lost);
+        }
+        // What arrives of little is no policer's rate.
+        if !is_lossy || s.app_limited {
             self.lossy_groups = 0;
             self.lossy_rate = None;
-            self.lossy_from = end;
+            self.lossy_from = Some(end).filter(|_| !s.app_limited);
             return None;
         }
         self.lossy_groups += 1;
-        let bytes = s.delivered_until.saturating_sub(self.lossy_from.0);
-        let time = s.received_at.saturating_sub(self.lossy_from.1);
+        let bytes = end.0.saturating_sub(from.0);
+        let time = end.1.saturating_sub(from.1);
         let delivered = rate_of(bytes as f64, time.saturating_add(CLOCK_NOISE));
-        self.lossy_rate = Some(delivered / (1.0 - self.channel().0).max(0.1));
+        self.lossy_rate = (bytes > 0).then(|| delivered / (1.0 - self.channel().0).max(0.1));
         if self.lossy_groups == 1 {
             // Before, a bucket may have held some.
-            self.lossy_from = end;
+            self.lossy_from = Some(end);
         }
         self.lossy_rate
             .filter(|_| self.lossy_groups >= LOSSY_GROUPS)
     }
 
     /// Whether there is a queue, now that packets were settled. A link with a queue is never idle: what arrives from the time on when there was
-    /// one is all that it can do, and known once the queue has stood for `least`. In bytes per second, without what the channel has lost.
+    /// one is all that it can do, and known once the queue has stood for `least`; but not if the application sends little, and others fill the
+    /// queue. In bytes per second, without what the channel has lost.
     pub(super) fn on_queue(&mut self, s: &Settled, has_queue: bool, least: Nanos) -> Option<f64> {
-        if !has_queue {
+        if !has_queue || s.app_limited {
             self.queued_from = None;
             return None;
         }
@@ -389,13 +412,14 @@ impl Startup {
         }
     }
 
-    /// A round ended of which most was lost: the estimate that what arrived in `lasted` supports.
-    fn on_flood(
-        &mut self,
-        bw: f64,
-        (lasted, rtt): (Nanos, Nanos),
-        packet_bytes: f64,
-    ) -> (f64, Verdict) {
+    /// A round ended of which most was lost: the estimate that what arrived in it supports.
+    fn on_flood(&mut self, bw: f64, round: &Round) -> (f64, Verdict) {
+        let Round {
+            lasted,
+            rtt,
+            packet_bytes,
+            ..
+        } = *round;
         let arrived = (self.packets - self.packets_lost) as f64 * packet_bytes;
         let bw = bw.min(rate_of(arrived, lasted) / (1.0 - FLOOD)).max(1.0);
         let least = FEWEST_PACKETS * packet_bytes;
@@ -413,15 +437,16 @@ impl Startup {
         (bw, verdict)
     }
 
-    /// A round ended that `lasted` so long, the next one needs a train as long as `train` at least; returns the estimate that it supports.
-    pub(super) fn on_round(
-        &mut self,
-        bw: f64,
-        (lasted, rtt): (Nanos, Nanos),
-        has_queue: bool,
-        packet_bytes: f64,
-        (train, is_marked): (Nanos, bool),
-    ) -> (f64, Verdict) {
+    /// A round ended; returns the estimate that it supports.
+    pub(super) fn on_round(&mut self, bw: f64, round: &Round) -> (f64, Verdict) {
+        let Round {
+            rtt,
+            has_queue,
+            is_marked,
+            train,
+            packet_bytes,
+            ..
+        } = *round;
         self.begin_train(
             bw,
             (rtt / TRAIN_PART).max(TRAIN_TIME).max(train),
@@ -455,7 +480,7 @@ impl Startup {
         let is_flood =
             self.packets >= FLOOD_PACKETS && self.packets_lost as f64 > FLOOD * self.packets as f64;
         if is_flood {
-            return self.on_flood(bw, (lasted, rtt), packet_bytes);
+            return self.on_flood(bw, round);
         }
         self.floods = 0;
         self.round_cwnd = self.cwnd;
@@ -512,5 +537,64 @@ impl Startup {
         } else {
             (bw, Verdict::Grow)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SEC;
+    use super::super::bbr::Phase;
+    use super::super::sampler::Run;
+    use super::*;
+    use crate::time::time;
+
+    /// So many packets more, of which so many were lost, until the time `at`.
+    fn settled(at: Nanos, delivered_until: u64, (packets, lost): (u64, u64)) -> Settled {
+        Settled {
+            run: Run::new(0, Phase::Startup),
+            packets,
+            packets_lost: lost,
+            delivered_until,
+            received_at: time(at),
+            queue: 0,
+            app_limited: false,
+            sample: None,
+        }
+    }
+
+    /// The rate was once that of all that had ever arrived, over the time since the peer's clock began.
+    #[test]
+    fn a_first_group_that_loses_much_tells_what_has_arrived_in_it() {
+        let mut startup = Startup::resumed(1e6, Some(0.01));
+        let (at, before) = (3600 * SEC, 1_000_000);
+        startup.on_settled(&settled(at, before, (1, 0)), true);
+        startup.on_settled(&settled(at + 12 * MS, before + 18_000, (23, 12)), true);
+        // 1.5 MB/s.
+        let gain = startup.gain(3e6);
+        assert!((0.45..0.55).contains(&gain), "{gain}");
+        // Nothing is known of one that comes at once.
+        let mut startup = Startup::resumed(1e6, Some(0.01));
+        startup.on_settled(&settled(at, before, (24, 12)), true);
+        assert_eq!(startup.gain(3e6), 1.0);
+    }
+
+    /// Messages that lost much once a second were taken for a policer's rate, and what a queue of others let through of them for the link's.
+    #[test]
+    fn what_the_application_sends_is_no_rate_of_the_link() {
+        let ends = |app_limited: bool| {
+            let mut startup = Startup::resumed(1e6, Some(0.01));
+            let messages = (1..10).map(|n| Settled {
+                app_limited,
+                ..settled(n * SEC, n * 18 * 1500, (24, 6))
+            });
+            let mut ends = [false; 2];
+            for message in messages {
+                ends[0] |= startup.on_settled(&message, false).is_some();
+                ends[1] |= startup.on_queue(&message, true, 40 * MS).is_some();
+            }
+            ends
+        };
+        assert_eq!(ends(true), [false; 2]);
+        assert_eq!(ends(false), [true; 2]);
     }
 }

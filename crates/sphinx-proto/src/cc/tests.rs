@@ -1,12 +1,16 @@
 //! Properties of the controllers over an emulated link.
 
 use super::testflows::{App, Link, Report, World, mbit};
-use super::{CcKind, CcParams, MS, Nanos, PathMemory, SEC};
+use super::{
+    AckSummary, Arrival, CcKind, CcParams, MS, Nanos, PacketInfo, PacketNumber, PathMemory,
+    RateControl, SEC,
+};
+use crate::time::time;
 
 /// Length of the runs of the table.
 const SECONDS: u64 = 20;
 
-fn bbr() -> Box<dyn super::RateControl> {
+fn bbr() -> Box<dyn RateControl> {
     CcKind::Bbr.build(CcParams::default())
 }
 
@@ -166,6 +170,63 @@ fn marks_are_obeyed() {
         assert!(used > 0.95, "{used}");
         assert!(r.mean_queue(SEC, 5 * SEC) < 62_500.0);
     }
+}
+
+/// So many packets leave, from this number on and so far apart.
+fn sent(
+    cc: &mut dyn RateControl,
+    numbers: std::ops::Range<u64>,
+    (from, apart): (Nanos, Nanos),
+) -> Vec<PacketInfo> {
+    let packet = |(n, number): (u64, u64)| PacketInfo {
+        pn: PacketNumber::new(number),
+        sent_at: time(from + n * apart),
+        ip_bytes: 1500,
+    };
+    let packets: Vec<_> = (0..).zip(numbers).map(packet).collect();
+    for (packet, count) in packets.iter().zip(1_u64..) {
+        cc.on_sent(packet.sent_at, packet.pn, packet.ip_bytes, count * 1500);
+    }
+    packets
+}
+
+/// This packet has arrived, and these are lost, as is known a round trip of 100 ms after it left.
+fn arrived(cc: &mut dyn RateControl, packet: PacketInfo, lost: &[PacketInfo], ce_marked: u64) {
+    let rtt = 100 * MS;
+    cc.on_ack(&AckSummary {
+        now: packet.sent_at + rtt,
+        acked: &[packet],
+        lost,
+        rtt_sample: Some(rtt),
+        srtt: rtt,
+        arrival: Some(Arrival {
+            pn: packet.pn,
+            received_at: packet.sent_at + rtt / 2,
+        }),
+        ce_marked,
+        is_scalable: false,
+        ecn_capable: true,
+        bytes_in_flight: 0,
+    });
+}
+
+/// What had arrived of a message was once divided by the time since the one before, so that its end left at ten packets a second.
+#[test]
+fn a_burst_of_losses_behind_a_pause_is_that_of_a_short_round() {
+    let mut cc = bbr();
+    for n in 0..3 {
+        let packets = sent(&mut *cc, 30 * n..30 * (n + 1), (n * SEC, MS / 10));
+        cc.on_app_limited(time(n * SEC + 3 * MS));
+        for packet in packets {
+            arrived(&mut *cc, packet, &[], 0);
+        }
+    }
+    assert!(cc.is_starting());
+    let packets = sent(&mut *cc, 90..190, (60 * SEC, MS / 10));
+    cc.on_app_limited(time(60 * SEC + 10 * MS));
+    arrived(&mut *cc, packets[90], &packets[..90], 0);
+    let estimate = cc.bandwidth_estimate();
+    assert!(estimate > 100_000, "{estimate}");
 }
 
 #[test]
@@ -350,7 +411,7 @@ fn cubic_takes_random_loss_for_congestion() {
     }
 }
 
-fn scavenger() -> Box<dyn super::RateControl> {
+fn scavenger() -> Box<dyn RateControl> {
     CcKind::Scavenger.build(CcParams::default())
 }
 

@@ -64,8 +64,8 @@ const PARTS_LOSSY: [(f64, f64); 2] = [(0.75, 1.5), (0.9, 3.0)];
 const LOSSY: f64 = 0.03;
 /// The same where no queue has been seen.
 const PART_UNSEEN: (f64, f64) = (0.75, 2.0);
-/// A queue does not come so fast; if so many do, of which each later mark makes a part forgotten, it is the delay that varies, and so it is
-/// taken to be for a while.
+/// A queue does not come so fast; if so many do, of which each later mark makes a part forgotten (so that it takes three), it is the delay that
+/// varies, and so it is taken to be for a while.
 const JUMP: Nanos = 12 * MS;
 const JUMPS: f64 = 2.0;
 const JUMPS_FORGET: f64 = 1.0 / 16.0;

@@ -109,6 +109,7 @@ impl Bbr {
             self.slow_samples += 1;
             if self.slow_samples >= 2 && now.saturating_sub(self.slow_since) >= SLOW_TIME {
                 self.bw = highest;
+                self.loss.end_trial();
                 self.varied_at = Some(now);
                 self.enter(Phase::Drain, now);
                 return;
@@ -177,7 +178,10 @@ impl Bbr {
                     .saturating_mul(3 + UNSURE_ROUNDS)
                     .saturating_add(time_for(excess, self.bw));
                 let shown = time_for(LOW_PACKETS * self.packet_bytes, self.bw).min(LOW_TIME);
-                let listens = self.crowd.listener.is_on() && in_phase < LISTEN_ROUNDS * round;
+                // One that has not come to its end is none of what drains a queue.
+                let listens = self.phase == Phase::Down
+                    && self.crowd.listener.is_on()
+                    && in_phase < LISTEN_ROUNDS * round;
                 if !listens && ((drained && compared && in_phase >= shown) || in_phase > patience) {
                     self.end_low_rate(now);
                     self.enter(Phase::Cruise, now);
@@ -316,5 +320,60 @@ impl Bbr {
             self.growths = 0;
             self.enter(Phase::Up, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::loss::Pace;
+    use super::super::super::sampler::Run;
+    use super::super::super::{CcParams, RateControl};
+    use super::*;
+    use crate::time::time;
+
+    /// Half of the rate that had come to no end, as a start-up or a slower link came between, made the next drain last for forty round trips.
+    #[test]
+    fn what_drains_waits_for_no_half_of_the_rate() {
+        let mut bbr = Bbr::new(CcParams::default());
+        let whole = Sample {
+            run: Run::new(0, Phase::Cruise),
+            packets: 1000,
+            packets_lost: 200,
+            delivered_bytes: 1_200_000,
+            lost_bytes: 300_000,
+            send_interval: SEC,
+            recv_interval: SEC,
+            jitter: 0,
+            app_limited: false,
+            is_late: false,
+            window_full: true,
+        };
+        bbr.crowd.listener.on_whole(&whole);
+        bbr.crowd.listener.begin(true, time(SEC));
+        assert!(bbr.crowd.listener.is_on());
+        bbr.enter(Phase::Drain, time(SEC));
+        bbr.step(time(2 * SEC), 0.0, false);
+        assert_eq!(bbr.phase(), Phase::Cruise);
+    }
+
+    /// The rate before a trial came back behind a start-up that had found less.
+    #[test]
+    fn a_start_up_ends_a_trial() {
+        let mut bbr = Bbr::new(CcParams::default());
+        let lose = |bbr: &mut Bbr| {
+            bbr.loss.on_settled(Pace::Cruise, 1000, 300, true);
+            bbr.try_lower();
+        };
+        bbr.loss.on_settled(Pace::Low, 1000, 10, true);
+        bbr.bw = 10e6;
+        lose(&mut bbr);
+        assert!(bbr.loss.is_trying() && bbr.bw < 10e6);
+        bbr.enter(Phase::Startup, time(SEC));
+        bbr.bw = 1e6;
+        bbr.enter(Phase::Cruise, time(2 * SEC));
+        for _ in 0..3 {
+            lose(&mut bbr);
+        }
+        assert!(bbr.bandwidth_estimate() <= 1_000_000, "{}", bbr.bw);
     }
 }

@@ -15,7 +15,7 @@
 
 use super::super::sampler::Sample;
 use super::super::startup::Verdict;
-use super::super::{AckSummary, MS, Nanos, SEC, Time, bytes_in, rate_of, time_for};
+use super::super::{AckSummary, MS, Nanos, PacketNumber, SEC, Time, bytes_in, rate_of, time_for};
 use super::{Bbr, CE_FACTOR, LOSS_SHARED, Phase};
 
 /// Shortest round: flows with a shorter round trip have the rate of one with this (REF_RTT of Prague).
@@ -80,6 +80,10 @@ pub(super) struct Scalable {
     round_at: Time,
     fell_at: Time,
     grown_at: Time,
+    /// The application does not fill the rate, as far as has been acknowledged.
+    is_paused: bool,
+    /// What has left since then while nothing else was under way: a question whether the peer is there, say, of which nobody says that it fills no rate.
+    alone: Option<PacketNumber>,
     marked_at: Time,
     /// Until when the queue is being emptied, and the pace for that, of the rate.
     empties_until: Time,
@@ -105,6 +109,8 @@ impl Default for Scalable {
             round_at: Time::ZERO,
             fell_at: Time::ZERO,
             grown_at: Time::ZERO,
+            is_paused: false,
+            alone: None,
             marked_at: Time::ZERO,
             empties_until: Time::ZERO,
             emptying: 1.0,
@@ -139,9 +145,24 @@ impl Scalable {
         self.peak = 0.0;
     }
 
-    /// The application did not fill the rate: so it does not grow.
-    pub(super) fn pause(&mut self, now: Time) {
-        self.grown_at = now;
+    /// The application did not fill the rate: so it does not grow, until packets are acknowledged that left behind these.
+    pub(super) fn pause(&mut self) {
+        self.is_paused = true;
+    }
+
+    /// A packet leaves while nothing is under way.
+    pub(super) fn leave_alone(&mut self, pn: PacketNumber) {
+        if self.is_paused {
+            self.alone = Some(pn);
+        }
+    }
+
+    /// This packet was acknowledged, which left when the application filled the rate as far as is known.
+    fn go_on(&mut self, now: Time, pn: PacketNumber) {
+        if self.is_paused && self.alone.is_none_or(|alone| pn > alone) {
+            (self.is_paused, self.alone) = (false, None);
+            self.grown_at = now;
+        }
     }
 
     pub(super) fn on_ack(&mut self, reading: &Reading, bw: f64, packet_bytes: f64) -> Response {
@@ -213,7 +234,7 @@ impl Scalable {
     pub(super) fn grow(&mut self, now: Time, bw: f64, (packet_bytes, rtt): (f64, Nanos)) -> f64 {
         let span = now.saturating_sub(self.grown_at);
         self.grown_at = now;
-        if now.saturating_sub(self.fell_at) < rtt / 4 * 3 {
+        if self.is_paused || now.saturating_sub(self.fell_at) < rtt / 4 * 3 {
             return bw;
         }
         let round = round(rtt);
@@ -259,6 +280,10 @@ impl Bbr {
             rtt: self.delay.smoothed(),
             queue: self.delay.queue(),
         };
+        let newest = ack.acked.iter().map(|packet| packet.pn).max();
+        if let Some(pn) = newest.filter(|pn| !self.sampler.is_app_limited(*pn)) {
+            self.scalable.go_on(now, pn);
+        }
         if self.phase == Phase::Startup
             && self.measured_over == Nanos::MAX
             && self.rounds_in_phase() < STARTUP_ROUNDS
@@ -332,7 +357,7 @@ impl Bbr {
                 let is_drained = self.delay.queue() < MS && in_flight <= self.bdp() + self.slack();
                 let patience = 3 * self.delay.smoothed();
                 if (is_drained && in_phase > self.delay.smoothed()) || in_phase > patience {
-                    self.scalable.pause(now);
+                    self.scalable.grown_at = now;
                     self.enter(Phase::Cruise, now);
                 }
             }
@@ -344,6 +369,7 @@ impl Bbr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cc::{CcParams, PacketInfo, RateControl};
     use crate::time::time;
 
     const PACKET: f64 = 1500.0;
@@ -436,6 +462,66 @@ mod tests {
         assert!((7.0..9.0).contains(&grown), "{grown}");
         scalable.peak = 0.0;
         assert!(after(&mut scalable, 40) > 1.5 * BW);
+    }
+
+    /// It grew from whatever was sent before a pause until the pause was over, and by an eighth in a round at the end: a flow that sends a packet
+    /// now and then knew no limit after some minutes, and one that went on after a minute sent several times what it knew of.
+    #[test]
+    fn who_does_not_fill_the_rate_does_not_grow() {
+        let mut bbr = Bbr::new(CcParams::default());
+        bbr.bw = BW;
+        bbr.enter(Phase::Cruise, time(SEC));
+        bbr.scalable = begun();
+        let acknowledge = |bbr: &mut Bbr, packet: PacketInfo| {
+            let rtt = 10 * MS;
+            bbr.on_ack(&AckSummary {
+                now: packet.sent_at + rtt,
+                acked: &[packet],
+                lost: &[],
+                rtt_sample: Some(rtt),
+                srtt: rtt,
+                arrival: None,
+                ce_marked: 0,
+                is_scalable: true,
+                ecn_capable: true,
+                bytes_in_flight: 0,
+            });
+        };
+        let send = |bbr: &mut Bbr, number: u64, at: Nanos, is_filled: bool| {
+            let packet = PacketInfo {
+                pn: PacketNumber::new(number),
+                sent_at: time(at),
+                ip_bytes: 1500,
+            };
+            bbr.on_sent(packet.sent_at, packet.pn, packet.ip_bytes, 1500);
+            if !is_filled {
+                bbr.on_app_limited(packet.sent_at);
+            }
+            acknowledge(bbr, packet);
+            bbr.bw
+        };
+        for number in 0..1000 {
+            let bw = send(&mut bbr, number, 2 * SEC + number * 40 * MS, false);
+            assert_eq!(bw, BW, "{number}");
+        }
+        // Now and then it is asked whether the peer is there.
+        for n in 0..20 {
+            assert_eq!(send(&mut bbr, 1000 + n, (45 + 3 * n) * SEC, true), BW);
+        }
+        // A minute later it sends as much as it may.
+        let packets = [1020, 1021].map(|number| PacketInfo {
+            pn: PacketNumber::new(number),
+            sent_at: time(110 * SEC),
+            ip_bytes: 1500,
+        });
+        for (packet, in_flight) in packets.iter().zip([1500, 3000]) {
+            bbr.on_sent(packet.sent_at, packet.pn, packet.ip_bytes, in_flight);
+        }
+        acknowledge(&mut bbr, packets[1]);
+        assert_eq!(bbr.bw, BW);
+        let grown = send(&mut bbr, 1022, 110 * SEC + 25 * MS, true) - BW;
+        let one = rate_of(PACKET, REFERENCE);
+        assert!((0.5 * one..3.0 * one).contains(&grown), "{grown}");
     }
 
     #[test]
