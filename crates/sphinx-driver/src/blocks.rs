@@ -192,7 +192,8 @@ fn made_together((code, row): (CodeId, Row), more: u32) -> Vec<(CodeId, Row)> {
 pub(crate) struct TxBlocks {
     blocks: Vec<Option<TxBlock>>,
     free: Vec<Slot>,
-    /// Of generations that have left.
+    /// Generations among them, and what was done for those that have left.
+    generations: usize,
     operations: u64,
 }
 
@@ -202,6 +203,7 @@ impl TxBlocks {
             self.blocks.push(None);
             Slot(self.blocks.len() as u32 - 1)
         });
+        self.generations += usize::from(block.symbols.operations.is_some());
         self.blocks[slot.0 as usize] = Some(block);
         slot
     }
@@ -217,12 +219,16 @@ impl TxBlocks {
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<TxBlock> {
         let block = self.blocks.get_mut(slot.0 as usize)?.take()?;
         self.free.push(slot);
+        self.generations -= usize::from(block.symbols.operations.is_some());
         self.operations += block.symbols.operations();
         Some(block)
     }
 
     /// Bytes that were multiplied and added for rows of generations.
     pub(crate) fn operations(&self) -> u64 {
+        if self.generations == 0 {
+            return self.operations;
+        }
         let blocks = self.blocks.iter().flatten();
         self.operations + blocks.map(|block| block.symbols.operations()).sum::<u64>()
     }

@@ -10,6 +10,8 @@ mod receiving;
 mod segments;
 mod sending;
 
+use std::collections::BTreeSet;
+
 use sphinx_fec::{BlockDecoder, Encoder, RowMaker};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::wire::{ConnectionId, ResetToken};
@@ -215,8 +217,11 @@ pub struct Driver<P, E> {
     datagrams_at: Option<Time>,
     /// [`Session::window_news`] when streams that are held up were last asked.
     window_news: u64,
-    /// Finished streams of which the core has the last piece, and the peer not yet.
-    ending: Vec<StreamId>,
+    /// Finished streams of which the core has the last piece, and the peer not yet; and those that the peer has by now.
+    ending: BTreeSet<StreamId>,
+    delivered: Vec<StreamId>,
+    /// Pieces of all streams for which earlier ones are missing.
+    ahead: usize,
 }
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
@@ -252,7 +257,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             datagrams_lead: 0,
             datagrams_at: None,
             window_news: 0,
-            ending: Vec::new(),
+            ending: BTreeSet::new(),
+            delivered: Vec::new(),
+            ahead: 0,
         }
     }
 
@@ -315,6 +322,11 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// What received blocks that have not been read cost in the window, bytes.
     pub fn receiving_cost(&self) -> u64 {
         self.rx.cost()
+    }
+
+    /// Pieces of streams that have arrived, taken or not, and for which earlier ones are missing: the place of each is kept.
+    pub fn pieces_ahead(&self) -> usize {
+        self.ahead
     }
 
     /// Bytes of blocks that have been delivered and are kept for sliding windows, at most a quarter of the window and 2 MiB;

@@ -119,6 +119,16 @@ impl<S> Incoming<S> {
     pub(crate) fn add(&mut self, segment: &Segment) -> bool {
         self.assembler.add(segment)
     }
+
+    /// Pieces that have arrived, taken or not, and for which earlier ones are missing.
+    pub(crate) fn ahead(&self) -> usize {
+        self.assembler.ahead.len()
+    }
+
+    /// Where they lie is of no use any more: how many they were.
+    pub(crate) fn forget_ahead(&mut self) -> usize {
+        std::mem::take(&mut self.assembler.ahead).len()
+    }
 }
 
 /// Follows the order of one stream's pieces (the paper's Data Assembler). No two overlap.

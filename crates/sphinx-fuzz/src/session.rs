@@ -43,6 +43,8 @@ const CONTROLLERS: [CcKind; 6] = [
 ];
 /// Points in time at which a session may want to be woken while nothing comes in.
 const WAKES_MAX: u32 = 20_000;
+/// Frames with feedback that a packet may have (`docs/protocol.md` §11).
+const FEEDBACK_MAX: usize = 16;
 
 /// The session, its driver and the attacker.
 struct Victim {
@@ -647,7 +649,12 @@ impl Victim {
             self.model.is_going_on(&mut self.session);
         }
         let mut is_possible = true;
+        let mut feedback = 0;
         for frame in frames() {
+            feedback += usize::from(frame.is_feedback());
+            if frame.is_feedback() && feedback > FEEDBACK_MAX {
+                continue;
+            }
             let packet = (meta.tuple, meta.packet_number);
             is_possible &= self.model.said(packet, &frame);
         }

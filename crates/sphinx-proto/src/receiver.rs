@@ -80,7 +80,7 @@ impl Receiver {
             completion: Completion::default(),
             restoring: Restoring::new(config.recv_window),
             completed: VecDeque::new(),
-            assembly: Assembly::default(),
+            assembly: Assembly::new(config.recv_window),
             is_paper: config.paper.is_some(),
             sc: config.sc.map(|sc| ScReceiver::new(sc, now)),
             arrival: None,

@@ -9,6 +9,7 @@ use crate::blocks::{
 use crate::config::{Config, Profile};
 use crate::control_queue::ControlQueue;
 use crate::path::{Arrived, Contents, Monitor, Path, Probes};
+use crate::ranges::RangeSet;
 use crate::sc::{Kind, LaneView, ScSender};
 use crate::streams::SendStreams;
 use crate::types::{Lifetime, Slot, StreamId, StreamPart, Urgency, block_cost};
@@ -45,6 +46,8 @@ pub(crate) struct Sender {
     bundle: u8,
     streams: SendStreams,
     blocks: BlockStore,
+    /// Blocks behind the oldest one on its way that the peer has said are complete.
+    told: RangeSet<BlockId>,
     waiting: Waiting,
     compensation: Compensation,
     protection: Protection,
@@ -68,6 +71,7 @@ impl Sender {
             bundle: config.bundle.min(BUNDLE_MAX),
             streams: SendStreams::new(config.role, config.peer_window, config.peer_credit),
             blocks: BlockStore::default(),
+            told: RangeSet::default(),
             waiting: Waiting::default(),
             compensation: Compensation::default(),
             protection: Protection::default(),
@@ -318,11 +322,22 @@ impl Sender {
         for sequence in first.until(blocks.base.min(next)) {
             delivered.extend(self.complete_block(sequence));
         }
+        // A packet has room for hundreds of frames that say the same of thousands.
+        let mut news = Vec::new();
         for &(low, high) in &blocks.complete {
-            for sequence in low.max(first).until(next.min(high + 1)) {
+            let (low, end) = (low.max(first), next.min(high + 1));
+            if low < end {
+                let high = BlockId::new(end.get() - 1);
+                self.told
+                    .insert(low, high, |low, high| news.push((low, high)));
+            }
+        }
+        for (low, high) in news {
+            for sequence in low.until(high + 1) {
                 delivered.extend(self.complete_block(sequence));
             }
         }
+        self.told.remove_below(self.blocks.first_sequence());
     }
 
     /// The peer has the block: its memory may go.
@@ -392,6 +407,11 @@ impl Sender {
     /// Streams that have ended since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<StreamId> {
         self.streams.take_ended()
+    }
+
+    /// Streams with nothing more to come of which no block is on its way any more, since the last call: the peer has everything of those that were not given up.
+    pub(crate) fn take_delivered(&mut self) -> Vec<StreamId> {
+        self.streams.take_delivered()
     }
 
     /// In this packet the peer allows blocks of so much cost in all.

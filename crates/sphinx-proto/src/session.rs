@@ -46,6 +46,9 @@ pub const BASE_DATAGRAM: u16 = 1200;
 /// Time between complete reports to a peer that asks.
 const REPORT_INTERVAL: Nanos = 10 * MS;
 
+/// Memory for so many events is kept while there are none.
+const EVENTS_KEPT: usize = 1 << 12;
+
 /// Packets wait for the next departure no longer than this: a round trip that is measured includes the wait. At a rate so low that
 /// departures are a second apart, round trips would seem to take a second, and make the rate of a window lower still.
 const GATHER_MAX: Nanos = MS;
@@ -408,11 +411,21 @@ impl Session {
         self.sender.streams().is_delivered(stream)
     }
 
+    /// Streams with nothing more to come of which no block is on its way any more, since the last call: the peer has everything of those that were not given up.
+    pub fn take_delivered(&mut self) -> Vec<StreamId> {
+        self.sender.take_delivered()
+    }
+
     // ---- events, time, end -------------------------------------------------------------------
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if event.is_none() && self.events.capacity() > EVENTS_KEPT {
+            // Whoever says much at once is not to have the memory for it kept.
+            self.events = VecDeque::new();
+        }
+        event
     }
 
     /// The paper's mode, if that is used.

@@ -1,5 +1,7 @@
 //! What tests of all crates share.
 
+#![forbid(unsafe_code)]
+
 use std::{
     fmt::Arguments,
     io::{self, Write},

@@ -323,6 +323,13 @@ impl Guests {
         self.current().0
     }
 
+    /// Nobody looks any more. What does may hold the list, and so itself.
+    pub(crate) fn end_looking(&self) {
+        let look = self.lock().look.take();
+        // It is somebody else's code: not under the lock.
+        drop(look);
+    }
+
     fn replace(&self, list: AccessList) {
         let mut current = self.lock();
         current.list = Arc::new(list);

@@ -7,7 +7,7 @@ mod tests;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -148,6 +148,20 @@ fn sc_names(sc: Sc, options: &Options) -> [&'static str; 4] {
         Sc::MinRtt | Sc::Ecf => "none",
     };
     ["default", options.cc.name(), codec, sc.name()]
+}
+
+/// What a session holds that was over before anybody accepted it.
+pub(crate) struct Unclaimed {
+    shared: Weak<Shared>,
+    pub(crate) bytes: u64,
+}
+
+impl Unclaimed {
+    /// Whether nobody has accepted it, and somebody may.
+    pub(crate) fn waits(&self) -> bool {
+        let shared = self.shared.upgrade();
+        shared.is_some_and(|shared| !shared.lock().is_accepted)
+    }
 }
 
 /// What an endpoint has counted for all its sessions.
@@ -525,7 +539,9 @@ impl Association {
     /// Memory for blocks on their way from now on, bytes.
     pub(crate) fn set_send_window(&mut self, bytes: u64) {
         self.send_share = Some(bytes);
-        let most = self.memory.map_or(bytes, |memory| bytes.min(memory));
+        // As for what is received, it is not less than what the session began with.
+        let least = self.driver.core().recv_window_min();
+        let most = self.memory.map_or(bytes, |most| bytes.min(most.max(least)));
         self.driver.set_send_window(most);
     }
 
@@ -695,6 +711,16 @@ impl Association {
         self.publish(inner);
     }
 
+    /// What has arrived of a session that is over and that nobody has accepted, bytes: its application may still take it. `None` of any other.
+    pub(crate) fn unclaimed(&self) -> Option<Unclaimed> {
+        let inner = self.shared.lock();
+        let bytes = self.driver.receiving_cost() + inner.queues.datagram_bytes() as u64;
+        (!inner.is_accepted && bytes > 0).then(|| Unclaimed {
+            shared: Arc::downgrade(&self.shared),
+            bytes,
+        })
+    }
+
     /// Lets the application know, before anything has come, what the handshake has shown.
     pub(crate) fn introduce(&self) {
         self.publish(&mut self.shared.lock());
@@ -843,6 +869,7 @@ impl Drop for Association {
         inner
             .closed
             .get_or_insert_with(|| Error::new(ErrorKind::Other, "the engine has stopped"));
+        inner.path_wishes.clear();
         inner.queues.end();
         self.shared.notify(inner);
     }

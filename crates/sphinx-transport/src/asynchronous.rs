@@ -45,7 +45,8 @@
 //! **Cancelling.** A future may be dropped at any time, as `select!` does. Each method says what has happened by then; bytes are never
 //! lost, and what was begun is gone on with by calling the method again.
 //!
-//! **Both kinds of calls.** [`From`] makes these types of those that block, and those of these; one session may have both at once, at one end or
+//! **Both kinds of calls.** [`From`] makes these types of those that block, and, but for a server, those of these; who sends messages is made of a
+//! stream of either kind, and becomes one again. One session may have both at once, at one end or
 //! at both. A stream has one reader or writer at a time, thread or task. Of a value that several tasks poll in turn, a stream, a server or a
 //! session, the one that polled last is woken; clones of a session are values of their own.
 //!
@@ -152,7 +153,7 @@ impl Server {
         accepted.map_ok(Session::from)
     }
 
-    /// Closes the sessions, and waits until their peers have been told.
+    /// Closes the sessions, and waits until their peers have been told and the address is free.
     ///
     /// *Cancelling* does not take that back; peers are told all the same, as long as the process lives.
     pub async fn shut_down(mut self) {

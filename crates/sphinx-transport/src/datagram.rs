@@ -248,7 +248,9 @@ fn next_datagram(inner: &mut Inner, buf: &mut [u8]) -> Option<Result<DatagramInf
 }
 
 impl Session {
-    /// The longest datagram that fits one packet now, bytes; longer ones, up to 65 507, are cut and put together again.
+    /// The longest datagram that fits one packet now, bytes; longer ones, up to 65 507, are cut and put together again. One whose
+    /// [flow](DatagramOptions::flow) is 64 or more has room for up to 7 bytes less, and one that is [ordered](DatagramOptions::ordered), or a live
+    /// message, for up to 20 bytes less besides.
     pub fn max_unfragmented(&self) -> usize {
         let (_, symbol_len) = self.shared().shape();
         let header = Datagram {
@@ -519,8 +521,8 @@ impl LiveReceiver {
         }
     }
 
-    /// Waits for the next message and copies it into `buf`; `None` when the flow has ended. Those that are not taken are kept, up to 1.5 MiB of
-    /// all flows; then the oldest go.
+    /// Waits for the next message and copies it into `buf`; `None` when the flow has ended. Those that are not taken are kept, of all flows as many as
+    /// [`Session::recv_datagram`] says; then the oldest go.
     ///
     /// # Errors
     /// When the session has ended, or `buf` is too small: then the error tells the length, and the message stays.
@@ -558,7 +560,7 @@ impl LiveReceiver {
     }
 
     /// Numbers of messages that will not come, came too late, or made room before they were taken, since the last call. Each message is given out or
-    /// among these; what is not taken is kept, up to 1025 ranges.
+    /// among these; what is not taken is kept, up to 1025 ranges, or fewer where there are more than four flows; then the oldest are forgotten.
     pub fn take_missing(&mut self) -> Vec<Range<u64>> {
         self.shared
             .update(|inner| inner.queues.take_missing(self.flow))

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use sphinx_driver::BufferPool;
 use sphinx_net::udp::{Steering, UdpConfig, UdpIo};
 use sphinx_net::{Family, PacketIo, Waker, resolve};
-use sphinx_proto::PATHS_MAX;
+use sphinx_proto::{PATHS_MAX, Paper};
 use sphinx_workers::usable_cpus;
 use sphinx_xdp::{XdpConfig, XdpError, XdpIo};
 
@@ -203,7 +203,7 @@ impl Server {
     /// Listens on `listen`; `[::]` takes IPv4 too. Sessions for another service are refused.
     ///
     /// # Errors
-    /// [`ErrorKind::LocalIo`] when the address cannot be used.
+    /// [`ErrorKind::LocalIo`] when the address cannot be used, [`ErrorKind::Usage`] when the options cannot.
     pub fn bind(listen: SocketAddr, service: Service, options: &Options) -> Result<Self, Error> {
         Self::bind_with(listen, &[service], ServerKey::generate(), options)
     }
@@ -222,6 +222,7 @@ impl Server {
         ServerKey(identity): ServerKey,
         options: &Options,
     ) -> Result<Self, Error> {
+        check_paper(options)?;
         match &options.io {
             Io::Udp if options.shards > 1 => {
                 let (ios, shards) = open_shards(listen, None, options)?;
@@ -341,7 +342,8 @@ impl Server {
         let addresses: Vec<String> = advertise.iter().map(|host| with_port(host, port)).collect();
         let ticket = self.identity.ticket_with(&addresses, secret);
         ticket.map_err(|error| {
-            Error::new(ErrorKind::Usage, format!("cannot advertise this: {error}"))
+            let why = format!("cannot advertise this: {error}");
+            Error::new(ErrorKind::Usage, why).caused_by(error)
         })
     }
 
@@ -410,6 +412,7 @@ impl Drop for Server {
                 let _ = thread.join();
             }
         }
+        self.guests.end_looking();
     }
 }
 
@@ -420,7 +423,8 @@ impl Drop for Server {
 /// [`ErrorKind::Unreachable`] when nobody answers within the connect timeout or a name does not
 /// resolve, [`ErrorKind::Authentication`] for a server that is not the ticket's, and for a ticket that the
 /// server does not know,
-/// [`ErrorKind::Protocol`] when the peer serves another purpose, or speaks another version of the protocol.
+/// [`ErrorKind::Protocol`] when the peer serves another purpose, or speaks another version of the protocol, [`ErrorKind::Usage`] when the options
+/// cannot be used.
 pub fn connect(ticket: &Ticket, service: Service, options: &Options) -> Result<Session, Error> {
     let lobby = Lobby::new();
     let run = client(ticket, service, options, &lobby)?;
@@ -442,6 +446,7 @@ fn client(
     options: &Options,
     lobby: &Arc<Lobby>,
 ) -> Result<Run, Error> {
+    check_paper(options)?;
     if options.io != Io::Udp && !options.paths.is_empty() {
         let why = "several paths need the kernel's sockets: --path goes with --io udp only";
         return Err(Error::new(ErrorKind::Usage, why));
@@ -532,6 +537,12 @@ fn no_xdp(config: &XdpConfig, error: XdpError) -> Error {
     Error::new(ErrorKind::LocalIo, format!("--io xdp:{config}: {error}")).caused_by(error)
 }
 
+/// Whether the paper's mode, if it is asked for, is one that the other end takes.
+fn check_paper(options: &Options) -> Result<(), Error> {
+    let checked = options.paper.as_ref().map_or(Ok(()), Paper::check);
+    checked.map_err(|why| Error::new(ErrorKind::Usage, format!("the paper's mode: {why}")))
+}
+
 /// Whether this process may use the processors that it is to be bound to.
 fn check_cpus(options: &Options) -> Result<(), Error> {
     if options.cpus.is_empty() {
@@ -561,9 +572,13 @@ fn open_client(remotes: Vec<SocketAddr>) -> Result<(UdpIo, Vec<SocketAddr>), Err
     match wants_v6.then(|| open((Ipv6Addr::UNSPECIFIED, 0).into())) {
         Some(Ok(io)) => Ok((io, remotes)),
         // No IPv6 on this host.
-        Some(Err(_)) => {
-            let remotes = remotes.into_iter().filter(SocketAddr::is_ipv4);
-            Ok((open(v4)?, remotes.collect()))
+        Some(Err(error)) => {
+            let remotes: Vec<_> = remotes.into_iter().filter(SocketAddr::is_ipv4).collect();
+            match remotes.is_empty() {
+                // Else nobody would seem to answer.
+                true => Err(error),
+                false => Ok((open(v4)?, remotes)),
+            }
         }
         None => Ok((open(v4)?, remotes)),
     }
@@ -722,7 +737,26 @@ fn with_port(host: &str, port: u16) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{can_advertise, with_port};
+    use sphinx_proto::Paper;
+
+    use super::{Server, can_advertise, with_port};
+    use crate::error::ErrorKind;
+    use crate::options::{Options, Service};
+
+    #[test]
+    fn a_mode_that_cannot_be_is_refused_before_anything_is_opened() {
+        let paper = Paper {
+            n: 0,
+            ..Paper::default()
+        };
+        let options = Options {
+            paper: Some(paper),
+            ..Options::default()
+        };
+        let bound = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options);
+        let error = bound.expect_err("a block has symbols");
+        assert_eq!(error.kind(), ErrorKind::Usage);
+    }
 
     #[test]
     fn what_tickets_can_name_is_known_before_there_is_one() {

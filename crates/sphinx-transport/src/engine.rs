@@ -21,7 +21,7 @@ use sphinx_proto::{Bond, Nanos, PATHS_MAX, PathMemory, PathPolicy, Time};
 use sphinx_workers::{Coding, Crew, pin};
 
 use crate::access::Peer;
-use crate::association::{Association, EndpointCounts};
+use crate::association::{Association, EndpointCounts, Unclaimed};
 use crate::budget::{Budget, Growth};
 use crate::control::{ConnId, Control, Resumption, Settings, random_bytes};
 use crate::endpoint::Lobby;
@@ -134,6 +134,8 @@ pub(crate) struct Engine<Io: PacketIo> {
     routes: Routes,
     /// What all sessions may hold, bytes.
     windows: u64,
+    /// And what those do that were over before anybody accepted them.
+    unclaimed: Vec<Unclaimed>,
     /// A window could not grow since others hold the memory; and when these were last told to shrink.
     is_scarce: bool,
     shared_at: Time,
@@ -173,6 +175,18 @@ pub(crate) struct Engine<Io: PacketIo> {
     received_at: Instant,
     /// Until when packets may gather, as the session says that was served last in this turn.
     gather_until: Option<Time>,
+    /// Dropped last.
+    _ended: Ended,
+}
+
+/// However an engine ends, nobody waits for it any longer; who has waited finds its address free.
+struct Ended(Arc<Lobby>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0
+            .end(Error::new(ErrorKind::Other, "the engine has stopped"));
+    }
 }
 
 impl<Io: PacketIo> Engine<Io> {
@@ -200,6 +214,7 @@ impl<Io: PacketIo> Engine<Io> {
             control,
             purpose,
             options,
+            _ended: Ended(Arc::clone(&lobby)),
             lobby,
             base: shard.as_ref().map_or_else(Instant::now, Shard::base),
             shard,
@@ -207,6 +222,7 @@ impl<Io: PacketIo> Engine<Io> {
             holding: Holding::default(),
             routes: Routes::default(),
             windows: 0,
+            unclaimed: Vec::new(),
             is_scarce: false,
             shared_at: Time::ZERO,
             has_met: false,
@@ -252,10 +268,8 @@ impl<Io: PacketIo> Engine<Io> {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    let error = Error::new(
-                        ErrorKind::LocalIo,
-                        format!("the socket has failed: {error}"),
-                    );
+                    let why = format!("the socket has failed: {error}");
+                    let error = Error::new(ErrorKind::LocalIo, why).caused_by(error);
                     for member in self.sessions.wake_all() {
                         member.association.end(error.clone());
                     }
@@ -452,7 +466,8 @@ impl<Io: PacketIo> Engine<Io> {
             let (window, wanted, _) = association.window();
             // A bound stays as it is.
             let wanted = wanted.filter(|_| self.options.recv_window.is_none());
-            match wanted.map(|wanted| budget.grow(window, wanted, sessions, self.windows)) {
+            let all = self.windows + self.unclaimed.iter().map(|its| its.bytes).sum::<u64>();
+            match wanted.map(|wanted| budget.grow(window, wanted, sessions, all)) {
                 Some(Growth::To(size)) => association.set_window(now, size),
                 Some(Growth::OthersHaveIt) => self.is_scarce = true,
                 Some(Growth::None) | None => {}
@@ -471,6 +486,7 @@ impl<Io: PacketIo> Engine<Io> {
                 self.control.close(clock, *id, code, &reason);
                 self.connections.remove(id);
                 self.windows -= *cost;
+                self.unclaimed.extend(association.unclaimed());
                 self.sessions.remove(cid);
                 gone.push(cid);
                 self.routes.forget(cid);
@@ -505,6 +521,7 @@ impl<Io: PacketIo> Engine<Io> {
     /// There are more sessions or fewer, or one of them needs what others hold: windows that have grown beyond a fair share shrink to it.
     fn share_memory(&mut self, now: Time) {
         self.shared_at = now;
+        self.unclaimed.retain(Unclaimed::waits);
         let (budget, sessions) = (self.budget(), self.sessions.len());
         let fair = budget.fair_share(sessions);
         let send_window = budget.send_window(sessions);
@@ -595,11 +612,8 @@ impl<Io: PacketIo> Engine<Io> {
 }
 
 impl<Io: PacketIo> Drop for Engine<Io> {
-    /// However the engine ends, nobody waits for it any longer; sessions see to themselves. Shards end together: a server that serves some of its
-    /// clients looks as if it worked.
+    /// Sessions see to themselves. Shards end together: a server that serves some of its clients looks as if it worked.
     fn drop(&mut self) {
-        self.lobby
-            .end(Error::new(ErrorKind::Other, "the engine has stopped"));
         if let Some(shard) = &self.shard {
             self.lobby.stop.store(true, Ordering::Relaxed);
             shard.wake_others();

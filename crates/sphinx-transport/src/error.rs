@@ -88,7 +88,8 @@ pub mod close_code {
 /// | [`PeerLost`](ErrorKind::PeerLost) | [`io::ErrorKind::ConnectionReset`] | the server is there, and does not know the session any more |
 /// | [`Unreachable`](ErrorKind::Unreachable) | [`ResolveError`](crate::ResolveError) | the name has no address |
 /// | [`Stalled`](ErrorKind::Stalled) | [`io::ErrorKind::TimedOut`] | nothing is confirmed; without a source a stream is not read |
-/// | [`LocalIo`](ErrorKind::LocalIo) | [`io::Error`] | why the address cannot be used |
+/// | [`LocalIo`](ErrorKind::LocalIo) | [`io::Error`] | why the address cannot be used, or why the socket has failed |
+/// | [`Cancelled`](ErrorKind::Cancelled) | [`io::ErrorKind::QuotaExceeded`] | the budget of the last path is spent, at this end |
 /// | [`Usage`](ErrorKind::Usage) | [`TicketError`](crate::TicketError) | what is wrong with the ticket |
 #[derive(Debug, Clone)]
 pub struct Error {
@@ -148,11 +149,16 @@ impl Error {
 /// What the peer's CLOSE means at this end.
 pub(crate) fn closed_by_peer(code: u64, reason: &str) -> Error {
     let kind = ErrorKind::of_close_code(code);
-    let message = match (kind, reason) {
-        (ErrorKind::Cancelled, "") => "the peer closed the session".to_owned(),
-        (ErrorKind::Cancelled, reason) => format!("the peer cancelled: {reason}"),
-        (ErrorKind::PeerLost, reason) => format!("the other end gave up: {reason}"),
-        (_, reason) => format!("the peer gave up: {reason}"),
+    let message = match (kind, code, reason) {
+        (ErrorKind::Cancelled, _, "") => "the peer closed the session".to_owned(),
+        // It has cancelled nothing.
+        (ErrorKind::Cancelled, close_code::DONE, reason) => {
+            format!("the peer closed the session: {reason}")
+        }
+        (ErrorKind::Cancelled, _, reason) => format!("the peer cancelled: {reason}"),
+        (_, _, "") => format!("the peer gave up (code {code})"),
+        (ErrorKind::PeerLost, _, reason) => format!("the other end gave up: {reason}"),
+        (_, _, reason) => format!("the peer gave up: {reason}"),
     };
     Error {
         close_code: Some(code),
@@ -239,9 +245,18 @@ mod tests {
         for (code, kind) in table {
             assert_eq!(closed_by_peer(code, "why").kind(), kind, "{code}");
         }
-        assert_eq!(
-            closed_by_peer(10, "why").to_string(),
-            "the peer gave up: why"
-        );
+        for (code, reason, expected) in [
+            (10, "why", "the peer gave up: why"),
+            (77, "", "the peer gave up (code 77)"),
+            (
+                close_code::DONE,
+                "done",
+                "the peer closed the session: done",
+            ),
+            (close_code::DONE, "", "the peer closed the session"),
+            (close_code::CANCELLED, "why", "the peer cancelled: why"),
+        ] {
+            assert_eq!(closed_by_peer(code, reason).to_string(), expected);
+        }
     }
 }

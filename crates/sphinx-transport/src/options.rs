@@ -292,7 +292,7 @@ pub struct Options {
     /// compared with, instead of profile, codec and ICM (`docs/sc-multipath.md`). Such sessions carry streams, no datagrams. A peer that does not
     /// know it is refused; one that does follows.
     pub sc: Option<Sc>,
-    /// Most bytes that a session may hold of what it has received and its application has not read, at least 16 KiB: it does not grow then. None: as
+    /// Most bytes that a session may hold of what it has received and its application has not read; what is below 16 KiB counts as 16 KiB. It does not grow then. None: as
     /// [`memory`](Self::memory) allows. Below 360 KiB, streams that nobody reads can hold up others.
     pub recv_window: Option<u64>,
     /// Most that a session sends, in IP bytes per second, headers and repair included, whatever rate control allows: for whoever shares
@@ -326,7 +326,8 @@ pub struct Options {
     /// and `.sessions` (`sessions` in the usual place), for its owner only: it holds what sessions begin with, secrets among it.
     pub path_memory: Option<PathBuf>,
     /// Sessions may begin before their handshakes are over, where the two ends have met before within a day (`docs/protocol.md` §3.1). *Of a connecting end* with
-    /// [`path_memory`](Self::path_memory), and neither [`paths`](Self::paths) nor a mode of its own: [`connect`](crate::connect) does not wait for
+    /// [`path_memory`](Self::path_memory), a [`connect_timeout`](Self::connect_timeout) no longer than [`idle_timeout`](Self::idle_timeout), and neither
+    /// [`paths`](Self::paths) nor a mode of its own: [`connect`](crate::connect) does not wait for
     /// the other end, and what the application writes at first leaves with the handshake; why there is no session after all is told by what it does with
     /// it. *Of a listening end*: an application is given such a session, and what has come, at once; else when the handshake has shown who the
     /// other end is. Whoever records such a beginning and keeps it from arriving can have it arrive later, once, within that day: so this is for what

@@ -11,7 +11,7 @@ use std::time::Instant;
 use sphinx_driver::Origin;
 use sphinx_net::Waker;
 use sphinx_net::udp::Steering;
-use sphinx_workers::{usable_cpus, workers_for};
+use sphinx_workers::{WORKERS_MAX, usable_cpus, workers_for};
 
 use crate::options::Options;
 
@@ -36,7 +36,7 @@ pub fn auto_shards(
 
 fn shards_for(shards: Option<usize>, workers: Option<usize>, usable: usize) -> (usize, usize) {
     let workers = workers.unwrap_or_else(|| workers_for(usable / shards.unwrap_or(1).max(1)));
-    let shards = shards.unwrap_or_else(|| usable / (1 + workers));
+    let shards = shards.unwrap_or_else(|| usable / workers.saturating_add(1));
     (shards.clamp(1, SHARDS_MAX), workers)
 }
 
@@ -45,8 +45,10 @@ pub(crate) fn options_of(options: &Options, shard: usize, shards: usize) -> Opti
     let cpus = &options.cpus;
     let (engines, theirs) = cpus.split_at(shards.min(cpus.len()));
     let engine = engines.iter().cycle().skip(shard).take(1);
-    let theirs = theirs.iter().cycle().skip(shard * options.workers);
-    let workers = theirs.take(options.workers);
+    // There are no more, whatever was asked for.
+    let workers = options.workers.min(WORKERS_MAX);
+    let theirs = theirs.iter().cycle().skip(shard * workers);
+    let workers = theirs.take(workers);
     Options {
         memory: options.memory / shards as u64,
         cpus: engine.chain(workers).copied().collect(),
@@ -208,6 +210,7 @@ mod tests {
         assert_eq!(shards_for(None, Some(9), 4), (1, 9));
         assert_eq!(shards_for(Some(0), Some(0), 4), (1, 0));
         assert_eq!(shards_for(None, Some(0), 1000), (SHARDS_MAX, 0));
+        assert_eq!(shards_for(None, Some(usize::MAX), 4), (1, usize::MAX));
     }
 
     #[test]
@@ -231,5 +234,7 @@ mod tests {
         assert_eq!(cpus_of(&[4, 5], 2, 3), [[4], [5]]);
         assert_eq!(cpus_of(&[4], 3, 0), [[4], [4], [4]]);
         assert_eq!(cpus_of(&[], 2, 1), [const { Vec::<usize>::new() }; 2]);
+        let most = cpus_of(&[4, 5, 6], 2, usize::MAX);
+        assert!(most.iter().all(|cpus| cpus.len() == 1 + WORKERS_MAX));
     }
 }

@@ -316,9 +316,14 @@ impl Shared {
         }
     }
 
-    /// The engine is to do something about paths.
+    /// The engine is to do something about paths. Of a session that is over nobody does, which whoever waits for the answer sees at once.
     pub(crate) fn wish(&self, wish: PathWish) {
-        self.lock().path_wishes.push(wish);
+        let mut inner = self.lock();
+        if inner.closed.is_some() {
+            return;
+        }
+        inner.path_wishes.push(wish);
+        drop(inner);
         self.wake();
     }
 

@@ -5,14 +5,12 @@ use std::ops::Range;
 
 use super::Time;
 use super::clock::Clock;
-use super::numbers::{Numbers, RANGES_MAX};
+use super::numbers::Numbers;
 use super::waiting::Waiting;
 use crate::pool::PoolBuffer;
 
 /// What one costs besides its memory.
 const OVERHEAD: usize = 128;
-/// Ranges of missing numbers that the application has not taken: as many as can be told at once.
-const MISSING_MAX: usize = RANGES_MAX + 1;
 
 /// A datagram that has arrived.
 pub struct Arrived {
@@ -71,13 +69,18 @@ pub(super) struct Ordered {
     pub(super) used_at: Time,
 }
 
+/// A flow's place among those that make room for others: whether it is open, when it was heard of last, and its number.
+pub(super) type Place = (bool, Time, u64);
+
 /// A flow of live messages.
 #[derive(Default)]
 pub(super) struct Live<S> {
     pub(super) clock: Clock,
     /// Numbers that have arrived or will not, and how many these are.
-    settled: Numbers,
+    pub(super) settled: Numbers,
     settled_count: u64,
+    /// In how many ranges they are at most from now on. As many as can be told at once, one more, are kept of missing ones that the application has not taken.
+    pub(super) ranges_max: usize,
     /// Messages are given out when their time has come: with equal lives in their order, all as long after they were sent.
     pub(super) on_time: bool,
     pub(super) waiting: Waiting,
@@ -111,7 +114,7 @@ impl<S> Live<S> {
     /// These have arrived, or will not: which of them are news, and how many others are given up since too much is missing.
     fn settle(&mut self, numbers: Range<u64>) -> (Vec<Range<u64>>, u64) {
         let len = |numbers: &Range<u64>| numbers.end - numbers.start;
-        let (news, given_up) = self.settled.insert(numbers);
+        let (news, given_up) = self.settled.insert(numbers, self.ranges_max);
         let missed = given_up.as_ref().map_or(0, len);
         self.settled_count += missed + news.iter().map(len).sum::<u64>();
         if let Some(numbers) = given_up {
@@ -126,7 +129,7 @@ impl<S> Live<S> {
             Some(last) if last.end == numbers.start => last.end = numbers.end,
             _ => self.missing.push_back(numbers),
         }
-        if self.missing.len() > MISSING_MAX {
+        if self.missing.len() > self.ranges_max + 1 {
             self.missing.pop_front();
         }
     }
@@ -143,9 +146,10 @@ impl<S> Live<S> {
         self.waiting.take_all().chain(self.ready.drain(..))
     }
 
-    /// Whether, as far as is known, its sender goes on with it, and somebody wants that.
-    pub(super) fn is_open(&self) -> bool {
-        self.total.is_none() && !self.is_unwanted
+    /// Its place, if it has this number. Those that have ended, or that nobody wants any more, are before those that are open as far as is known.
+    pub(super) fn place(&self, flow: u64) -> Place {
+        let is_open = self.total.is_none() && !self.is_unwanted;
+        (is_open, self.used_at, flow)
     }
 
     /// Whether nothing more will come.

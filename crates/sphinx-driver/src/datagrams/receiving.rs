@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use sphinx_proto::wire::{FLOWS_MAX, FlowNews};
 
-use super::flows::{Arrived, Live, LiveEnd, Ordered};
+use super::flows::{Arrived, Live, LiveEnd, Ordered, Place};
+use super::numbers::ranges_max;
 use super::{Datagram, DatagramCounts, Delivery, FlowKind, Nanos, Stamp, Time};
 use crate::pool::PoolBuffer;
 
@@ -24,6 +25,10 @@ pub(crate) struct RecvQueue<S> {
     ready: VecDeque<Arrived>,
     ordered: BTreeMap<u64, Ordered>,
     live: BTreeMap<u64, Live<S>>,
+    /// The flows of both, in the order in which they make room for others: to look for the next one among all would be dear where a peer goes from one to
+    /// another.
+    ordered_places: BTreeSet<(Time, u64)>,
+    live_places: BTreeSet<Place>,
     /// Flows of live messages that the application has not accepted, and those that are no more.
     accepting: VecDeque<u64>,
     ended: BTreeSet<u64>,
@@ -45,6 +50,8 @@ impl<S: Clone + Default> RecvQueue<S> {
             ready: VecDeque::new(),
             ordered: BTreeMap::new(),
             live: BTreeMap::new(),
+            ordered_places: BTreeSet::new(),
+            live_places: BTreeSet::new(),
             accepting: VecDeque::new(),
             ended: BTreeSet::new(),
             bytes: 0,
@@ -128,16 +135,18 @@ impl<S: Clone + Default> RecvQueue<S> {
 
     /// A flow of datagrams in order. The one that has been silent for longest makes room for a new one.
     fn ordered(&mut self, now: Time, flow: u64) -> &mut Ordered {
-        if !self.ordered.contains_key(&flow) && self.ordered.len() >= FLOWS_MAX {
-            let oldest = self.ordered.iter().min_by_key(|(_, flow)| flow.used_at);
-            if let Some(oldest) = oldest.map(|(flow, _)| *flow) {
-                let gone = self.ordered.remove(&oldest);
-                let waiting = gone.map(|mut gone| gone.waiting.take_all());
-                self.ready.extend(waiting.into_iter().flatten());
-                self.changed.push(self.arrived.clone());
-            }
+        if !self.ordered.contains_key(&flow)
+            && self.ordered.len() >= FLOWS_MAX
+            && let Some((_, oldest)) = self.ordered_places.pop_first()
+        {
+            let gone = self.ordered.remove(&oldest);
+            let waiting = gone.map(|mut gone| gone.waiting.take_all());
+            self.ready.extend(waiting.into_iter().flatten());
+            self.changed.push(self.arrived.clone());
         }
         let ordered = self.ordered.entry(flow).or_default();
+        self.ordered_places.remove(&(ordered.used_at, flow));
+        self.ordered_places.insert((now, flow));
         ordered.used_at = now;
         ordered
     }
@@ -192,19 +201,19 @@ impl<S: Clone + Default> RecvQueue<S> {
             self.accepting.push_back(flow);
             self.changed.push(self.accepts.clone());
         }
+        let most = ranges_max(self.live.len());
         let live = self.live.get_mut(&flow)?;
+        self.live_places.remove(&live.place(flow));
         live.used_at = now;
+        live.ranges_max = most;
+        self.live_places.insert(live.place(flow));
         Some(live)
     }
 
     /// The flow of live messages goes that has been silent for longest: one of those that have ended, or that the application wants no more of, if there are any.
     fn forget_most_silent(&mut self) {
-        let flows = self.live.iter();
-        let most_silent = flows.min_by_key(|(_, live)| (live.is_open(), live.used_at));
-        let Some(mut gone) = most_silent
-            .map(|(flow, _)| *flow)
-            .and_then(|flow| self.end(flow))
-        else {
+        let most_silent = self.live_places.first().copied();
+        let Some(mut gone) = most_silent.and_then(|(.., flow)| self.end(flow)) else {
             return;
         };
         for unread in gone.take_unread() {
@@ -217,6 +226,7 @@ impl<S: Clone + Default> RecvQueue<S> {
     /// A flow of live messages is no more, whatever still comes of it.
     fn end(&mut self, flow: u64) -> Option<Live<S>> {
         let gone = self.live.remove(&flow)?;
+        self.live_places.remove(&gone.place(flow));
         self.accepting.retain(|other| *other != flow);
         self.ended.insert(flow);
         if self.ended.len() > ENDED_MAX {
@@ -274,11 +284,13 @@ impl<S: Clone + Default> RecvQueue<S> {
 
     /// What the longest of those in order waits for does not come.
     fn give_up_longest(&mut self, now: Time) {
+        let most = ranges_max(self.ordered.len());
         let longest = { self.ordered.iter_mut() }.max_by_key(|(_, flow)| flow.waiting.len());
         if let Some((&flow, ordered)) = longest
             && let Some(first) = ordered.waiting.first_number()
         {
-            ordered.missing.insert(ordered.next..first);
+            let missing = ordered.next..first;
+            ordered.missing.insert(missing, most);
             self.release(now, flow);
         }
     }
@@ -297,6 +309,7 @@ impl<S: Clone + Default> RecvQueue<S> {
 
     /// Takes the first of the longest of those that wait for their time.
     fn drop_waiting(&mut self, now: Time) -> Option<Arrived> {
+        let most = ranges_max(self.ordered.len());
         let ordered = { self.ordered.iter_mut() }.max_by_key(|(_, flow)| flow.waiting.len());
         let live = self.live.values_mut().max_by_key(|live| live.waiting.len());
         let in_order = ordered.as_ref().map_or(0, |(_, flow)| flow.waiting.len());
@@ -309,7 +322,8 @@ impl<S: Clone + Default> RecvQueue<S> {
         let (&flow, ordered) = ordered?;
         let (number, dropped) = ordered.waiting.pop_first()?;
         // Nothing waits for it.
-        ordered.missing.insert(number..number.saturating_add(1));
+        let missing = number..number.saturating_add(1);
+        ordered.missing.insert(missing, most);
         self.release(now, flow);
         Some(dropped)
     }
@@ -323,8 +337,12 @@ impl<S: Clone + Default> RecvQueue<S> {
                 first,
                 count,
             } => {
-                let ordered = self.ordered(now, flow);
-                ordered.missing.insert(first..first.saturating_add(count));
+                self.ordered(now, flow);
+                let most = ranges_max(self.ordered.len());
+                if let Some(ordered) = self.ordered.get_mut(&flow) {
+                    let missing = first..first.saturating_add(count);
+                    ordered.missing.insert(missing, most);
+                }
                 self.release(now, flow);
             }
             FlowNews::Expired {
@@ -344,8 +362,11 @@ impl<S: Clone + Default> RecvQueue<S> {
                     return;
                 };
                 let until = live.latest_due.max(now).saturating_add(END_PATIENCE);
+                let before = live.place(flow);
                 live.total = Some((total, until));
-                let signal = live.signal.clone();
+                let (place, signal) = (live.place(flow), live.signal.clone());
+                self.live_places.remove(&before);
+                self.live_places.insert(place);
                 self.changed.push(signal);
                 self.forget_unwanted(flow);
             }
@@ -477,7 +498,9 @@ impl<S: Clone + Default> RecvQueue<S> {
         let Some(live) = self.live.get_mut(&flow) else {
             return;
         };
+        self.live_places.remove(&live.place(flow));
         live.is_unwanted = true;
+        self.live_places.insert(live.place(flow));
         self.bytes -= live.take_unread().map(|one| one.cost()).sum::<usize>();
         self.forget_unwanted(flow);
     }

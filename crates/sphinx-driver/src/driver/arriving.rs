@@ -115,7 +115,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Whether datagrams that have arrived as one are to be given away together with their memory ([`handle_joined`](Self::handle_joined)):
     /// whether so many bytes are worth a run of their own for somebody else.
     pub fn takes_joined(&self, len: usize) -> bool {
-        self.executor.takes(JobKind::Open) && len >= self.executor.bytes_min()
+        self.opens_elsewhere() && len >= self.executor.bytes_min()
+    }
+
+    /// Whether packets are opened elsewhere. Not before it is certain who the peer is: should it be another one, nothing that the first has sent may be heard any more,
+    /// and whether it is depends on whether anything of it has opened.
+    pub(super) fn opens_elsewhere(&self) -> bool {
+        !self.is_provisional && self.executor.takes(JobKind::Open)
     }
 
     /// Datagrams of this session's that have arrived as one: each has `stride` bytes, but the last one, and `len` all together at the beginning of

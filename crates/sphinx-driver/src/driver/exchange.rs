@@ -8,7 +8,7 @@ use sphinx_proto::{Event, Nanos, PathNews, Room, Slot, StreamId, StreamPart, Tim
 use super::{Driver, EndReason};
 use crate::blocks::TxBlock;
 use crate::executor::Executor;
-use crate::incoming::{Chunk, Taken};
+use crate::incoming::{Chunk, Incoming, Taken};
 use crate::outgoing::{Block, Piece, StreamEnd, Turn, shape};
 use crate::pool::{BufferPool, PoolBuffer};
 use crate::protection::PacketProtection;
@@ -18,6 +18,9 @@ use crate::slicer::{PAUSE, Watch};
 /// Pieces of a block have so many bytes on the average, all but one: each costs memory besides its data
 /// (`docs/protocol.md` §5.1).
 const SEGMENT_BYTES_MIN: usize = 256;
+/// Pieces of all streams for which earlier ones are missing, besides those that two windows have room for: who reads as it comes, or wants no more of a stream, frees the
+/// window of them, and their places are kept all the same. Twice the blocks that may be ahead of the first incomplete one (§11), behind which a sender's are.
+const AHEAD_MAX: usize = 1 << 15;
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Takes over what the application has left, and leaves what has happened; whether there was any of
@@ -69,15 +72,17 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let has_more = !queues.outgoing.is_empty() || !queues.datagrams.sending.is_empty();
         let outgoing = &mut queues.outgoing;
         self.core.set_backlog(has_more, outgoing.held_up());
-        let changed = &mut queues.changed;
-        self.ending.retain(|id| {
-            let delivered = !self.is_provisional && self.core.stream_delivered(*id);
-            if delivered && let Some(stream) = outgoing.get_mut(*id) {
-                stream.end = Some(StreamEnd::Delivered);
-                changed.push(stream.signal.clone());
+        self.delivered.append(&mut self.core.take_delivered());
+        if !self.is_provisional {
+            for id in self.delivered.drain(..) {
+                if self.ending.remove(&id)
+                    && let Some(stream) = outgoing.get_mut(id)
+                {
+                    stream.end = Some(StreamEnd::Delivered);
+                    queues.changed.push(stream.signal.clone());
+                }
             }
-            !delivered
-        });
+        }
         news
     }
 
@@ -116,7 +121,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 Event::StreamEnded(stream) => queues.on_ended(stream),
                 Event::StreamReset { stream, code } => self.drop_unread(now, stream, code, queues),
                 Event::StreamOver(stream) => {
-                    queues.incoming.remove(&stream);
+                    let over = queues.incoming.remove(&stream);
+                    self.ahead -= over.map_or(0, |over| over.ahead());
                 }
                 Event::StreamStopped { stream, code } => queues.on_stopped(stream, code),
                 Event::Closed { code, reason } => {
@@ -157,7 +163,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     /// Streams that the application has given up, or that the peer's wants no more of.
     fn reset_streams<A: Application>(&mut self, queues: &mut Queues<A>) {
         for (stream, code) in queues.resets.drain(..) {
-            self.ending.retain(|ending| *ending != stream);
+            self.ending.remove(&stream);
             self.core.reset_stream(stream, code);
         }
     }
@@ -172,6 +178,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     ) {
         let incoming = queues.incoming.entry(stream).or_default();
         incoming.reset = Some(code);
+        self.ahead -= incoming.forget_ahead();
         queues.changed.push(incoming.signal.clone());
         let unread = std::mem::take(&mut incoming.chunks);
         for chunk in unread.into_values() {
@@ -225,14 +232,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         let mut over = Vec::new();
         for ((segment, data), part) in segments.into_iter().zip(parts) {
             let incoming = queues.incoming.entry(segment.stream).or_default();
-            if !incoming.add(&segment) {
-                return self.violation(now, "data out of place");
-            }
-            self.counters.bytes_received += u64::from(segment.len);
-            let has_ended = incoming.has_ended();
-            if has_ended {
-                self.core.stream_whole(segment.stream);
-            }
+            let has_ended = match self.put_in_order(incoming, &segment) {
+                Ok(has_ended) => has_ended,
+                Err(what) => return self.violation(now, what),
+            };
             if incoming.abandoned || incoming.reset.is_some() {
                 if has_ended && incoming.abandoned {
                     over.push(segment.stream);
@@ -258,6 +261,36 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         for stream in over {
             queues.incoming.remove(&stream);
         }
+    }
+
+    /// A piece of this stream has arrived: whether all of the stream has, to its end.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub(super) fn put_in_order<S>(
+        &mut self,
+        incoming: &mut Incoming<S>,
+        piece: &Segment,
+    ) -> Result<bool, &'static str> {
+        self.counters.bytes_received += u64::from(piece.len);
+        if incoming.reset.is_some() {
+            // What still comes of it goes, and has no order.
+            return Ok(false);
+        }
+        let before = incoming.ahead();
+        if !incoming.add(piece) {
+            return Err("data out of place");
+        }
+        self.ahead = self.ahead + incoming.ahead() - before;
+        let in_window = self.core.recv_window_cost() as usize / SEGMENT_BYTES_MIN;
+        if self.ahead > AHEAD_MAX + 2 * in_window {
+            return Err("too many gaps in streams");
+        }
+        let has_ended = incoming.has_ended();
+        if has_ended {
+            self.core.stream_whole(piece.stream);
+        }
+        Ok(has_ended)
     }
 
     /// Hand queued pieces to the core while there is room, those of one stream in their order; whether any was.
@@ -311,7 +344,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 }
                 if piece.is_last() {
                     stream.end = Some(StreamEnd::Submitted);
-                    self.ending.push(piece.stream());
+                    self.ending.insert(piece.stream());
                 }
             }
             let block = Block::new(pieces, pool);

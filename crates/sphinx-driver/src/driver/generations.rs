@@ -170,14 +170,10 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     ) {
         let stream = piece.stream;
         let incoming = queues.incoming.entry(stream).or_default();
-        if !incoming.add(piece) {
-            return self.violation(now, "data out of place");
-        }
-        self.counters.bytes_received += u64::from(piece.len);
-        let has_ended = incoming.has_ended();
-        if has_ended {
-            self.core.stream_whole(stream);
-        }
+        let has_ended = match self.put_in_order(incoming, piece) {
+            Ok(has_ended) => has_ended,
+            Err(what) => return self.violation(now, what),
+        };
         if incoming.abandoned || incoming.reset().is_some() {
             let is_over = has_ended && incoming.abandoned;
             self.release(now, Taken { stream, cost });

@@ -4,7 +4,7 @@ use sphinx_proto::wire::{ConnectionId, HEADER_LEN, Header, OVERHEAD};
 use sphinx_proto::{PacketNumber, PathId, Place, Placement, Time};
 
 use super::{Driver, Origin, Workshop};
-use crate::executor::{Executor, JobKind};
+use crate::executor::Executor;
 use crate::protection::PacketProtection;
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
@@ -17,7 +17,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         datagram: &mut [u8],
         workshop: &mut Workshop,
     ) {
-        if self.executor.takes(JobKind::Open) {
+        if self.opens_elsewhere() {
             let accepted = self.accept(now, &origin, datagram);
             if let Some((path, header, packet_number)) = accepted {
                 let packet = (path, &header, packet_number);
@@ -39,7 +39,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
     ) {
         let stride = stride.max(1);
-        if self.executor.takes(JobKind::Open) {
+        if self.opens_elsewhere() {
             for datagram in datagrams.chunks_mut(stride) {
                 self.handle_datagram(now, origin, datagram, workshop);
             }

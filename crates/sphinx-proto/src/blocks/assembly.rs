@@ -1,11 +1,16 @@
 //! Symbols that arrive in several packets are put together (`docs/protocol.md` §10.1).
 
-use crate::BlockId;
-
 use std::collections::VecDeque;
 
-/// Symbols that a receiver puts together at one time.
-const UNFINISHED_MAX: usize = 64;
+use crate::BlockId;
+use crate::wire::MAX_SYMBOL_LEN;
+
+/// Symbols that a receiver puts together at one time: at most so many, …
+const UNFINISHED_MAX: u64 = 64;
+/// … and no more than, were they as long as can be, would take this part of its window, which does not count them, …
+const WINDOW_PART: u64 = 16;
+/// … but always so many.
+const UNFINISHED_MIN: u64 = 8;
 
 /// Which transmission of which symbol a fragment belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,15 +30,26 @@ struct Unfinished {
 }
 
 /// Symbols being put together at the receiver.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Assembly {
-    /// Oldest first.
+    /// Oldest first, and how many there may be.
     unfinished: VecDeque<Unfinished>,
+    most: usize,
     /// Places in use, by bit.
     used: u64,
 }
 
 impl Assembly {
+    /// That of a receiver with a window of so many bytes.
+    pub(crate) fn new(window: u64) -> Self {
+        let most = window / WINDOW_PART / MAX_SYMBOL_LEN as u64;
+        Self {
+            unfinished: VecDeque::new(),
+            most: most.clamp(UNFINISHED_MIN, UNFINISHED_MAX) as usize,
+            used: 0,
+        }
+    }
+
     /// Note a fragment: the place where its symbol is put together, and whether it is whole now, in which
     /// case the place is free again. `None` for one that was there.
     pub(crate) fn add(&mut self, key: Key, index: u8) -> Option<(u8, bool)> {
@@ -62,7 +78,7 @@ impl Assembly {
     }
 
     fn free_place(&mut self) -> u8 {
-        if self.unfinished.len() == UNFINISHED_MAX
+        if self.unfinished.len() == self.most
             && let Some(oldest) = self.unfinished.pop_front()
         {
             self.used &= !(1 << oldest.place);
@@ -89,7 +105,7 @@ mod tests {
 
     #[test]
     fn fragments_come_in_any_order() {
-        let mut assembly = Assembly::default();
+        let mut assembly = Assembly::new(24 << 20);
         assert_eq!(assembly.add(key(1), 1), Some((0, false)));
         assert_eq!(assembly.add(key(2), 0), Some((1, false)));
         assert_eq!(assembly.add(key(1), 1), None);
@@ -100,13 +116,15 @@ mod tests {
 
     #[test]
     fn the_oldest_symbol_makes_room() {
-        let mut assembly = Assembly::default();
-        for row in 0..1000 {
-            let (place, whole) = assembly.add(key(row), 0).expect("new");
-            assert!(usize::from(place) < UNFINISHED_MAX && !whole);
+        for (window, most) in [(24 << 20, 64), (4 << 20, 29), (384 << 10, 8)] {
+            let mut assembly = Assembly::new(window);
+            for row in 0..1000 {
+                let (place, whole) = assembly.add(key(row), 0).expect("new");
+                assert!(usize::from(place) < most && !whole);
+            }
+            assert_eq!(assembly.unfinished.len(), most);
+            assert!(assembly.add(key(999), 1).is_some_and(|(_, whole)| whole));
+            assert!(assembly.add(key(0), 1).is_some_and(|(_, whole)| !whole));
         }
-        assert_eq!(assembly.unfinished.len(), UNFINISHED_MAX);
-        assert!(assembly.add(key(999), 1).is_some_and(|(_, whole)| whole));
-        assert!(assembly.add(key(0), 1).is_some_and(|(_, whole)| !whole));
     }
 }

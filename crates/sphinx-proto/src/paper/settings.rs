@@ -197,6 +197,13 @@ impl Paper {
         let symbols = block_symbols_max(usize::from(self.symbol)) as u16;
         let within = |is: bool, what: String| is.then_some(()).ok_or(what);
         within(
+            matches!(
+                self.code,
+                CodeId::Srlt | CodeId::Lt | CodeId::Rs | CodeId::FftRs
+            ),
+            "code: srlt, lt, rs or fft-rs".to_owned(),
+        )?;
+        within(
             (SYMBOL_MIN..=SYMBOL_MAX).contains(&self.symbol),
             format!(
                 "symbol: from {SYMBOL_MIN} to {SYMBOL_MAX} bytes, so that one fits a packet on every path"
@@ -333,8 +340,7 @@ impl Paper {
             initial: next(r)?,
             redundancy: next(r)?,
         };
-        let is_code = matches!(code, CodeId::Srlt | CodeId::Lt | CodeId::Rs | CodeId::FftRs);
-        let is_whole = r.is_empty() && flags < 16 && is_code && (flags & 1 == 0 || delta == 0);
+        let is_whole = r.is_empty() && flags < 16 && (flags & 1 == 0 || delta == 0);
         (is_whole && paper.check().is_ok())
             .then_some(Some(paper))
             .ok_or(BAD)
@@ -397,6 +403,23 @@ mod tests {
             "timer=1",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_another_end_would_refuse_is_out_of_range() {
+        let usual = Paper::default();
+        for code in CodeId::ALL {
+            let paper = Paper { code, ..usual };
+            let is_taken = Paper::decode(&paper.encode()).is_ok();
+            assert_eq!(paper.check().is_ok(), is_taken, "{code:?}");
+        }
+        for paper in [
+            Paper { n: 0, ..usual },
+            Paper { symbol: 0, ..usual },
+            Paper { window: 0, ..usual },
+        ] {
+            assert!(paper.check().is_err() && Paper::decode(&paper.encode()).is_err());
         }
     }
 

@@ -10,8 +10,12 @@ use crate::{BlockId, Nanos, PacketNumber, Time};
 use super::skips::Skips;
 use super::stock::Stock;
 
-/// Packets in the log. A peer that never resolves the oldest one costs no more than that.
+/// Packets in the log. A peer that never resolves the oldest one costs no more than that …
 const PACKETS_MAX: usize = 1 << 18;
+/// … and of those that are not in flight no more than this behind one that is, and so many for each that is. That are the SACKs of eight seconds, which leave every 250 µs
+/// at most: an end that only receives has hardly anything else in the log, and would keep them for as long as the peer leaves a PING unanswered.
+const SETTLED_MAX: usize = 1 << 15;
+const SETTLED_PER_IN_FLIGHT: usize = 4;
 
 /// What a packet was sent for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -344,7 +348,7 @@ impl SentLog {
         while let Some(front) = self.packets.front() {
             let is_full = self.packets.len() > PACKETS_MAX;
             let gone = match front.state {
-                State::InFlight if is_full => {
+                State::InFlight if is_full || self.is_held_up() => {
                     lost.extend(self.lose(self.first, State::Lost));
                     true
                 }
@@ -362,6 +366,13 @@ impl SentLog {
         }
         self.settled_below = self.settled_below.max(self.first);
         self.acked_ranges.remove_below(self.first);
+    }
+
+    /// Whether the packet in flight that is the oldest in the log keeps too many there that are not.
+    fn is_held_up(&self) -> bool {
+        let in_flight = self.packets_in_flight as usize;
+        let settled = self.packets.len() - in_flight;
+        settled > SETTLED_MAX + SETTLED_PER_IN_FLIGHT * in_flight
     }
 
     /// Number of the oldest packet in the log.
@@ -411,6 +422,35 @@ mod tests {
         assert_eq!(log.packets_in_flight(), 5);
         log.forget(time(1000), DELAY, &mut lost);
         assert_eq!((log.first, lost.len()), (pn(4), 2));
+    }
+
+    /// An end that only receives sends SACKs, and now and then a PING: the peer answers none.
+    #[test]
+    fn what_nobody_acknowledges_does_not_fill_the_log() {
+        let (mut log, mut acked, mut lost) = (log(2), Vec::new(), Vec::new());
+        let mut most = 0;
+        for at in 2..100_000 {
+            log.record(time(at), 1000, Carried::Frames { reliable: false }, false);
+            // It may say that it has these.
+            log.acknowledge(&[(pn(at), pn(at))], &mut acked);
+            log.forget(time(at), DELAY, &mut lost);
+            most = most.max(log.packets.len());
+        }
+        assert_eq!((numbers(&lost), acked.len()), (vec![0, 1], 0));
+        assert!((SETTLED_MAX..=SETTLED_MAX + 3 * SETTLED_PER_IN_FLIGHT).contains(&most));
+        assert!(log.packets.is_empty());
+        // Where much is in flight, more may be behind the oldest.
+        for at in 100_000..200_000 {
+            let eliciting = at % 4 == 0;
+            log.record(
+                time(at),
+                1000,
+                Carried::Frames { reliable: false },
+                eliciting,
+            );
+            log.forget(time(at), DELAY, &mut lost);
+        }
+        assert_eq!((log.packets.len(), lost.len()), (100_000, 2));
     }
 
     /// Packets 0, 2, 4, 5 and 6: of the numbers 1 and 3 there is none.

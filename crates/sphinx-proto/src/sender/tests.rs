@@ -229,6 +229,37 @@ fn paper_hears_of_a_missing_block_from_a_later_one() {
     assert_eq!(bench.due(BlockId::ZERO), 1);
 }
 
+/// However often the peer says which blocks it has, and in whatever ranges.
+#[test]
+fn that_blocks_are_complete_is_heard_once_of_each() {
+    let mut bench = Bench::new(Icm::Default, CodeId::Rlc, 100);
+    bench.send(1000, &[]);
+    let mut hears = |base: u64, complete: &[(u64, u64)]| {
+        let complete = complete.iter();
+        let blocks = Blocks {
+            base: BlockId::new(base),
+            complete: complete
+                .map(|(low, high)| (BlockId::new(*low), BlockId::new(*high)))
+                .collect(),
+            ..Blocks::default()
+        };
+        let mut delivered = Vec::new();
+        bench.sender.on_blocks(&blocks, &mut delivered);
+        let told: Vec<_> = bench.sender.told.iter().collect();
+        let told: Vec<_> = told
+            .iter()
+            .map(|(low, high)| (low.get(), high.get()))
+            .collect();
+        (delivered.len(), told)
+    };
+    assert_eq!(hears(0, &[(2, 3), (5, 60)]), (58, vec![(2, 3), (5, 60)]));
+    assert_eq!(hears(0, &[(2, 3), (5, 60)]), (0, vec![(2, 3), (5, 60)]));
+    assert_eq!(hears(0, &[(2, 70), (90, 1 << 40)]).0, 21);
+    assert_eq!(hears(80, &[(85, 200)]), (16, vec![(85, 99)]));
+    assert_eq!(hears(1 << 40, &[]), (5, vec![]));
+    assert!(bench.sender.blocks.is_empty());
+}
+
 #[test]
 fn paper_finds_tails_by_the_probe_timer() {
     let mut bench = Bench::new(Icm::Paper, CodeId::Rlc, 1);

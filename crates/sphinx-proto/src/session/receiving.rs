@@ -21,6 +21,10 @@ use crate::{JobId, PathId, Time};
 /// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
 pub(super) const FRAMES_BEFORE_SKIPPED: usize = 4;
 
+/// Frames with feedback of one packet that are looked at. Each may be about all that this end has sent, and an honest packet has fewer: of blocks, of each kind of
+/// streams, of its own path and a few others.
+const FEEDBACK_MAX: usize = 16;
+
 /// What the peer is told that names a path that cannot be.
 const NO_PATH: &str = "a path that does not exist";
 
@@ -277,10 +281,17 @@ impl Session {
         let mut deficits = Vec::new();
         let mut closed = None;
         let mut newest_window = None;
+        let mut feedback = 0;
         for frame in FrameIter::new(body) {
             let Ok(frame) = frame else {
                 return self.violation(meta.now, "malformed frame");
             };
+            if frame.is_feedback() {
+                feedback += 1;
+                if feedback > FEEDBACK_MAX {
+                    continue;
+                }
+            }
             match frame {
                 Frame::Padding => {}
                 // Perhaps it waits for news that were lost.
@@ -462,6 +473,10 @@ impl Session {
         self.events.extend(delivered);
         self.give_up_expired(meta.now);
         self.note_ended();
+        if self.control_queue.is_overfull() && matches!(self.life, Life::Open) {
+            // As long as the peer keeps this end busy, perhaps no timer runs out.
+            self.stalled(meta.now, None);
+        }
         if let Some((code, reason)) = closed {
             self.peer_closed(meta.now, code, reason);
         }

@@ -398,6 +398,28 @@ fn a_late_stop_says_nothing() {
     assert_eq!(hear(&mut session, pn(2), &[stop()]), []);
 }
 
+/// Each frame with feedback may be about everything that was sent: a peer is not to have that looked at thousands of times for one packet.
+#[test]
+fn feedback_beyond_what_a_packet_may_have_says_nothing() {
+    let mut session = End::new(Role::Server, 2, 1, Time::ZERO).session;
+    let (stream, code) = (StreamId::bi(Role::Client, 0), 7);
+    hear(&mut session, pn(0), &[Frame::Stop { stream, code }]);
+    session.reset_stream(stream, code);
+    let taken = |base| {
+        Frame::Streams(Streams {
+            kind: stream.kind(),
+            base,
+            ended: Vec::new(),
+            taken: Vec::new(),
+        })
+    };
+    let mut frames = vec![taken(0); 16];
+    frames.extend([taken(1), Frame::Ping]);
+    assert_eq!(hear(&mut session, pn(1), &frames), []);
+    let events = hear(&mut session, pn(2), &frames[1..]);
+    assert_eq!(events, [Event::StreamEnded(stream)]);
+}
+
 /// Blocks beyond what a RESET says that its stream has cost are wrong, also where the ones before have ended it.
 #[test]
 fn a_reset_names_no_more_blocks_than_there_are() {
@@ -464,6 +486,46 @@ fn of_several_windows_in_a_packet_the_newest_counts() {
     assert_eq!(hear(&mut session, pn(0), &frames), []);
     assert_eq!(session.stats().peer_window, 100 << 20);
     assert_eq!(session.window_news(), before + 1);
+}
+
+/// More frames wait for being acknowledged than an honest peer leaves so: that is seen although the peer keeps this end from having to wait for anything.
+#[test]
+fn frames_that_are_never_acknowledged_end_the_session_at_once() {
+    let mut session = End::new(Role::Server, 2, 1, Time::ZERO).session;
+    let abandoned = Frame::PathAbandon {
+        path: PathId::new(1),
+    };
+    (0..1 << 17).for_each(|_| session.control_queue.push(&abandoned));
+    assert_eq!(hear(&mut session, pn(0), &[Frame::Ping]), []);
+    session.control_queue.push(&abandoned);
+    let events = hear(&mut session, pn(1), &[Frame::Ping]);
+    assert_eq!(events, [Event::Stalled { held_up: None }]);
+    assert_eq!(hear(&mut session, pn(2), &[Frame::Ping]), []);
+}
+
+/// Hundreds of frames fit a packet, and each may be an event.
+#[test]
+fn memory_of_many_events_is_not_kept() {
+    let mut session = End::new(Role::Server, 2, 1, Time::ZERO).session;
+    let (stream, code) = (StreamId::bi(Role::Client, 0), 7);
+    let stops: Vec<_> = (0..400).map(|_| Frame::Stop { stream, code }).collect();
+    let mut body = Vec::new();
+    stops.iter().for_each(|stop| stop.encode(&mut body));
+    for number in 0..50 {
+        let meta = PacketMeta {
+            now: Time::ZERO,
+            received_at: Time::ZERO,
+            packet_number: pn(number),
+            tuple: session.tuple(),
+            ecn: 0,
+            datagram_len: body.len() + OVERHEAD,
+        };
+        let header = Header::control(session.config.local_cid, pn(number), false);
+        session.handle_packet(&meta, &header, &body);
+    }
+    assert_eq!(session.events.len(), 20_000);
+    while session.poll_event().is_some() {}
+    assert!(session.events.capacity() <= EVENTS_KEPT);
 }
 
 /// However urgent blocks are, what is on its way keeps to the memory for it, but for one block of each urgency.

@@ -1,6 +1,6 @@
 //! Streams that this end sends on: what of each is on its way, and what of the peer's window is left for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Role;
 use crate::ranges::Filling;
@@ -24,9 +24,18 @@ struct SendStream {
     is_given_up: bool,
     /// The peer has said that it has ended.
     is_over: bool,
+    /// It is among those [awaited](SendStreams::awaited).
+    is_awaited: bool,
 }
 
 impl SendStream {
+    /// More is to be heard of it.
+    fn await_among(&mut self, key: Key, awaited: &mut BTreeSet<Key>) {
+        if !std::mem::replace(&mut self.is_awaited, true) {
+            awaited.insert(key);
+        }
+    }
+
     /// Cost of what the peer's application has not taken, as far as is known.
     fn held(&self) -> u64 {
         self.opened - self.taken
@@ -43,6 +52,8 @@ impl SendStream {
 pub(crate) struct SendStreams {
     end: Role,
     streams: BTreeMap<Key, SendStream>,
+    /// Those of which it would be news that they have ended. Others are not looked at: a packet has room for hundreds of frames which say that of all.
+    awaited: BTreeSet<Key>,
     /// Most that were open at a time.
     peak: u64,
     shares: Shares,
@@ -62,6 +73,8 @@ pub(crate) struct SendStreams {
     /// Indices of streams that have ended, of each kind, and those that have since they were last asked for.
     over: [Filling<u64>; StreamId::KINDS as usize],
     ended: Vec<StreamId>,
+    /// Finished streams of which the peer has everything, since they were last asked for.
+    delivered: Vec<StreamId>,
 }
 
 impl SendStreams {
@@ -69,6 +82,7 @@ impl SendStreams {
         Self {
             end,
             streams: BTreeMap::new(),
+            awaited: BTreeSet::new(),
             peak: 0,
             shares: Shares::new(window),
             opened: 0,
@@ -81,6 +95,7 @@ impl SendStreams {
             news: 0,
             over: Default::default(),
             ended: Vec::new(),
+            delivered: Vec::new(),
         }
     }
 
@@ -224,9 +239,11 @@ impl SendStreams {
     /// A block of these parts has been handed over.
     pub(crate) fn hand_over(&mut self, parts: &[StreamPart]) {
         for part in parts {
-            let stream = self.streams.entry(part.stream.into()).or_default();
+            let key = Key::from(part.stream);
+            let stream = self.streams.entry(key).or_default();
             stream.outstanding += 1;
             stream.finished |= part.end_of_stream;
+            stream.await_among(key, &mut self.awaited);
         }
         self.note_open();
     }
@@ -234,7 +251,9 @@ impl SendStreams {
     /// A block of these parts, which has been handed over, is on its way.
     pub(crate) fn open(&mut self, parts: &[StreamPart]) {
         for part in parts {
-            let stream = self.streams.entry(part.stream.into()).or_default();
+            let key = Key::from(part.stream);
+            let stream = self.streams.entry(key).or_default();
+            stream.await_among(key, &mut self.awaited);
             let held = stream.held();
             stream.opened += part.cost;
             self.shares.changed(held, stream.held());
@@ -274,6 +293,7 @@ impl SendStreams {
         let stream = self.streams.entry(key).or_default();
         let is_news = !std::mem::replace(&mut stream.is_given_up, true);
         stream.finished = true;
+        stream.await_among(key, &mut self.awaited);
         let cost = stream.opened;
         self.forget_ended(key);
         is_news.then_some(cost)
@@ -283,8 +303,11 @@ impl SendStreams {
     pub(crate) fn complete(&mut self, streams: &[StreamId]) {
         for stream in streams {
             let key = Key::from(*stream);
-            if let Some(stream) = self.streams.get_mut(&key) {
-                stream.outstanding -= 1;
+            if let Some(state) = self.streams.get_mut(&key) {
+                state.outstanding -= 1;
+                if state.outstanding == 0 && state.finished {
+                    self.delivered.push(*stream);
+                }
             }
             self.forget_ended(key);
         }
@@ -310,10 +333,12 @@ impl SendStreams {
         }
         let below = streams.base.checked_sub(1).map(|high| (0, high));
         for (low, high) in below.into_iter().chain(streams.ended.iter().copied()) {
-            let range = self.streams.range(key(low)..=key(high));
-            let ended: Vec<Key> = range.map(|(key, _)| *key).collect();
+            let range = self.awaited.range(key(low)..=key(high));
+            let ended: Vec<Key> = range.copied().collect();
             for key in ended {
+                self.awaited.remove(&key);
                 if let Some(stream) = self.streams.get_mut(&key) {
+                    stream.is_awaited = false;
                     // Else more of it will come, whatever the peer says.
                     stream.is_over = stream.finished;
                 }
@@ -342,6 +367,7 @@ impl SendStreams {
     fn forget_ended(&mut self, key: Key) {
         if self.streams.get(&key).is_some_and(SendStream::has_ended) {
             self.streams.remove(&key);
+            self.awaited.remove(&key);
             self.over[key.at()].insert(key.index);
             self.ended.push(key.stream());
             self.note_open();
@@ -363,5 +389,89 @@ impl SendStreams {
     pub(crate) fn is_delivered(&self, stream: StreamId) -> bool {
         let stream = self.streams.get(&stream.into());
         stream.is_none_or(|stream| stream.outstanding == 0)
+    }
+
+    /// Streams with nothing more to come of which no block is on its way any more, since the last call: the peer has everything of those that were not given up.
+    pub(crate) fn take_delivered(&mut self) -> Vec<StreamId> {
+        std::mem::take(&mut self.delivered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COST: u64 = 700;
+
+    fn stream(index: u64) -> StreamId {
+        StreamId::new(Role::Client, index)
+    }
+
+    fn submit(streams: &mut SendStreams, index: u64, end_of_stream: bool) {
+        let part = StreamPart {
+            stream: stream(index),
+            bytes: 100,
+            end_of_stream,
+            cost: COST,
+        };
+        streams.hand_over(&[part]);
+        streams.open(&[part]);
+    }
+
+    /// The peer says that all streams have ended.
+    fn hear_of_all(streams: &mut SendStreams) {
+        let all = Streams {
+            kind: stream(0).kind(),
+            base: 1 << 20,
+            ended: Vec::new(),
+            taken: Vec::new(),
+        };
+        assert!(streams.on_taken(&all));
+    }
+
+    #[test]
+    fn that_streams_have_ended_is_heard_once_of_each() {
+        let mut streams = SendStreams::new(Role::Client, 24 << 20, 24 << 20);
+        // Every other one is finished.
+        (0..1000).for_each(|index| submit(&mut streams, index, index % 2 == 0));
+        assert_eq!(streams.awaited.len(), 1000);
+        hear_of_all(&mut streams);
+        assert!(streams.awaited.is_empty() && streams.take_ended().is_empty());
+        assert!((0..1000).all(|index| streams.held(stream(index)) == 0));
+        hear_of_all(&mut streams);
+        // Of one that goes on there is news.
+        submit(&mut streams, 7, true);
+        let awaited: Vec<Key> = streams.awaited.iter().copied().collect();
+        assert_eq!(awaited, [Key::from(stream(7))]);
+        assert_eq!(streams.held(stream(7)), COST);
+        streams.complete(&[stream(7), stream(7)]);
+        assert!(streams.take_ended().is_empty());
+        hear_of_all(&mut streams);
+        assert_eq!(streams.take_ended(), [stream(7)]);
+        // Of one that was said to have ended before, nothing more need be said.
+        streams.complete(&[stream(8), stream(9)]);
+        assert_eq!(streams.take_ended(), [stream(8)]);
+        assert_eq!(streams.reset(stream(9)), Some(COST));
+        assert_eq!(streams.awaited.len(), 1);
+        hear_of_all(&mut streams);
+        assert_eq!(streams.take_ended(), [stream(9)]);
+        assert!(streams.awaited.is_empty());
+    }
+
+    #[test]
+    fn that_a_stream_is_delivered_is_told_once() {
+        let mut streams = SendStreams::new(Role::Client, 24 << 20, 24 << 20);
+        submit(&mut streams, 0, false);
+        streams.complete(&[stream(0)]);
+        assert!(streams.is_delivered(stream(0)) && streams.take_delivered().is_empty());
+        submit(&mut streams, 0, false);
+        submit(&mut streams, 0, true);
+        submit(&mut streams, 1, true);
+        // The last part comes first.
+        streams.complete(&[stream(0), stream(1)]);
+        assert_eq!(streams.take_delivered(), [stream(1)]);
+        streams.complete(&[stream(0)]);
+        assert_eq!(streams.take_delivered(), [stream(0)]);
+        assert!(streams.take_delivered().is_empty());
     }
 }

@@ -269,6 +269,19 @@ impl Frame<'_> {
         )
     }
 
+    /// Whether the frame tells what has become of packets, blocks and streams.
+    pub fn is_feedback(&self) -> bool {
+        matches!(
+            self,
+            Frame::Sack(_)
+                | Frame::PathSack { .. }
+                | Frame::Blocks(_)
+                | Frame::Streams(_)
+                | Frame::PaperSymbols(_)
+                | Frame::PaperBlocks(_)
+        )
+    }
+
     /// Append the frame. Lists longer than their limits are cut (oldest information last).
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {

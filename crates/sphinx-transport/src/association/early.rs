@@ -34,9 +34,9 @@ pub(super) enum Phase {
 }
 
 impl Association {
-    /// It begins now, with keys that the handshake's are to follow; `cid` is this end's.
-    pub(crate) fn begin_early(&mut self, now: Time, cid: ConnectionId) {
-        let mut held = Holding::default();
+    /// It begins now, with keys that the handshake's are to follow; `cid` is this end's. What it holds counts together with what the endpoint does in `holding`.
+    pub(crate) fn begin_early(&mut self, now: Time, cid: ConnectionId, holding: &Holding) {
+        let mut held = holding.beside();
         held.begin(cid, now);
         self.driver.be_provisional();
         self.phase = Phase::Early {

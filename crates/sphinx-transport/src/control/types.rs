@@ -11,6 +11,9 @@ use crate::access::Peer;
 use crate::budget::{Budget, Window};
 use sphinx_driver::keys::{Direction, EarlySecret, SessionSecret};
 
+/// The least that what a session receives may be bounded to, bytes: into less no block may fit, and nothing would ever come.
+const BOUND_MIN: u64 = 16 << 10;
+
 /// A control connection; never used for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ConnId {
@@ -56,7 +59,7 @@ impl Settings {
         let window = self.budget.window(others);
         let bytes = self
             .recv_window
-            .map_or(window.bytes, |most| most.min(window.bytes));
+            .map_or(window.bytes, |most| most.max(BOUND_MIN).min(window.bytes));
         Window {
             bytes,
             credit: window.credit.min(bytes),
@@ -207,4 +210,32 @@ pub(crate) struct Traffic {
     pub(crate) bytes_received: u64,
     /// Datagrams received.
     pub(crate) datagrams_received: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_at_least_what_a_block_needs() {
+        let settings = |recv_window| Settings {
+            service: Service::PERF,
+            services: Services::default(),
+            budget: Budget::new(8 << 20),
+            paths_max: 1,
+            bond: None,
+            idle_timeout_ms: 15_000,
+            max_udp_payload: 65_527,
+            sc: None,
+            recv_window,
+            paper: None,
+            resumptions: false,
+        };
+        let free = settings(None).window(0);
+        for (bound, bytes) in [(0, BOUND_MIN), (100_000, 100_000), (u64::MAX, free.bytes)] {
+            let window = settings(Some(bound)).window(0);
+            assert_eq!(window.bytes, bytes);
+            assert!(window.credit <= bytes);
+        }
+    }
 }

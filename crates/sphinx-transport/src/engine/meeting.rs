@@ -15,7 +15,7 @@ use sphinx_proto::{
 use super::early::{Beginner, Met};
 use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
 use crate::access::Peer;
-use crate::association::Association;
+use crate::association::{Association, Unclaimed};
 use crate::budget::Window;
 use crate::control::{ConnId, Event, Failure, Params, Resumption};
 use crate::endpoint::attempt_delay;
@@ -162,11 +162,13 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     /// Why there is no room for another session, in words for who connects; with room, one is about to begin.
-    pub(super) fn no_room(&self, window: Window) -> Option<&'static str> {
+    pub(super) fn no_room(&mut self, window: Window) -> Option<&'static str> {
         let sessions = self.sessions.len().max(self.lobby.waiting());
+        self.unclaimed.retain(Unclaimed::waits);
+        let unclaimed: u64 = self.unclaimed.iter().map(|its| its.bytes).sum();
         if sessions >= SESSIONS_MAX {
             Some("it has too many sessions")
-        } else if !self.budget().allows(window, self.windows) {
+        } else if !self.budget().allows(window, self.windows + unclaimed) {
             Some("its sessions leave no memory for another one")
         } else if self.options.once && !self.lobby.begin_only_session() {
             Some("it serves one session only, and there is or was another")
@@ -334,7 +336,7 @@ impl<Io: PacketIo> Engine<Io> {
             association.expect_reset(peer);
         }
         if is_early {
-            association.begin_early(now, local_cid);
+            association.begin_early(now, local_cid, &self.holding);
         }
         association.introduce();
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {

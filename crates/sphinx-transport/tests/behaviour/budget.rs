@@ -72,6 +72,46 @@ fn clients_that_nobody_accepts_hold_little_and_too_many_are_refused() {
     });
 }
 
+/// Who sends something, closes and goes leaves behind what nobody has taken.
+#[test]
+fn what_sessions_leave_that_nobody_has_accepted_counts() {
+    const LEFT: usize = 50_000;
+    bounded(|| {
+        let options = Options {
+            memory: 4 << 20,
+            ..Options::default()
+        };
+        let server = server_with(&options);
+        let ticket = ticket(&server, server.local_addr());
+        let comes = || {
+            client(&ticket, &Options::default()).is_ok_and(|session| {
+                let sent = send_all(&session, &content(1, LEFT));
+                session.close(0, "");
+                sent.is_ok()
+            })
+        };
+        // Those that have just ended take some of the room as well, for a moment.
+        let comes_soon = || {
+            (0..4).any(|_| {
+                let has_come = comes();
+                if !has_come {
+                    std::thread::sleep(ms(500));
+                }
+                has_come
+            })
+        };
+        let mut came = 0;
+        while comes_soon() {
+            came += 1;
+            assert!(came < 200, "{} bytes are held", server.held_bytes());
+        }
+        assert!(came > 20, "{came}");
+        assert!(server.held_bytes() < options.memory as usize);
+        while server.accept(Some(ms(0))).unwrap().is_some() {}
+        assert!(comes_soon());
+    });
+}
+
 #[test]
 fn a_server_of_one_session_refuses_others_at_once() {
     bounded(|| {

@@ -1,8 +1,9 @@
 //! How sessions end, and what each end is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use sphinx_transport::{Error, ErrorKind, Options, Session};
+use sphinx_transport::{AccessList, Error, ErrorKind, LocalPath, Options, Session};
 
 use crate::support::*;
 
@@ -175,6 +176,40 @@ fn a_server_that_goes_takes_its_sessions_with_it() {
                 readers.map(|reader| reader.join().expect("no panic").expect("over").kind());
             assert_eq!(kinds, [ErrorKind::Cancelled, ErrorKind::Interrupted]);
         });
+    });
+}
+
+/// As it is meant to be used, what looks has the list.
+#[test]
+fn a_server_that_goes_lets_go_of_what_looks_after_its_list() {
+    bounded(|| {
+        let listener = server();
+        let access = listener.access();
+        let kept = Arc::new(());
+        let held = (access.clone(), Arc::clone(&kept));
+        access.look_before_refusing(move || {
+            let (access, _kept) = &held;
+            access.replace(AccessList::new());
+        });
+        drop((listener, access));
+        assert_eq!(Arc::strong_count(&kept), 1);
+    });
+}
+
+#[test]
+fn who_asks_something_of_paths_of_a_session_that_is_over_is_told_at_once() {
+    bounded(|| {
+        let (listener, client, _server) = direct();
+        client.close(0, "");
+        wait_until("it is over", || client.closed().is_some());
+        drop(listener);
+        let path = LocalPath::Address([127, 0, 0, 2].into()).into();
+        // Each answer of an engine would be waited for for two seconds.
+        for _ in 0..100 {
+            let error = client.add_path(&path).expect_err("it is over");
+            assert_eq!(error.kind(), ErrorKind::Interrupted);
+            assert!(!client.abandon_path(0));
+        }
     });
 }
 

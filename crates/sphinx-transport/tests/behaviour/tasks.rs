@@ -314,6 +314,18 @@ fn a_server_that_shuts_down_has_told_its_peers() {
 }
 
 #[test]
+fn a_server_that_has_shut_down_has_left_its_address() {
+    bounded(|| {
+        let (options, mut address) = (Options::default(), LOCALHOST);
+        for _ in 0..10 {
+            let server = Server::bind(address, Service::Application, &options).unwrap();
+            address = server.as_blocking().local_addr();
+            block_on(server.shut_down());
+        }
+    });
+}
+
+#[test]
 fn why_connecting_fails_is_told() {
     bounded(|| {
         let server = server();

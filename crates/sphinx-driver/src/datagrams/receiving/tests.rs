@@ -165,6 +165,32 @@ fn more_gaps_than_are_kept_are_reported() {
     assert_eq!(receiving.missing(), even.collect::<Vec<_>>());
 }
 
+/// A peer that leaves gaps in every flow that it may have does not fill memory with what is known of them.
+#[test]
+fn gaps_of_many_flows_take_little_memory() {
+    let mut receiving = Receiving::new();
+    for flow in 0..LIVE_MAX as u64 {
+        for number in 1..RANGES_MAX as u64 + 10 {
+            for kind in [FlowKind::Ordered, FlowKind::Live] {
+                let expired = FlowNews::Expired {
+                    kind,
+                    flow,
+                    first: 2 * number,
+                    count: 1,
+                };
+                receiving.queue.on_news(ms(flow), expired);
+            }
+        }
+    }
+    let RecvQueue { ordered, live, .. } = &receiving.queue;
+    assert_eq!((ordered.len(), live.len()), (FLOWS_MAX, LIVE_MAX));
+    let ordered = ordered.values().map(|flow| flow.missing.ranges());
+    let live = live.values();
+    let live = live.map(|flow| flow.settled.ranges() + flow.missing.len());
+    let ranges: usize = ordered.chain(live).sum();
+    assert!(ranges < 100 * RANGES_MAX, "{ranges} ranges");
+}
+
 #[test]
 fn each_message_comes_at_its_own_time() {
     let mut receiving = Receiving::new();
