@@ -85,8 +85,9 @@ pub struct BlockReceiver {
     waiting: Vec<(CodeId, Row)>,
     symbols: Vec<u8>,
     /// Symbols that became known but were not worked on yet, with the waiting
-    /// repair that restores them, if it is one.
-    queue: Vec<(u16, Option<u32>)>,
+    /// repair that restores them, if it is one. In their order: a symbol that
+    /// elimination has restored is not to be peeled by what came of another.
+    queue: VecDeque<(u16, Option<u32>)>,
     restored: VecDeque<u16>,
     terms: Vec<Term>,
     symbol: Vec<u8>,
@@ -115,7 +116,7 @@ impl BlockReceiver {
             peeler: Peeler::default(),
             waiting: Vec::new(),
             symbols: Vec::new(),
-            queue: Vec::new(),
+            queue: VecDeque::new(),
             restored: VecDeque::new(),
             terms: Vec::new(),
             symbol: Vec::new(),
@@ -228,7 +229,7 @@ impl BlockReceiver {
             return Added::Redundant;
         }
         match unknown.next() {
-            None => self.queue.push((first, Some(id))),
+            None => self.queue.push_back((first, Some(id))),
             Some(second) => {
                 let members = [first, second].into_iter().chain(unknown);
                 self.peeler.add(id, members);
@@ -248,7 +249,7 @@ impl BlockReceiver {
 
     fn settle_all(&mut self, memory: &mut [u8]) {
         loop {
-            while let Some((symbol, source)) = self.queue.pop() {
+            while let Some((symbol, source)) = self.queue.pop_front() {
                 self.settle_one(memory, symbol, source);
             }
             if self.echelon.rank() == 0 {
@@ -266,7 +267,7 @@ impl BlockReceiver {
                 let symbol = missing.symbols[column];
                 let at = usize::from(symbol) * symbol_len;
                 memory[at..at + symbol_len].copy_from_slice(bytes);
-                queue.push((symbol, None));
+                queue.push_back((symbol, None));
                 restored.push_back(symbol);
             });
             if queue.is_empty() {
@@ -298,7 +299,7 @@ impl BlockReceiver {
         }
         let Self { peeler, queue, .. } = self;
         peeler.learn(symbol, |id, symbol| {
-            queue.push((symbol, Some(id)));
+            queue.push_back((symbol, Some(id)));
             // It is known only once its bytes are; then it is learned.
             false
         });
@@ -390,7 +391,7 @@ impl SymbolDecoder for BlockReceiver {
         if bits::contains(&self.known, slot) {
             return Added::Redundant;
         }
-        self.queue.push((slot as u16, None));
+        self.queue.push_back((slot as u16, None));
         self.settle(memory);
         self.transform_if_possible(memory);
         Added::Innovative

@@ -154,6 +154,33 @@ fn fft_rs_works_where_it_is_built() {
     assert!(Tracker::for_code(CodeId::FftRs, 32_769).is_err());
 }
 
+/// A repair that waits to be peeled may hold the symbols that elimination
+/// restores together.
+#[test]
+fn symbols_are_restored_once() {
+    let (n, symbol_len) = (2, 4);
+    let source = Bytes(5).fill(n * symbol_len);
+    let rows = [
+        (CodeId::Srlt, srlt::row(2, 0)),
+        (CodeId::Rlc, rlc::row(1, 0)),
+        (CodeId::Rlc, rlc::row(1, 1)),
+    ];
+    let mut symbols = vec![0; rows.len() * symbol_len];
+    Encoder::new()
+        .encode_rows(n, symbol_len, &source, &rows, &mut symbols)
+        .unwrap();
+    let mut receiver = BlockReceiver::new(0, n, symbol_len).unwrap();
+    let mut memory = vec![0; n * symbol_len];
+    for (&(code, row), symbol) in rows.iter().zip(symbols.chunks(symbol_len)) {
+        let repair = Repair { code, row, symbol };
+        let added = receiver.add_repair(&mut memory, 0, n, repair);
+        assert_eq!(added, Added::Innovative);
+    }
+    let restored: Vec<u64> = std::iter::from_fn(|| receiver.next_restored()).collect();
+    assert_eq!(restored, [0, 1]);
+    assert!(memory == source);
+}
+
 /// A decoder that has repairs of a transform uses no others: what counts is
 /// what came first.
 #[test]

@@ -78,7 +78,9 @@ pub(super) fn run(
     for n in sizes {
         let repairs = args.repairs.unwrap_or_else(|| bench::usual_repairs(n));
         let usual = bench::usual_losses(n);
-        let losses = args.lost.map_or(vec![repairs, usual], |lost| vec![lost]);
+        // There may be more repairs than symbols.
+        let all = vec![repairs.min(n), usual];
+        let losses = args.lost.map_or(all, |lost| vec![lost]);
         if (n + repairs) * args.symbol_bytes > BLOCK_BYTES_MAX {
             let most = units::show_size(BLOCK_BYTES_MAX as u64);
             return Err(format!("a block and its repairs are more than {most}").into());

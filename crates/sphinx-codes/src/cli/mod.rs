@@ -166,6 +166,11 @@ mod tests {
             let value = simulate(&format!("--n 50 --redundancy 18% --ml --code {code}"));
             assert_eq!(value["redundancy"], 0.18, "{value}");
         }
+        // 0.14 · 100 is more than 14, as it is computed.
+        for (share, repairs) in [("0%", 0), ("7%", 7), ("14%", 14), ("14.1%", 15)] {
+            let value = simulate(&format!("--code rlc --redundancy {share}"));
+            assert_eq!(value["r"], repairs, "{share}");
+        }
         let srlt = simulate("--code srlt");
         assert_eq!((&srlt["r"], &srlt["degree"]), (&json!(15), &json!(16)));
         let srlt = simulate("--code srlt --threshold 0.9 --deviation 0.024 --degree-cap 10");

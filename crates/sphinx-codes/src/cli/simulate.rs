@@ -107,7 +107,8 @@ pub(super) fn run(
     if n == 0 || n > most {
         return Err(sphinx_fec::Error::BlockSize { n }.into());
     }
-    let share_of_n = |share: f64| (share * n as f64).ceil() as usize;
+    // A product that should be whole may be a hair more.
+    let share_of_n = |share: f64| (share * n as f64 - 1e-9).ceil() as usize;
     let repairs = args.repairs.or(args.redundancy.map(share_of_n));
     let as_mds = || {
         let burst = args.burst.unwrap_or(1.0);
