@@ -344,7 +344,7 @@ impl PacketRx for DpdkIo {
             let right = packet.right_sums();
             let frame = packet.bytes();
             match Datagram::read_from_card(frame, right) {
-                Ok(datagram) if self.link.is_own(datagram.local) => {
+                Ok(datagram) if self.link.is_own(datagram.local) && datagram.is_of_a_host() => {
                     self.counters.recv_datagrams += 1;
                     self.counters.recv_bytes += datagram.payload.len() as u64;
                     self.held.push(Held {

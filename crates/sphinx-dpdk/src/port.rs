@@ -25,7 +25,7 @@ const DEVICE_BYTES: usize = 512;
 struct Told {
     mtu: u16,
     mac: Mac,
-    driver: [c_char; 32],
+    driver: [u8; 32],
     tx_sums: u8,
     rx_sums: u8,
     queues: u16,
@@ -197,12 +197,7 @@ impl Port {
                 &raw mut told,
             )
         });
-        let driver: Vec<u8> = told
-            .driver
-            .iter()
-            .map(|byte| byte.cast_unsigned())
-            .collect();
-        let driver = CStr::from_bytes_until_nul(&driver).unwrap_or_default();
+        let driver = CStr::from_bytes_until_nul(&told.driver).unwrap_or_default();
         opened.map_err(|error| match told.queues {
             has if (1..queues).contains(&has) => DpdkError::Queues {
                 driver: driver.to_string_lossy().into_owned(),
@@ -342,11 +337,10 @@ impl Queue {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        let mut device: [c_char; DEVICE_BYTES] = [0; DEVICE_BYTES];
+        let mut device = [0_u8; DEVICE_BYTES];
         // SAFETY: nobody has a queue of the port any more. Packets that are still somewhere belong to the pool, which stays.
         // There is room for as many bytes as it is told of.
-        unsafe { sphx_port_close(self.id, device.as_mut_ptr(), DEVICE_BYTES as u16) };
-        let device = device.map(|byte| byte.cast_unsigned());
+        unsafe { sphx_port_close(self.id, device.as_mut_ptr().cast(), DEVICE_BYTES as u16) };
         if let Ok(device) = CStr::from_bytes_until_nul(&device) {
             self.eal.note_device(device);
         }

@@ -180,6 +180,35 @@ mod tests {
         }
     }
 
+    /// What the kernel drops before a socket sees it.
+    #[test]
+    fn who_cannot_have_sent_it_is_known() {
+        for (remote, local, is_possible) in [
+            ("198.51.100.7:9", "192.0.2.1:4433", true),
+            ("127.0.0.1:53", "192.0.2.1:4433", false),
+            ("0.0.0.0:9", "192.0.2.1:4433", false),
+            ("0.1.2.3:9", "192.0.2.1:4433", false),
+            ("224.0.0.1:9", "192.0.2.1:4433", false),
+            ("255.255.255.255:9", "192.0.2.1:4433", false),
+            ("192.0.2.1:53", "192.0.2.1:4433", false),
+            ("[2001:db8::7]:9", "[2001:db8::1]:4433", true),
+            ("[fe80::7]:9", "[2001:db8::1]:4433", true),
+            ("[::1]:53", "[2001:db8::1]:4433", false),
+            ("[::]:9", "[2001:db8::1]:4433", false),
+            ("[ff02::1]:9", "[2001:db8::1]:4433", false),
+            ("[::ffff:127.0.0.1]:53", "[2001:db8::1]:4433", false),
+            ("[::ffff:198.51.100.7]:9", "[2001:db8::1]:4433", false),
+            ("[2001:db8::1]:53", "[2001:db8::1]:4433", false),
+        ] {
+            let flow = Flow::new(MACS, remote.parse().unwrap(), local.parse().unwrap()).unwrap();
+            let mut frame = vec![0; flow.header_bytes()];
+            frame.extend(b"hello");
+            flow.complete(&mut frame, 0);
+            let read = Datagram::read(&frame).unwrap();
+            assert_eq!(read.is_of_a_host(), is_possible, "{remote}");
+        }
+    }
+
     #[test]
     fn frames_for_the_kernel_are_none_of_ours() {
         let good = frame(true, 0, b"hello");

@@ -49,6 +49,18 @@ pub enum Rejected {
 }
 
 impl Datagram {
+    /// Whether a host on the network may have sent it. The kernel drops packets of others before a socket sees them: an answer would go to programs of this machine, who
+    /// listen to nobody else, or to many. IPv4's addresses in IPv6's form are of no packet; who writes them seems to be somebody else.
+    #[must_use]
+    pub fn is_of_a_host(&self) -> bool {
+        let ip = self.remote.ip();
+        let is_possible = match ip {
+            IpAddr::V4(ip) => ip.octets()[0] != 0 && !ip.is_broadcast(),
+            IpAddr::V6(ip) => !ip.is_unspecified() && ip.to_ipv4_mapped().is_none(),
+        };
+        is_possible && !ip.is_loopback() && !ip.is_multicast() && ip != self.local.ip()
+    }
+
     /// Reads a frame, which may have padding at its end.
     ///
     /// # Errors

@@ -272,11 +272,11 @@ impl XdpIo {
                 continue;
             }
             match Datagram::read(queue.taken(&place)) {
-                Ok(datagram) => {
+                Ok(datagram) if datagram.is_of_a_host() => {
                     let payload = datagram.payload.clone();
                     self.hold(number, &datagram, Place::Frame(place, payload), stamp);
                 }
-                Err(_) => {
+                _ => {
                     queue.give_back(&place);
                     self.counters.recv_errors += 1;
                 }
@@ -312,11 +312,11 @@ impl XdpIo {
             Err(Rejected::Malformed)
         };
         match read {
-            Ok(datagram) => {
+            Ok(datagram) if datagram.is_of_a_host() => {
                 let payload = datagram.payload.clone();
                 self.hold(number, &datagram, Place::Linear(index, payload), stamp);
             }
-            Err(_) => self.counters.recv_errors += 1,
+            _ => self.counters.recv_errors += 1,
         }
     }
 
@@ -723,36 +723,71 @@ mod tests {
         Some(namespace)
     }
 
+    /// The end at `near`; `None` where the kernel has none, or the process may not use them.
+    fn open_near() -> Option<XdpIo> {
+        let bind = "10.83.0.1:0".parse().unwrap();
+        let kernel = UdpIo::open(&UdpConfig::new(bind)).unwrap();
+        let config = "near".parse().unwrap();
+        match XdpIo::open(&config, kernel) {
+            Err(error @ (XdpError::Denied { .. } | XdpError::System { .. })) => {
+                sphinx_testing::skipped!("{error}");
+                None
+            }
+            opened => Some(opened.unwrap()),
+        }
+    }
+
+    /// A frame with a datagram of five bytes that seems to come from there.
+    fn frame_from(from: &str, io: &XdpIo) -> Vec<u8> {
+        let mac = |name| lookup::interface(name).unwrap().address.unwrap();
+        let (macs, from) = ((mac("far"), mac("near")), from.parse().unwrap());
+        let flow = Flow::new(macs, from, io.local_addr()).unwrap();
+        let mut frame = vec![0; flow.header_bytes() + 5];
+        flow.complete(&mut frame, 0);
+        frame
+    }
+
+    fn await_frames(io: &mut XdpIo) {
+        let mut waits = 10;
+        while !io.has_frames() {
+            assert!(waits > 0, "no frame has come");
+            waits -= 1;
+            io.wait(Interest::Read, Some(1_000_000_000)).unwrap();
+        }
+    }
+
+    /// The kernel would have dropped it; an answer would go to programs of this machine.
+    #[test]
+    fn what_no_host_can_have_sent_is_not_heard() {
+        let Some(namespace) = cable() else { return };
+        let run = || {
+            let Some(mut io) = open_near() else { return };
+            let far = Ethernet::open("far").unwrap();
+            for (from, is_heard) in [
+                ("127.0.0.1:9", false),
+                ("10.83.0.1:9", false),
+                ("10.83.0.2:9", true),
+            ] {
+                far.send(&frame_from(from, &io)).unwrap();
+                await_frames(&mut io);
+                assert_eq!(io.recv().unwrap(), usize::from(is_heard), "{from}");
+            }
+        };
+        namespace.run(run).unwrap();
+    }
+
     /// A driver without room for the time of arrival: here what the program has written is erased.
     #[test]
     fn who_does_not_know_the_time_of_arrival_says_so() {
         let Some(namespace) = cable() else { return };
         let run = || {
-            let bind = "10.83.0.1:0".parse().unwrap();
-            let kernel = UdpIo::open(&UdpConfig::new(bind)).unwrap();
-            let config = "near".parse().unwrap();
-            let mut io = match XdpIo::open(&config, kernel) {
-                // The kernel has none, or the process may not use them.
-                Err(error @ (XdpError::Denied { .. } | XdpError::System { .. })) => {
-                    return sphinx_testing::skipped!("{error}");
-                }
-                opened => opened.unwrap(),
-            };
-            let mac = |name| lookup::interface(name).unwrap().address.unwrap();
-            let from = "10.83.0.2:9".parse().unwrap();
-            let flow = Flow::new((mac("far"), mac("near")), from, io.local_addr()).unwrap();
-            let mut frame = vec![0; flow.header_bytes() + 5];
-            flow.complete(&mut frame, 0);
+            let Some(mut io) = open_near() else { return };
+            let frame = frame_from("10.83.0.2:9", &io);
             let far = Ethernet::open("far").unwrap();
             assert!(io.capabilities().timestamps);
             for is_erased in [false, true, false] {
                 far.send(&frame).unwrap();
-                let mut waits = 10;
-                while !io.has_frames() {
-                    assert!(waits > 0, "no frame has come");
-                    waits -= 1;
-                    io.wait(Interest::Read, Some(1_000_000_000)).unwrap();
-                }
+                await_frames(&mut io);
                 if is_erased {
                     let queue = &mut io.queues[0];
                     // Behind the 256 bytes that the kernel keeps free in each chunk.
