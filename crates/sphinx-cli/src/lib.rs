@@ -32,7 +32,6 @@ mod usage;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::process::ExitCode;
 
 use clap::error::ErrorKind as ClapError;
 use clap::{CommandFactory, FromArgMatches};
@@ -57,21 +56,31 @@ use sphinx_units as units;
 use text::without_tickets;
 use tools::Ground;
 
-/// Runs the command line of this process.
-pub fn run() -> ExitCode {
+/// Runs the command line of this process, and ends it with the exit code.
+pub fn run() -> ! {
+    leave(follow_command_line())
+}
+
+/// Ends the process at once. Some of its threads may be at work: `exit` would have libraries tidy up while these still use them, and aws-lc, whose random
+/// numbers a handshake asks for, aborts the process then.
+pub(crate) fn leave(code: u8) -> ! {
+    signal_hook::low_level::exit(code.into())
+}
+
+fn follow_command_line() -> u8 {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let grammar = grammar();
     let parsed = match grammar.clone().try_get_matches_from(&arguments) {
         Ok(matches) => match config::complete(&grammar, &arguments, matches) {
             Ok(matches) => Cli::from_arg_matches(&matches),
-            Err(failure) => return ExitCode::from(refuse_failure(&failure, &arguments)),
+            Err(failure) => return refuse_failure(&failure, &arguments),
         },
         Err(error) => Err(error),
     };
-    ExitCode::from(match parsed {
+    match parsed {
         Ok(cli) => dispatch(cli),
         Err(error) => refuse(&error, &arguments),
-    })
+    }
 }
 
 /// The command line of this process with what its configuration says by now.
@@ -114,7 +123,7 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
     let text = error.to_string();
     let shown_text = without_tickets(&text);
     let printed = match text == shown_text {
-        true => error.print(),
+        true => error.print().and_then(|()| std::io::stdout().flush()),
         // Without colours, but also without the secret that was given in the wrong place.
         false => write!(std::io::stderr(), "{shown_text}"),
     };
@@ -165,7 +174,7 @@ fn dispatch(cli: Cli) -> u8 {
             stop.listen(!reloads, move |signal| {
                 let code = reporter.end_with_error(&leaving.failure(), Some(signal));
                 let _ = reporter.finish();
-                std::process::exit(i32::from(code));
+                leave(code)
             })
         })
         .and_then(|()| {

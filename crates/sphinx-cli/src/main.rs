@@ -2,8 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+fn main() -> ! {
     sphinx_cli::run()
 }

@@ -51,7 +51,7 @@ impl Stop {
         leave: impl Fn(i32) + Send + 'static,
     ) -> Outcome<()> {
         // Under nohup a hang-up stays ignored.
-        let hangup = (hangup_stops && !hangup_ignored()).then_some(SIGHUP);
+        let hangup = (hangup_stops && !is_ignored(SIGHUP)).then_some(SIGHUP);
         let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))
             .map_err(|error| local_io("listen for", "signals", error))?;
         let stop = self.clone();
@@ -60,7 +60,7 @@ impl Stop {
             for signal in signals.forever() {
                 let first = stop.request(signal);
                 if !first {
-                    std::process::exit(128 + signal);
+                    crate::leave(u8::try_from(128 + signal).unwrap_or(1));
                 }
                 let (stop, leave) = (stop.clone(), leave.clone());
                 spawn("stopping", move || {
@@ -137,11 +137,12 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn hangup_ignored() -> bool {
+/// Whether this process was started with a signal ignored, as `nohup` does.
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & (1 << (SIGHUP - 1)) != 0)
+        .is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
 #[cfg(test)]

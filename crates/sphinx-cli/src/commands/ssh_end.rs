@@ -124,7 +124,7 @@ fn end_with(pipe: &Pipe, session: Option<&Session>) -> Outcome<()> {
             session.close(code::CANCELLED, "the ssh connection has ended");
         }
         thread::sleep(GRACE);
-        std::process::exit(6);
+        crate::leave(6)
     };
     let started = thread::Builder::new().name("watch".to_owned()).spawn(body);
     started
@@ -223,7 +223,7 @@ fn work<C: Channel>(channel: &C, job: &Job, context: &Context) -> Outcome<u8> {
     let (transferred, _) = match job {
         Job::Receive(output) => {
             let destination = Destination::Directory(output.clone());
-            recv::receive(channel, &destination, &|_| Ok(()), &progress, &reporter)?
+            recv::receive(channel, &destination, &|_| Ok(None), &progress, &reporter)?
         }
         Job::Send(roots) => {
             let key = SourceKey::load().map_err(|error| local_io("make", "a key", error))?;

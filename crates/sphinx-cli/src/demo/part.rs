@@ -109,7 +109,7 @@ fn tcp_server(listen: SocketAddr, context: &Context) -> Outcome<()> {
 fn end_with_parent() -> Outcome<()> {
     let watch = || {
         let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
-        std::process::exit(1);
+        crate::leave(1)
     };
     thread::Builder::new()
         .name("parent".to_owned())

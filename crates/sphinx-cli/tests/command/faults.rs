@@ -218,17 +218,19 @@ fn a_killed_sender_is_lost_and_leaves_nothing() {
     assert_eq!(scratch.arrived(), Vec::<String>::new());
 }
 
-/// Waits until a process has a socket.
-fn wait_for_socket(pid: u32) {
+/// Until the process has a say in what SIGINT does to it.
+fn wait_for_handler(pid: u32) {
     let deadline = Instant::now() + PATIENCE;
-    let has_socket = || {
-        let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
-        let mut links = open.flatten().flat_map(|entry| fs::read_link(entry.path()));
-        links.any(|link| link.to_string_lossy().starts_with("socket:"))
+    let has_handler = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = u64::from_str_radix(mask.expect("a mask").trim(), 16).expect("a mask");
+        // That of SIGINT is there as a whole once there is the next one.
+        mask & (1 << (Signal::TERM.as_raw() - 1)) != 0
     };
-    while !has_socket() {
-        assert!(Instant::now() < deadline, "no socket");
-        std::thread::sleep(Duration::from_millis(5));
+    while !has_handler() {
+        assert!(Instant::now() < deadline, "no handler");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -243,10 +245,13 @@ fn waiting_and_connecting_can_be_interrupted() {
     fs::remove_file(scratch.path("t")).unwrap();
     let silent = scratch.recv(&[]);
     silent.signal(Signal::STOP);
-    let sender = scratch.send(&["a"]);
-    wait_for_socket(sender.pid());
-    sender.signal(Signal::INT);
-    sender.end().expect(130).error("interrupted");
+    // Whatever it is doing at that moment: one in fifty was once aborted by a library that had tidied up under it.
+    for _ in 0..20 {
+        let sender = scratch.send(&["a"]);
+        wait_for_handler(sender.pid());
+        sender.signal(Signal::INT);
+        sender.end().expect(130).error("interrupted");
+    }
 }
 
 #[test]
