@@ -178,7 +178,7 @@ impl End<'_> {
                 recv::receive(
                     channel,
                     &destination,
-                    &|_| Ok(()),
+                    &|_| Ok(None),
                     &progress,
                     &self.reporter,
                 )

@@ -110,13 +110,8 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     }
 }
 
-/// Where what is sent with a ticket goes, and how much of it.
+/// Where what is sent with a ticket goes.
 fn of_ticket(ticket: &Entry, rules: Rules, output: Option<&Path>) -> Outcome<Destination> {
-    let least = [rules.max_bytes, ticket.left()].into_iter().flatten().min();
-    let rules = Rules {
-        max_bytes: least,
-        ..rules
-    };
     Ok(match (output, &ticket.directory) {
         (Some(output), Some(below)) => {
             Destination::Directory(OutputDir::open(&output.join(below), rules)?)
@@ -227,21 +222,24 @@ pub(super) fn receive_one(
             consent.ask(&peer, announced, &place)?;
         }
         turn.replace(running.begin(announced, session));
+        let mut allowed = None;
         if let Some((standing, id)) = using {
-            counted.replace(Some(standing.begin(id, announced.bytes)?));
+            let begun = standing.begin(id, announced)?;
+            allowed = begun.allowed();
+            counted.replace(Some(begun));
         }
         let stats = session.clone();
         let started = Ticker::start(&reporter, progress.clone(), Some(peer.clone()), move || {
             Figures::new(Role::Receiver, stats.stats())
         });
         ticker.replace(Some(started));
-        Ok(())
+        Ok(allowed)
     };
     let received = recv::receive(channel, destination, &ask, &progress, &reporter);
     drop(ticker);
     if let Some(mut counted) = counted.take() {
         match &received {
-            Ok((transferred, _)) => counted.ended(transferred.counts.bytes, true),
+            Ok((transferred, _)) => counted.ended(transferred.work.received, true),
             Err(_) => counted.ended(session.stats().bytes_received, false),
         }
     }

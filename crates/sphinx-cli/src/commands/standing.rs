@@ -1,6 +1,6 @@
 //! A receiver that stays the same between its starts: its key, its tickets, and what each of them is still good for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use sphinx_transport::{Access, AccessList, ErrorKind, ServerKey, TicketId, TicketSecret};
 
 use crate::failure::{Outcome, fail_hint, local_io};
+use crate::files::recv::too_large;
+use crate::files::{Announced, SourceId};
 use crate::report::Reporter;
 use crate::state::date::Moment;
 use crate::state::tickets::{self, Entry, Tickets};
@@ -20,6 +22,8 @@ const KEY: &str = "key";
 const ADDRESSES: &str = "addresses";
 /// The ticket that a receiver makes by itself.
 const FIRST: &str = "first";
+/// Transfers of a ticket that were interrupted and are remembered.
+const INTERRUPTED_MAX: usize = 1024;
 /// Who is not on the list has the files read so often at most.
 const STRANGER_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -32,6 +36,8 @@ struct Inner {
     _running: Lock,
     /// Transfers under way, by their tickets.
     under_way: Mutex<HashMap<TicketId, u32>>,
+    /// What was sent with each in part.
+    interrupted: Mutex<HashMap<TicketId, BTreeSet<SourceId>>>,
 }
 
 impl Standing {
@@ -45,6 +51,7 @@ impl Standing {
             state,
             _running: running,
             under_way: Mutex::default(),
+            interrupted: Mutex::default(),
         })))
     }
 
@@ -86,8 +93,15 @@ impl Standing {
         })
     }
 
-    /// A transfer of so many bytes (`None`: nobody knows) begins: its bytes are taken from what the ticket is good for.
-    pub(super) fn begin(&self, id: TicketId, bytes: Option<u64>) -> Outcome<Use> {
+    /// A transfer begins: its bytes are taken from what the ticket is good for, all of that if nobody knows how many it has. Of
+    /// one that was interrupted most may be here already: then there need not be as many.
+    pub(super) fn begin(&self, id: TicketId, announced: Announced) -> Outcome<Use> {
+        let source = announced.source;
+        let is_rest = source.is_some_and(|source| {
+            let interrupted = lock(&self.0.interrupted);
+            let known = interrupted.get(&id);
+            known.is_some_and(|known| known.contains(&source))
+        });
         let mut under_way = self
             .0
             .under_way
@@ -109,25 +123,29 @@ impl Standing {
                 return over(format!("the ticket {name} is good for no more transfers"));
             }
             let Some(left) = entry.left() else {
-                return Ok(0);
+                return Ok(None);
             };
-            let reserved = bytes.unwrap_or(left);
-            if reserved > left {
-                return over(format!(
-                    "the ticket {name} is good for {left} more bytes only"
-                ));
+            let wanted = announced.bytes.unwrap_or(left);
+            if wanted > left && !is_rest {
+                return Err(too_large(left));
             }
+            let reserved = wanted.min(left);
             entry.taken += reserved;
-            Ok(reserved)
+            Ok(Some(reserved))
         })?;
         under_way.insert(id, others + 1);
         Ok(Use {
             standing: self.clone(),
             id,
+            source,
             reserved,
             ended: None,
         })
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The key of a state directory.
@@ -136,7 +154,6 @@ pub(super) fn server_key(state: &StateDir) -> Outcome<ServerKey> {
 }
 
 /// Whether a receiver or server has been started with a state directory.
-#[cfg(feature = "tunnel")]
 pub(super) fn has_key(state: &StateDir) -> Outcome<bool> {
     std::fs::exists(state.file(KEY)).map_err(|error| local_io("look into", &state.shown(), error))
 }
@@ -169,12 +186,36 @@ pub(super) fn addresses(state: &StateDir) -> Outcome<Vec<String>> {
 pub(super) struct Use {
     standing: Standing,
     id: TicketId,
-    reserved: u64,
+    source: Option<SourceId>,
+    /// Nothing if the ticket is good for any number of bytes.
+    reserved: Option<u64>,
     /// The bytes of one that has come to its end, or those that came of one that has not.
     ended: Option<(u64, bool)>,
 }
 
 impl Use {
+    /// How many bytes may be sent, if that is bounded.
+    pub(super) fn allowed(&self) -> Option<u64> {
+        self.reserved
+    }
+
+    /// Remembers a transfer of which a part came, until all of it has.
+    fn remember(&self, is_whole: bool) {
+        let Some(source) = self.source else {
+            return;
+        };
+        let mut interrupted = lock(&self.standing.0.interrupted);
+        let known = interrupted.entry(self.id).or_default();
+        if is_whole {
+            known.remove(&source);
+        } else if known.len() < INTERRUPTED_MAX {
+            known.insert(source);
+        }
+        if known.is_empty() {
+            interrupted.remove(&self.id);
+        }
+    }
+
     /// How many bytes came, and whether that was all.
     pub(super) fn ended(&mut self, bytes: u64, is_whole: bool) {
         self.ended = Some((bytes, is_whole));
@@ -183,6 +224,9 @@ impl Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
+        if let Some((_, is_whole)) = self.ended.filter(|_| self.reserved.is_some()) {
+            self.remember(is_whole);
+        }
         let inner = &self.standing.0;
         let mut under_way = inner
             .under_way
@@ -196,7 +240,7 @@ impl Drop for Use {
                     entry.taken = match entry.quota {
                         Some(_) => entry
                             .taken
-                            .saturating_sub(self.reserved)
+                            .saturating_sub(self.reserved.unwrap_or(0))
                             .saturating_add(bytes),
                         None => 0,
                     };

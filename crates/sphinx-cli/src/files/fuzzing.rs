@@ -194,7 +194,14 @@ pub fn files(data: &[u8]) {
         Ok(())
     };
     let progress = Progress::default();
-    let received = receive_tree(arrived, &output, &|_| Ok(()), &mut tell, &progress, &QUIET);
+    let received = receive_tree(
+        arrived,
+        &output,
+        &|_| Ok(None),
+        &mut tell,
+        &progress,
+        &QUIET,
+    );
     if let Ok(received) = received {
         assert!(received.counts.totals.entries <= stream.bytes.len() as u64);
         let told = received.counts.files + received.counts.skipped;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rustix::fs::fsync;
+use rustix::io::Errno;
 
 use super::digest::{CHECKPOINT_BYTES_MAX, Checkpoint};
 use super::source::{SOURCE_ID_BYTES, Seal, Sealed, SourceId};
@@ -262,8 +263,12 @@ impl Files {
         self.journal.write_all_at(&slot.encode(), place)?;
         self.journal.sync_data()?;
         if !self.named {
-            // Both names may be new.
-            fsync(&self.directory)?;
+            // Both names may be new. Some file systems (AFS, shared folders of virtual machines) cannot force directories, and
+            // a file that is whole must not fail for that: the worst is that a crash of the machine costs the part.
+            match fsync(&self.directory) {
+                Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error.into()),
+            }
             self.named = true;
         }
         self.number = self.number.wrapping_add(1);

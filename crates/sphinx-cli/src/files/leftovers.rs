@@ -56,15 +56,15 @@ impl TransferLock {
                 Err(Errno::EXIST) => continue,
                 Err(error) => return Err(error),
             };
-            let lock = Self {
+            let own = Self {
                 root: root.clone(),
                 id,
                 file,
                 directory: Vec::new(),
             };
             // Between the two calls a receiver that starts may have taken it for a leftover.
-            if lock_file(&lock.file) && fs::fstat(&lock.file)?.st_nlink > 0 {
-                return Ok(lock);
+            if !is_locked(&own.file) && fs::fstat(&own.file)?.st_nlink > 0 {
+                return Ok(own);
             }
         }
         Err(Errno::EXIST)
@@ -136,7 +136,7 @@ impl Unfinished {
     pub(super) fn create(directory: &Arc<OwnedFd>) -> Result<Self, Errno> {
         let file = create_private(directory, UNFINISHED)?;
         // Between the two calls another transfer may have found it and gone on in the directory.
-        if !lock_file(&file) {
+        if is_locked(&file) {
             return Err(Errno::AGAIN);
         }
         Ok(Self {
@@ -164,7 +164,7 @@ impl Unfinished {
         let Ok(file) = open_plain(directory, UNFINISHED) else {
             return Found::Nothing;
         };
-        if !lock_file(&file) {
+        if is_locked(&file) {
             return Found::InUse;
         }
         match fs::fstat(&file) {
@@ -287,15 +287,32 @@ pub(super) fn create_private(directory: &OwnedFd, name: &[u8]) -> Result<File, E
     fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }
 
-fn open_plain(directory: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+/// Opens what is to be locked: for writing too, as NFS gives no exclusive lock on anything else.
+pub(super) fn open_plain(directory: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     fs::openat(directory, name, flags, Mode::empty()).map(File::from)
 }
 
 /// False if another receiver has it. Where files cannot be locked nothing is ever taken for a
 /// leftover of a dead one, and so nothing is.
 pub(super) fn lock_file(file: &File) -> bool {
-    fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    lock(file).is_ok()
+}
+
+/// Whether another receiver has it, as far as anybody can know.
+fn is_locked(file: &File) -> bool {
+    is_taken(lock(file))
+}
+
+/// The same, and why not.
+pub(super) fn lock(file: &File) -> Result<(), Errno> {
+    fs::flock(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Whether it is known that another receiver has it. Where files cannot be locked (Lustre without `flock`, NFS without its
+/// lock daemon) nobody is known to, and what this one makes is its own.
+pub(super) fn is_taken(locked: Result<(), Errno>) -> bool {
+    locked == Err(Errno::WOULDBLOCK)
 }
 
 #[cfg(test)]
@@ -324,6 +341,30 @@ mod tests {
             b".sphx-0123abc.lock",
         ] {
             assert!(!is_reserved(name), "{}", String::from_utf8_lossy(name));
+        }
+    }
+
+    /// As NFS asks for.
+    #[test]
+    fn what_is_locked_is_open_for_writing() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let directory = Arc::new(fs::open(root.path(), flags, Mode::empty()).unwrap());
+        drop(Unfinished::create(&directory).unwrap());
+        let Found::Unfinished(mark) = Unfinished::find(&directory) else {
+            panic!("nobody has it");
+        };
+        let mode = fs::fcntl_getfl(&mark.locked).unwrap() & OFlags::RWMODE;
+        assert_eq!(mode, OFlags::RDWR);
+        assert!(matches!(Unfinished::find(&directory), Found::InUse));
+    }
+
+    #[test]
+    fn where_files_cannot_be_locked_nobody_is_known_to_have_them() {
+        assert!(is_taken(Err(Errno::WOULDBLOCK)));
+        assert!(!is_taken(Ok(())));
+        for error in [Errno::NOSYS, Errno::NOLCK, Errno::OPNOTSUPP] {
+            assert!(!is_taken(Err(error)));
         }
     }
 

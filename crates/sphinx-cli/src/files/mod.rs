@@ -64,6 +64,8 @@ pub(crate) struct Work {
     pub(crate) read: u64,
     /// Not sent, because the receiver had it.
     pub(crate) reused: u64,
+    /// At the receiver: sent, whatever became of it.
+    pub(crate) received: u64,
 }
 
 impl Transferred {

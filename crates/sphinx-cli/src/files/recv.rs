@@ -7,6 +7,7 @@ mod version;
 
 use answers::Answers;
 pub(super) use ledger::Ledger;
+pub(crate) use ledger::too_large;
 
 use super::Transferred;
 use super::output::{Destination, OutputDir, Refused};
@@ -25,8 +26,8 @@ const COMPARE_BYTES: u64 = 8 << 20;
 /// Large enough for writes and hashing to run at full speed, small enough for many sessions.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Asks whoever is in charge whether a transfer may begin.
-pub(crate) type Consent<'a> = dyn Fn(Announced) -> Outcome<()> + 'a;
+/// Asks whoever is in charge whether a transfer may begin, and how many bytes of files may be sent, if that is bounded.
+pub(crate) type Consent<'a> = dyn Fn(Announced) -> Outcome<Option<u64>> + 'a;
 
 /// Receives one transfer on `channel` and tells the sender how it went.
 ///
@@ -107,7 +108,7 @@ pub(super) fn receive_tree(
     };
     let mut ledger = Ledger::new(rules, tell, progress, reporter);
     ledger.check_announced(announced)?;
-    consent(announced)?;
+    ledger.allow(announced, consent(announced)?);
     progress.expect_bytes(announced.bytes.unwrap_or(0));
     let own = match destination {
         Destination::OwnDirectories(output) => Some((output, output.own(announced.source)?)),

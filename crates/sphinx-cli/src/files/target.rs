@@ -33,7 +33,7 @@ mod links;
 mod version;
 
 use attributes::Likeness;
-pub(super) use attributes::has_time_of;
+pub(super) use attributes::passes_by_time;
 use folding::Placed;
 
 /// Directories that links may ask for before their records come.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::journal::{self, Files, Journal, Slot, Subject};
-use super::leftovers::{create_private, lock_file, partial_names};
+use super::leftovers::{create_private, is_taken, lock, lock_file, open_plain, partial_names};
 use super::source::{Sealed, SourceId};
 
 /// A file of so many bytes is forced to stable storage before it gets its name: for one that large it costs little.
@@ -66,8 +66,16 @@ impl Temporary {
     ) -> Option<Self> {
         let (part_name, journal_name) = partial_names(name);
         let journal = own_file(directory, &journal_name)?;
+        let locked = lock(&journal);
+        if locked.is_err() {
+            // Where files cannot be locked there are no parts, and no journals of theirs.
+            if !is_taken(locked) && Slot::newest(&journal::read(&journal)).is_none() {
+                let _ = fs::unlinkat(directory, journal_name, AtFlags::empty());
+            }
+            return None;
+        }
         // The other one may have completed the file between the two calls.
-        if !lock_file(&journal) || journal.metadata().ok()?.nlink() == 0 {
+        if journal.metadata().ok()?.nlink() == 0 {
             return None;
         }
         let locked = journal.try_clone().ok()?;
@@ -267,9 +275,7 @@ pub(super) fn look_for_part(
     if FileType::from_raw_mode(part.st_mode) != FileType::RegularFile {
         return None;
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let journal = fs::openat(directory, journal_name, flags, Mode::empty()).ok()?;
-    let journal = File::from(journal);
+    let journal = open_plain(directory, &journal_name).ok()?;
     if !lock_file(&journal) {
         return None;
     }

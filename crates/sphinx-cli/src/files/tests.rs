@@ -67,7 +67,7 @@ fn transfer_by(key: &SourceKey, paths: &[&Path], output: &Path, rules: Rules) ->
     let output = destination(output, rules).expect("an output directory");
     let receiver = thread::spawn(move || {
         let progress = Progress::default();
-        receive(&far, &output, &|_| Ok(()), &progress, &quiet())
+        receive(&far, &output, &|_| Ok(None), &progress, &quiet())
     });
     let roots = named(paths);
     let announced = roots::announce(&roots).expect("a readable tree");
@@ -299,7 +299,7 @@ fn a_source_that_changes_is_noticed() {
             .set_len(4 << 20)
             .unwrap();
         let progress = Progress::default();
-        receive(&far, &output, &|_| Ok(()), &progress, &quiet())
+        receive(&far, &output, &|_| Ok(None), &progress, &quiet())
     });
     let announced = Announced::default();
     let failure = end(send(
@@ -333,7 +333,7 @@ fn a_peer_that_vanishes_leaves_nothing_behind() {
     let output = destination(&to, Rules::default()).unwrap();
     let receiver = thread::spawn(move || {
         let progress = Progress::default();
-        receive(&far, &output, &|_| Ok(()), &progress, &quiet())
+        receive(&far, &output, &|_| Ok(None), &progress, &quiet())
     });
     let closer = near.clone();
     let mut stream = near.open_uni().unwrap();
@@ -354,6 +354,30 @@ fn damage_is_not_given_a_name() {
     bytes[50_000] ^= 1;
     assert_eq!(feed(&bytes, &to).unwrap_err().kind, ErrorKind::Integrity);
     assert_eq!(names(&to), Vec::<String>::new());
+}
+
+/// Whatever was announced: several at a time could have more than is allowed to all of them.
+#[test]
+fn no_more_is_sent_than_is_allowed() {
+    let Dirs { _root, from, to } = dirs();
+    let paths = ["a", "b"].map(|name| write(from.join(name), &[1; 1000]));
+    let bytes = &written(&[&paths[0], &paths[1]]);
+    for (allowed, arrives) in [(None, 2), (Some(2000), 2), (Some(1999), 1), (Some(0), 0)] {
+        let output = destination(&to, Rules::default()).unwrap();
+        let received = receive_tree(
+            Arrived { bytes, piece: 100 },
+            &output,
+            &|_| Ok(allowed),
+            &mut |_| Ok(()),
+            &Progress::default(),
+            &quiet(),
+        );
+        assert_eq!(received.is_ok(), arrives == 2, "{allowed:?}");
+        assert_eq!(names(&to), ["a", "b"][..arrives]);
+        for name in names(&to) {
+            fs::remove_file(to.join(name)).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -395,7 +419,7 @@ fn feed(bytes: &[u8], output: &Path) -> Outcome<Counts> {
     let transferred = receive_tree(
         Arrived { bytes, piece: 1000 },
         &destination(output, rules)?,
-        &|_| Ok(()),
+        &|_| Ok(None),
         &mut |_| Ok(()),
         &Progress::default(),
         &quiet(),

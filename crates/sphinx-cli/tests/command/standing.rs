@@ -276,3 +276,57 @@ fn an_edit_that_makes_no_sense_changes_nothing() {
     recv.signal(Signal::TERM);
     recv.end().expect(143);
 }
+
+/// How much of the ticket was taken.
+fn taken(scratch: &Scratch, name: &str) -> u64 {
+    let listed = ticket(scratch, &["list"]).expect(0);
+    let mut found = listed.events.iter().filter(|event| event["name"] == name);
+    let taken = &found.next().expect("it is listed")["taken"];
+    taken.as_u64().expect("a number")
+}
+
+/// A sender that was lost, and is not known to be.
+#[test]
+fn what_was_interrupted_goes_on_with_a_quota() {
+    let scratch = Scratch::new();
+    scratch.file("movie", 30_000_000);
+    let (mut recv, _) = standing(&scratch, "127.0.0.1:0", &[]);
+    let quota = ["new", "some", "--ticket-file", "some", "--quota", "50MB"];
+    ticket(&scratch, &quota).expect(0);
+    let slow = ["send", "--json", "--cc", "fixed:100mbit"];
+    let rest = [
+        "--interval-report",
+        "10ms",
+        "--ticket-file",
+        "some",
+        "movie",
+    ];
+    let mut lost = Running::start(&scratch, &[&slow[..], &rest].concat(), &[]);
+    while lost.event("progress")["bytes"].as_u64().expect("a number") < 22_000_000 {}
+    lost.signal(Signal::KILL);
+    lost.end();
+    // All of it is taken still, and then what came of it: either way less is left than all of it once more.
+    let sent = send(&scratch, "some", "movie").expect(0);
+    let reused = sent.done()["bytes_reused"].as_u64().expect("a number");
+    assert!(reused > 3_000_000, "{reused}");
+    recv.event("done");
+    scratch.assert_same("movie", "in/movie");
+    let taken = taken(&scratch, "some");
+    assert!((30_000_000..=50_000_000).contains(&taken), "{taken}");
+}
+
+#[test]
+fn what_is_there_already_takes_nothing_from_a_quota() {
+    let scratch = Scratch::new();
+    scratch.file("movie", 10_000_000);
+    let (mut recv, _) = standing(&scratch, "127.0.0.1:0", &[]);
+    let quota = ["new", "some", "--ticket-file", "some", "--quota", "21MB"];
+    ticket(&scratch, &quota).expect(0);
+    send(&scratch, "some", "movie").expect(0);
+    recv.event("done");
+    assert_eq!(taken(&scratch, "some"), 10_000_000);
+    send(&scratch, "some", "movie").expect(0);
+    recv.event("done");
+    // As much as leaves before that is known.
+    assert!(taken(&scratch, "some") <= 11_600_000);
+}

@@ -18,7 +18,7 @@ use crate::files::offers::{Offer, Offered, SYNC_OFFERS_MAX, Series};
 use crate::files::output::OutputDir;
 use crate::files::paths::Name;
 use crate::files::sync::Sync;
-use crate::files::target::has_time_of;
+use crate::files::target::passes_by_time;
 use crate::files::temporary::look_for_part;
 use crate::files::wire::{Attributes, Reply};
 
@@ -26,7 +26,7 @@ use crate::files::wire::{Attributes, Reply};
 const ANSWERS_MAX: usize = 256;
 
 /// Answers what is offered. A sender hears no more of what is there than whether it is its own: a part only if it knows
-/// its source's id, a file only if it knows its time of modification to the nanosecond and its size.
+/// its source's id, a file only if it knows its time of modification, as finely as that is kept, and its size.
 pub(super) struct Answers {
     output: OutputDir,
     /// How many offers have come.
@@ -72,7 +72,10 @@ impl Answers {
         let offered = self.series.next(offer)?;
         let answer = self.look(&offered)?;
         let read = std::mem::take(&mut self.read);
-        ledger.add_work(Work { read, reused: 0 });
+        ledger.add_work(Work {
+            read,
+            ..Work::default()
+        });
         // Lists of chunks are long.
         let is_long = matches!(answer, Some(Reply::Chunks { .. }));
         match (self.answers.last_mut(), answer) {
@@ -155,9 +158,7 @@ impl Answers {
         if let Ok(there) = fs::statat(&directory, name.as_bytes(), flags) {
             let like_it = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile
                 && u64::try_from(there.st_size) == Ok(wanted.size)
-                && u64::try_from(there.st_blocks)
-                    .is_ok_and(|n| n.saturating_mul(512) >= wanted.size)
-                && has_time_of(&there, wanted.attributes);
+                && passes_by_time(&directory, &there, wanted.attributes);
             if like_it && !is_sparse(&directory, &name) {
                 return Ok(Some(present(self.offers)));
             }
@@ -198,7 +199,7 @@ impl Answers {
                 let digest = hasher.finalize().into();
                 return Some(Reply::Digest { offer, digest });
             }
-            if has_time_of(stat, wanted.attributes) {
+            if passes_by_time(directory, stat, wanted.attributes) {
                 return Some(present(offer));
             }
         }

@@ -295,6 +295,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
 
     /// Bytes that belong at `at`.
     fn data(&mut self, at: u64, bytes: u64, writing: &mut Writing) -> Outcome<()> {
+        self.ledger.expect_sent(bytes)?;
         let progress = self.ledger.progress;
         self.reader.data(bytes, &mut |place, data| {
             progress.at_disk(|| writing.attempt(|contents| contents.write(at + place, data)))?;

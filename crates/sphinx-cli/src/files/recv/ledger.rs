@@ -14,11 +14,21 @@ pub(in crate::files) struct Ledger<'a> {
     counts: Counts,
     /// Bytes of files, complete or not.
     bytes_seen: u64,
+    /// If that is bounded.
+    allowed: Option<Allowed>,
     work: Work,
     first_skip: Option<Failure>,
     tell: &'a mut dyn FnMut(&[Reply]) -> Outcome<()>,
     pub(in crate::files) progress: &'a Progress,
     reporter: &'a Reporter,
+}
+
+/// Bytes of files that may be sent: what is there already takes nothing from them.
+struct Allowed {
+    all: u64,
+    left: u64,
+    /// They are as many as were announced.
+    announced: bool,
 }
 
 impl<'a> Ledger<'a> {
@@ -33,6 +43,7 @@ impl<'a> Ledger<'a> {
             rules,
             counts: Counts::default(),
             bytes_seen: 0,
+            allowed: None,
             work: Work::default(),
             first_skip: None,
             tell,
@@ -83,27 +94,45 @@ impl<'a> Ledger<'a> {
         self.check_limits(self.counts.totals.entries, self.bytes_seen)
     }
 
+    /// So many bytes of what was announced may be sent.
+    pub(super) fn allow(&mut self, announced: Announced, bytes: Option<u64>) {
+        self.allowed = bytes.map(|all| Allowed {
+            all,
+            left: all,
+            announced: announced.bytes == Some(all),
+        });
+    }
+
+    /// So many bytes are about to be sent.
+    pub(super) fn expect_sent(&mut self, bytes: u64) -> Outcome<()> {
+        self.work.received = self.work.received.saturating_add(bytes);
+        let Some(allowed) = &mut self.allowed else {
+            return Ok(());
+        };
+        let Some(left) = allowed.left.checked_sub(bytes) else {
+            let all = allowed.all;
+            return Err(match allowed.announced {
+                true => fail_hint(
+                    ErrorKind::LocalIo,
+                    format!("the transfer has more than the {all} bytes that it announced"),
+                    "the same command again announces what there is by now",
+                ),
+                false => too_large(all),
+            });
+        };
+        allowed.left = left;
+        Ok(())
+    }
+
     fn check_limits(&self, entries: u64, bytes: u64) -> Outcome<()> {
         let Rules {
             max_bytes,
             max_entries,
             ..
         } = self.rules;
-        let refuse = |what: &str, max: u64, option: &str| {
-            Err(fail_hint(
-                ErrorKind::LocalIo,
-                format!("the transfer has more than {max} {what}"),
-                format!("receive with a larger {option}"),
-            )
-            .refused())
-        };
         match (max_entries, max_bytes) {
-            (Some(max), _) if entries > max => refuse("entries", max, "--max-entries"),
-            (_, Some(max)) if bytes > max => refuse(
-                "bytes",
-                max,
-                "--max-bytes, or with a ticket of a larger --quota",
-            ),
+            (Some(max), _) if entries > max => Err(larger(max, "entries", "--max-entries")),
+            (_, Some(max)) if bytes > max => Err(too_large(max)),
             _ => Ok(()),
         }
     }
@@ -204,4 +233,19 @@ impl<'a> Ledger<'a> {
             false => Err(protocol("the transfer is not what its end says")),
         }
     }
+}
+
+/// A transfer has more bytes than this, which is what it may have.
+pub(crate) fn too_large(max: u64) -> Failure {
+    let options = "--max-bytes, or with a ticket of a larger --quota";
+    larger(max, "bytes", options)
+}
+
+fn larger(max: u64, what: &str, options: &str) -> Failure {
+    fail_hint(
+        ErrorKind::LocalIo,
+        format!("the transfer has more than {max} {what}"),
+        format!("receive with a larger {options}"),
+    )
+    .refused()
 }

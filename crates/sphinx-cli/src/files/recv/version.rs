@@ -14,6 +14,8 @@ use crate::text::printable;
 #[derive(Default)]
 pub(super) struct Version {
     file: Option<File>,
+    /// Its length.
+    len: u64,
     /// Bytes that may be copied yet. A file has its own length of them at most: seventeen bytes from a peer must not cost
     /// any amount of work.
     left: u64,
@@ -39,12 +41,17 @@ impl Version {
             let Some(file) = target.version(name) else {
                 return Ok(false);
             };
-            self.left = file.metadata().map_err(refused)?.len();
+            self.len = file.metadata().map_err(refused)?.len();
+            self.left = self.len;
             self.file = Some(file);
         }
         let Some(file) = &self.file else {
             return Ok(false);
         };
+        // Somebody has made it shorter since the sender was told what it consists of: no fault of the sender's.
+        if from.checked_add(bytes).is_none_or(|end| end > self.len) {
+            return Ok(false);
+        }
         self.left = (self.left.checked_sub(bytes)).ok_or_else(|| {
             Refused::Transfer(protocol("more is copied from a file than there is"))
         })?;

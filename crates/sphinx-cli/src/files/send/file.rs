@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use rustix::fs::Stat;
 
 use super::Sender;
-use super::lookahead::source;
+use super::lookahead::{Ahead, source};
 use super::pieces::OpenFile;
 use crate::channel::Outgoing;
 use crate::failure::{Failure, Outcome, local_io};
@@ -43,7 +43,10 @@ impl<O: Outgoing> Sender<'_, O> {
         if self.hard_link(&name, stat)? {
             return Ok(());
         }
-        let (mut offer, mut answer) = (ahead.as_ref().map(|ahead| ahead.number), None);
+        // Of one that has changed since it was offered nothing that is there is of use, but for its chunks.
+        let is_of_use = |ahead: &&Ahead| self.sync.is_some() || ahead.is_like(stat);
+        let offer = ahead.as_ref().filter(is_of_use).map(|ahead| ahead.number);
+        let (mut offer, mut answer) = (offer, None);
         if self.sync.is_some()
             && let Some(offer) = offer.take()
         {

@@ -214,9 +214,33 @@ impl Target {
 }
 
 /// Whether what is there has the time of modification that it is to have.
-pub(in crate::files) fn has_time_of(stat: &Stat, attributes: Attributes) -> bool {
+fn has_time_of(stat: &Stat, attributes: Attributes) -> bool {
     stat.st_mtime == attributes.mtime_s
         && u32::try_from(stat.st_mtime_nsec) == Ok(attributes.mtime_ns)
+}
+
+/// Parts of a second that file systems count times in, in nanoseconds: FAT and old ext4, exFAT, UDF, NTFS and SMB, others.
+const UNITS: [u32; 5] = [1_000_000_000, 10_000_000, 1_000, 100, 1];
+/// What the kernel calls FAT, which keeps even seconds only.
+const FAT: u16 = 0x4d44;
+
+/// Whether what is there in a directory has the time of modification that it is to have, as finely as its file system keeps
+/// times. How finely that is shows in what is there: it is a number of units, and nothing between.
+pub(in crate::files) fn passes_by_time(
+    directory: &OwnedFd,
+    stat: &Stat,
+    attributes: Attributes,
+) -> bool {
+    let Attributes {
+        mtime_s, mtime_ns, ..
+    } = attributes;
+    let there = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+    let unit = UNITS.into_iter().find(|unit| there.is_multiple_of(*unit));
+    let is_same_part = there == mtime_ns - mtime_ns % unit.unwrap_or(1);
+    let is_on_fat =
+        || fs::fstatfs(directory).is_ok_and(|found| found.f_type == fs::FsWord::from(FAT));
+    let is_even = there == 0 && stat.st_mtime == mtime_s & !1;
+    is_same_part && (stat.st_mtime == mtime_s || is_even && is_on_fat())
 }
 
 /// A time that the kernel knows, or lets be.
@@ -231,5 +255,42 @@ fn times(attributes: Attributes) -> Timestamps {
             tv_sec: attributes.mtime_s,
             tv_nsec: i64::from(attributes.mtime_ns),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+
+    #[test]
+    fn times_pass_as_finely_as_they_are_kept() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let directory = fs::open(root.path(), flags, Mode::empty()).unwrap();
+        let file = std::fs::File::create(root.path().join("f")).unwrap();
+        let passes = |there: (u64, u32), wanted: (i64, u32)| {
+            let there = SystemTime::UNIX_EPOCH + Duration::new(there.0, there.1);
+            file.set_modified(there).unwrap();
+            let attributes = Attributes {
+                mode: 0,
+                mtime_s: wanted.0,
+                mtime_ns: wanted.1,
+            };
+            passes_by_time(&directory, &fs::fstat(&file).unwrap(), attributes)
+        };
+        for kept in [123_456_789, 123_456_700, 123_456_000, 120_000_000, 0] {
+            assert!(passes((1000, kept), (1000, 123_456_789)), "{kept}");
+            assert!(passes((1000, kept), (1000, kept)), "{kept}");
+            assert!(!passes((1000, kept), (1001, 123_456_789)), "{kept}");
+        }
+        for other in [123_456_788, 123_456_600, 123_455_000, 110_000_000] {
+            assert!(!passes((1000, other), (1000, 123_456_789)), "{other}");
+        }
+        // What is kept to the nanosecond passes for nothing else.
+        assert!(!passes((1000, 123_456_789), (1000, 123_456_700)));
     }
 }

@@ -6,7 +6,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Target;
-use super::attributes::has_time_of;
+use super::attributes::passes_by_time;
 use super::links::is_link_to;
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::files::access::permit;
@@ -269,7 +269,7 @@ impl Target {
         let by_time = (self.output.sync.as_ref()).is_some_and(|sync| !sync.asked.checksum);
         let is_same = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && u64::try_from(stat.st_size) == Ok(size)
-            && (!by_time || has_time_of(&stat, attributes));
+            && (!by_time || passes_by_time(&parent, &stat, attributes));
         if !is_same {
             // Somebody else's contents must not get the time of what was there.
             let message = format!("{} has changed meanwhile", self.shown(name));

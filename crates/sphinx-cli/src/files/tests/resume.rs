@@ -3,11 +3,13 @@
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 
+use super::sync::Changing;
 use super::*;
 use crate::channel::Incoming;
 use crate::failure::local_io;
 use crate::files::journal::{JOURNAL_BYTES, SLOT_BYTES, Slot};
 use crate::files::leftovers::partial_names;
+use crate::files::replies::Replies;
 
 /// Two leaves of the tree are the first checkpoint; this has several.
 const SIZE: usize = 9 << 20;
@@ -46,7 +48,7 @@ fn break_off(path: &Path, output: &Path, part: f64) {
     let received = receive_tree(
         arrived,
         &output,
-        &|_| Ok(()),
+        &|_| Ok(None),
         &mut |_| Ok(()),
         &Progress::default(),
         &quiet(),
@@ -286,6 +288,46 @@ fn what_is_like_it_but_different_is_told() {
     }
 }
 
+/// What the receiver has is like what was offered, and that is not there any more.
+#[test]
+fn a_file_that_changes_after_it_was_offered_is_sent() {
+    let Dirs { _root, from, to } = dirs();
+    // More than is sent without an answer.
+    let first = settled(from.join("a"), &contents()[..2 << 20]);
+    let second = settled(from.join("b"), &[1; 10_000]);
+    let modified = fs::metadata(&second).unwrap().modified().unwrap();
+    let there = fs::File::open(write(to.join("b"), &[1; 10_000])).unwrap();
+    there.set_modified(modified).unwrap();
+    let (near, far) = pair();
+    let output = destination(&to, REPLACE).unwrap();
+    let receiver = thread::spawn(move || {
+        let progress = Progress::default();
+        receive(&far, &output, &|_| Ok(None), &progress, &quiet())
+    });
+    let mut out = Changing {
+        out: near.open_uni().unwrap(),
+        path: second.clone(),
+        contents: vec![2; 20_000],
+        writes: 0,
+    };
+    let replies = Replies::listen(near.clone(), quiet(), false).unwrap();
+    send_tree(
+        &mut out,
+        &named(&[&first, &second]),
+        Announced::default(),
+        &SourceKey::of(1),
+        Some(&replies),
+        &Progress::default(),
+        &quiet(),
+    )
+    .unwrap();
+    let (counts, _) = replies.wait().unwrap();
+    near.close(0, "done");
+    receiver.join().unwrap().unwrap();
+    assert_eq!((counts.files, counts.skipped), (2, 0));
+    assert_eq!(fs::read(to.join("b")).unwrap(), [2; 20_000]);
+}
+
 #[test]
 fn two_transfers_of_a_file_do_not_share_a_part() {
     let Dirs { _root, from, to } = dirs();
@@ -294,7 +336,7 @@ fn two_transfers_of_a_file_do_not_share_a_part() {
     let output = destination(&to, KEEP).unwrap();
     let receiver = thread::spawn(move || {
         let progress = Progress::default();
-        receive(&far, &output, &|_| Ok(()), &progress, &quiet())
+        receive(&far, &output, &|_| Ok(None), &progress, &quiet())
     });
     let mut stream = near.open_uni().unwrap();
     let bytes = written(&[&path]);
@@ -321,7 +363,7 @@ fn feed_by(bytes: &[u8], output: &Path, rules: Rules) -> Outcome<Counts> {
     let transferred = receive_tree(
         Arrived { bytes, piece: 1000 },
         &destination(output, rules)?,
-        &|_| Ok(()),
+        &|_| Ok(None),
         &mut |_| Ok(()),
         &Progress::default(),
         &quiet(),
@@ -359,7 +401,7 @@ fn what_is_whole_and_finds_its_name_taken_does_not_stay() {
     let received = receive_tree(
         input,
         &destination(&to, KEEP).expect("an output directory"),
-        &|_| Ok(()),
+        &|_| Ok(None),
         &mut |_| Ok(()),
         &Progress::default(),
         &quiet(),

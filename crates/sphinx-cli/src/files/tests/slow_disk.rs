@@ -110,7 +110,14 @@ fn send_file(ticket: &Ticket, file: &Path, progress: &Progress) -> Outcome<()> {
 fn receive_file(channel: &impl Channel, output: &Path) -> Outcome<()> {
     let output = destination(output, Rules::default())?;
     let progress = Progress::default();
-    end(receive(channel, &output, &|_| Ok(()), &progress, &quiet())).map(drop)
+    end(receive(
+        channel,
+        &output,
+        &|_| Ok(None),
+        &progress,
+        &quiet(),
+    ))
+    .map(drop)
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn receive_at(output: OutputDir, bytes: &[u8]) -> Outcome<Transferred> {
     receive_tree(
         Arrived { bytes, piece: 1000 },
         &Destination::Directory(output),
-        &|_| Ok(()),
+        &|_| Ok(None),
         &mut |_| Ok(()),
         &progress,
         &reporter,
@@ -365,6 +365,18 @@ fn a_hostile_sender_gets_nothing_that_was_not_asked_for() {
     refused(DELETE(), &records(&[file(8)], &[Piece::Trial], &[]));
     // Deleting before everything has come.
     refused(DELETE(), &records(&[Entry::Delete], &[], &[]));
+    // One that was longer when its chunks were told.
+    let Dirs { to, .. } = &dirs();
+    write(to.join("f"), b"12345678");
+    let pieces = [
+        Piece::Copy { from: 0, bytes: 8 },
+        Piece::Copy { from: 8, bytes: 4 },
+        Piece::End { digest: [0; 32] },
+    ];
+    let bytes = records(&[file(12)], &pieces, &[end(2, 12)]);
+    let done = receive_into(to, DELETE(), &bytes).unwrap();
+    assert_eq!(done.counts.skipped, 1);
+    assert_eq!(fs::read(to.join("f")).unwrap(), b"12345678");
     // What is not there is left out, and so is what is something else than it was said to be.
     let Dirs { to, .. } = &dirs();
     write(to.join("f"), b"12345678");
@@ -522,7 +534,7 @@ fn only_who_synchronizes_is_told_of_owners_attributes_and_other_names() {
         let received = receive_tree(
             Arrived { bytes, piece: 1000 },
             &Destination::Directory(output),
-            &|_| Ok(()),
+            &|_| Ok(None),
             &mut |_| Ok(()),
             &progress,
             &reporter,
@@ -630,12 +642,13 @@ fn a_file_that_changes_after_it_was_offered_is_sent() {
     let receiver = thread::spawn(move || {
         let progress = Progress::default();
         let destination = Destination::Directory(output);
-        receive(&far, &destination, &|_| Ok(()), &progress, &quiet())
+        receive(&far, &destination, &|_| Ok(None), &progress, &quiet())
     });
     let roots = roots::synchronized(from.clone(), b"contents".to_vec(), sync).unwrap();
     let mut out = Changing {
         out: near.open_uni().unwrap(),
         path: from.join("b"),
+        contents: b"later!".to_vec(),
         writes: 0,
     };
     let replies = Replies::listen(near.clone(), quiet(), true).unwrap();
@@ -661,17 +674,18 @@ fn a_file_that_changes_after_it_was_offered_is_sent() {
 
 /// Changes a file when it has been offered and its turn has not come: with the second thing that is written, as the
 /// preamble is the first.
-struct Changing<O> {
-    out: O,
-    path: PathBuf,
-    writes: usize,
+pub(super) struct Changing<O> {
+    pub(super) out: O,
+    pub(super) path: PathBuf,
+    pub(super) contents: Vec<u8>,
+    pub(super) writes: usize,
 }
 
 impl<O: Outgoing> Outgoing for Changing<O> {
     fn write_all(&mut self, data: &[u8]) -> Outcome<()> {
         self.writes += 1;
         if self.writes == 2 {
-            write(self.path.clone(), b"later!");
+            write(self.path.clone(), &self.contents);
         }
         self.out.write_all(data)
     }
