@@ -423,7 +423,7 @@ async fn listen_on(at: &Listen, carried: Carried) -> io::Result<Listening> {
     Ok(match (at, carried) {
         (Listen::Address(address), Carried::Stream) => Listening::Tcp(bind(*address).await?),
         (Listen::Address(address), Carried::Datagrams(giving)) => {
-            Listening::Udp(udp::bind(*address).await?, giving)
+            Listening::Udp(udp::listen(*address).await?, giving)
         }
         (Listen::Path(path), _) => {
             let (listener, path) = bind_path(path)?;
@@ -556,6 +556,7 @@ async fn serve(listening: Listening, target: Target, link: Link, events: Events)
                     target: target.clone(),
                 }),
                 events: events.clone(),
+                throttle: Arc::default(),
             };
             if let Err(error) = listener.run(|| link.now()).await {
                 events.tell(Event::Warning(format!("{shown}: {error}")));

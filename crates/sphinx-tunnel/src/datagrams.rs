@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 
 use crate::forward::Giving;
+use crate::limits::{Count, Counted};
 
 /// Longest datagram.
 pub(crate) const DATAGRAM_MAX: usize = 65_507;
@@ -18,6 +19,8 @@ pub(crate) const DATAGRAM_MAX: usize = 65_507;
 pub(crate) const TURN: usize = 64;
 /// Datagrams of a flow that wait to be written to its socket.
 const WAITING_MAX: usize = 256;
+/// Most bytes of those of all flows of a session: as long as a name is asked for, none of them is taken.
+const WAITING_BYTES_MAX: usize = 4 << 20;
 /// How long one that is not repaired may wait for its turn.
 const UNREPAIRED_TIME: Duration = Duration::from_millis(100);
 /// Datagrams that came before their flow was known wait so long for it.
@@ -39,11 +42,16 @@ pub(crate) struct Datagrams(Arc<Inner>);
 struct Inner {
     session: Session,
     state: Mutex<State>,
+    /// Bytes that wait for their flows to take them.
+    waiting: Count,
 }
+
+/// A datagram that waits for its flow to take it.
+type Waiting = (Vec<u8>, Counted);
 
 #[derive(Default)]
 struct State {
-    flows: HashMap<u64, mpsc::Sender<Vec<u8>>>,
+    flows: HashMap<u64, mpsc::Sender<Waiting>>,
     /// When they came, their flows, and what is in them.
     early: VecDeque<(Instant, u64, Vec<u8>)>,
     early_bytes: usize,
@@ -74,7 +82,7 @@ pub(crate) struct Taken;
 #[derive(Debug)]
 pub(crate) struct DatagramFlow {
     sender: DatagramSender,
-    arrived: mpsc::Receiver<Vec<u8>>,
+    arrived: mpsc::Receiver<Waiting>,
 }
 
 /// Sends datagrams of one flow.
@@ -99,6 +107,7 @@ impl Datagrams {
         Self(Arc::new(Inner {
             session: session.clone(),
             state: Mutex::new(state),
+            waiting: Count::default(),
         }))
     }
 
@@ -133,7 +142,7 @@ impl Datagrams {
         }
         match state.flows.get(&flow) {
             // A socket that does not take them is a full queue on the way: the new ones go.
-            Some(flow) => drop(flow.try_send(std::mem::take(data))),
+            Some(flow) => self.0.give(flow, std::mem::take(data)),
             None => state.keep_early(flow, std::mem::take(data)),
         }
     }
@@ -193,7 +202,7 @@ impl Datagrams {
     fn begin(&self, mut state: MutexGuard<'_, State>, flow: u64, giving: Giving) -> DatagramFlow {
         let (sender, arrived) = mpsc::channel(WAITING_MAX);
         for data in state.take_early(flow) {
-            let _ = sender.try_send(data);
+            self.0.give(&sender, data);
         }
         state.flows.insert(flow, sender);
         let sending = Sending {
@@ -219,6 +228,15 @@ impl Datagrams {
                 state.path = Some((now, one_way, rate));
                 (one_way, rate)
             }
+        }
+    }
+}
+
+impl Inner {
+    /// Gives a datagram to its flow, if there is room for it.
+    fn give(&self, flow: &mpsc::Sender<Waiting>, data: Vec<u8>) {
+        if let Some(counted) = self.waiting.add(data.len() + OVERHEAD, WAITING_BYTES_MAX) {
+            let _ = flow.try_send((data, counted));
         }
     }
 }
@@ -272,7 +290,7 @@ impl DatagramFlow {
 
     /// The next datagram of the other end.
     pub(crate) async fn recv(&mut self) -> Option<Vec<u8>> {
-        self.arrived.recv().await
+        self.arrived.recv().await.map(|(data, _counted)| data)
     }
 
     pub(crate) fn sender(&self) -> DatagramSender {
@@ -378,6 +396,30 @@ mod tests {
             () = datagrams.run() => panic!("the session has ended"),
             () = others => {}
         }
+    }
+
+    #[tokio::test]
+    async fn little_waits_for_all_flows_of_a_session_together() {
+        const BYTES: usize = 60_000;
+        let loopback = Loopback::new();
+        let (_near, far) = loopback.session().await;
+        let datagrams = Datagrams::new(&far, false);
+        let enter = |number: u64| datagrams.enter(2 * number, Giving::default());
+        let mut flows: Vec<_> = (0..4).map(|it| enter(it).expect("it is free")).collect();
+        let give_all = |flows: &[DatagramFlow]| {
+            for _ in 0..WAITING_MAX {
+                for flow in flows {
+                    datagrams.hand_out(flow.number(), &mut vec![0; BYTES]);
+                }
+            }
+            flows.iter().map(|it| it.arrived.len()).sum::<usize>()
+        };
+        let most = WAITING_BYTES_MAX / (BYTES + OVERHEAD);
+        assert_eq!(give_all(&flows), most);
+        // What is taken, and what goes with its flow, leaves its room.
+        flows[0].recv().await.expect("it waits");
+        flows.pop();
+        assert_eq!(give_all(&flows), most);
     }
 
     #[tokio::test]

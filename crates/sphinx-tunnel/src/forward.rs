@@ -71,14 +71,18 @@ impl Listen {
         match (self, other) {
             (Self::Path(one), Self::Path(other)) => one == other,
             (Self::Address(one), Self::Address(other)) => {
-                let same_host = one.ip() == other.ip()
-                    || one.ip().is_unspecified()
-                    || other.ip().is_unspecified();
+                let [ip, another] = [one, other].map(|it| it.ip().to_canonical());
+                let same_host = covers(ip, another) || covers(another, ip);
                 same_host && one.port() == other.port() && one.port() != 0
             }
             _ => false,
         }
     }
+}
+
+/// Whether who listens on one address has what comes to another one. All addresses of IPv6 are those of IPv4 too, but not the other way round.
+fn covers(one: IpAddr, other: IpAddr) -> bool {
+    one == other || (one.is_unspecified() && (one.is_ipv6() || other.is_ipv4()))
 }
 
 /// A forward that cannot be understood.
@@ -406,7 +410,20 @@ mod tests {
     fn overlapping_listeners() {
         let at = |text: &str| Listen::Address(text.parse().unwrap());
         assert!(at("127.0.0.1:1").overlaps(&at("127.0.0.1:1")));
-        assert!(at("[::]:1").overlaps(&at("127.0.0.1:1")));
+        for (one, other, overlap) in [
+            ("[::]:1", "127.0.0.1:1", true),
+            ("[::]:1", "0.0.0.0:1", true),
+            ("[::]:1", "[::1]:1", true),
+            ("0.0.0.0:1", "127.0.0.1:1", true),
+            ("[::ffff:127.0.0.1]:1", "0.0.0.0:1", true),
+            ("0.0.0.0:1", "[::1]:1", false),
+            ("127.0.0.1:1", "[::1]:1", false),
+            ("0.0.0.0:1", "[::1]:2", false),
+        ] {
+            let (one, other) = (at(one), at(other));
+            assert_eq!(one.overlaps(&other), overlap, "{one} {other}");
+            assert_eq!(other.overlaps(&one), overlap, "{one} {other}");
+        }
         assert!(!at("127.0.0.1:0").overlaps(&at("127.0.0.1:0")));
         assert!(!at("127.0.0.1:1").overlaps(&at("127.0.0.1:2")));
         assert!(!at("127.0.0.1:1").overlaps(&at("127.0.0.2:1")));

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::event::{Direction, Events};
 use crate::exchange;
 use crate::forward::Giving;
+use crate::limits::Throttle;
 use crate::live::{Link, Live};
 use crate::relay::{First, Local, relay};
 use crate::udp::{self, Activity, Receiver};
@@ -117,6 +118,8 @@ impl Proxy {
         let (Ok(own), Ok(program)) = (stream.local_addr(), stream.peer_addr()) else {
             return Ok(());
         };
+        // At a listener of both families IPv4 comes as IPv6, where no program that speaks IPv4 could send to.
+        let ends = (own.ip().to_canonical(), program.ip().to_canonical());
         let wish = timeout(REQUEST_TIME, socks_wish(stream, self.credentials.as_ref()));
         let Ok(wish) = wish.await else {
             return Ok(());
@@ -142,10 +145,7 @@ impl Proxy {
                     Err(refusal) => protocol.reply_error(&socks_code(refusal.status)).await,
                 }
             }
-            (Socks5Command::UDPAssociate, _) => {
-                self.associate(protocol, (own.ip(), program.ip()), live)
-                    .await
-            }
+            (Socks5Command::UDPAssociate, _) => self.associate(protocol, ends, live).await,
         }
     }
 
@@ -201,13 +201,13 @@ impl Proxy {
                 }
             }
         };
-        let receiver = Receiver::Socks(&program);
+        let (receiver, all) = (Receiver::Socks(&program), Throttle::default());
         let gone = async {
             let mut unknown = [0; 256];
             while stream.read(&mut unknown).await.is_ok_and(|bytes| bytes > 0) {}
         };
         let ended = tokio::select! {
-            ended = udp::answers(&live, &request, flow, (&activity, &counts), receiver) => ended,
+            ended = udp::answers(&live, &request, flow, (&activity, &counts, &all), receiver) => ended,
             () = outwards => Ok(()),
             () = gone => Ok(()),
         };

@@ -1,6 +1,7 @@
 //! One connection here, one stream to the other end: bytes both ways, half-closes and resets as they come.
 
 use std::cell::RefCell;
+use std::fs::OpenOptions;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -182,6 +183,7 @@ async fn both(
         )
         .await
         {
+            Ok(()) if is_pipe => end_output(&mut write).await.map_err(Broken::Local),
             // That it has been closed already is no failure.
             Ok(()) => {
                 let _ = write.shutdown().await;
@@ -194,6 +196,17 @@ async fn both(
         }
     };
     tokio::try_join!(up, down).map(|_| ())
+}
+
+/// Ends standard output. A thread writes it, for which closing it does not wait; and its reader hears of the end only once nothing here leads there
+/// any more.
+async fn end_output(output: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    output.flush().await?;
+    // The number must not become another file's. Without a device that takes it, the end is that of the process.
+    if let Ok(nowhere) = OpenOptions::new().write(true).open("/dev/null") {
+        rustix::stdio::dup2_stdout(nowhere)?;
+    }
+    Ok(())
 }
 
 /// What the peer may do to a stream that is being written.

@@ -43,7 +43,7 @@ struct Client {
     waiting: Count,
     pending: Mutex<HashMap<Target, usize>>,
     /// What comes from it.
-    throttle: Throttle,
+    throttle: Arc<Throttle>,
 }
 
 impl Server {
@@ -81,7 +81,7 @@ impl Server {
             unnamed: Count::default(),
             waiting: Count::default(),
             pending: Mutex::default(),
-            throttle: Throttle::new(rate),
+            throttle: Arc::new(Throttle::new(rate)),
             server: self,
         });
         let told = |gone| events.tell_of_client(address, &name, gone);
@@ -415,11 +415,11 @@ impl Client {
         (listener, giving): (u32, Giving),
         at: &Target,
     ) -> Result<(), Refusal> {
-        let bound = udp::bind(Self::listens_at(grant, at)?).await;
+        let bound = udp::listen(Self::listens_at(grant, at)?).await;
         let events = &self.server.events;
         let socket = bound.map_err(|error| dial::refusal_of(events, at, &error))?;
         exchange::accept(send, socket.local_addr().ok()).await?;
-        let client = Arc::clone(self);
+        let (client, throttle) = (Arc::clone(self), Arc::clone(&self.throttle));
         let listening = Listener {
             socket: Arc::new(socket),
             giving,
@@ -431,6 +431,7 @@ impl Client {
             request: Box::new(move |flow| Request::AcceptedUdp { listener, flow }),
             target: at.to_string(),
             events: events.clone(),
+            throttle,
         };
         let ended = listening.run(|| Some(live.clone())).await;
         ended.map_err(|error| dial::refusal_of(events, at, &error))

@@ -76,6 +76,12 @@ pub(crate) fn contains((first, prefix): Prefix, address: IpAddr) -> bool {
     first_of((first, prefix)) == first_of((address, prefix)) && first.is_ipv4() == address.is_ipv4()
 }
 
+/// Whether a network is so wide that nobody has all of it: no server gives its clients one, as what else is in it is for others.
+fn is_wide((address, prefix): Prefix) -> bool {
+    let least = if address.is_ipv4() { 8 } else { 32 };
+    prefix < least
+}
+
 /// Whether there is an address with both beginnings.
 fn overlap(one: Prefix, other: Prefix) -> bool {
     match one.1 <= other.1 {

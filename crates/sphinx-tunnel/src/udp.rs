@@ -4,13 +4,16 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use sphinx_net::udp::can_be_by_icmp;
+use sphinx_net::udp::{Singles, can_be_by_icmp, tell_local_ip};
+use sphinx_net::{Destination, Ecn};
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -70,9 +73,23 @@ pub(crate) async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// The same for a [`Listener`]: of all addresses, it is told which one each datagram was sent to.
+///
+/// # Errors
+/// Those of binding it.
+pub(crate) async fn listen(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = bind(address).await?;
+    if address.ip().to_canonical().is_unspecified() {
+        tell_local_ip(socket.as_fd());
+    }
+    Ok(socket)
+}
+
 thread_local! {
     /// Where a datagram is between two sockets.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; DATAGRAM_MAX]);
+    /// The same, at a listener.
+    static SINGLES: RefCell<Singles> = RefCell::new(Singles::new(DATAGRAM_MAX));
 }
 
 /// When there was a datagram last.
@@ -152,16 +169,42 @@ pub(crate) async fn take(
 ) -> io::Result<()> {
     socket.readable().await?;
     SCRATCH.with_borrow_mut(|scratch| {
-        for _ in 0..TURN {
-            match socket.try_recv_from(scratch) {
-                Ok((len, from)) => each(&scratch[..len], from),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if can_be_by_icmp(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        turn(|| {
+            let (len, from) = socket.try_recv_from(scratch)?;
+            each(&scratch[..len], from);
+            Ok(())
+        })
     })
+}
+
+/// The same at a [`Listener`]: `each` also gets the address of this machine that the datagram was sent to, if that is told.
+async fn take_sent_to(
+    socket: &UdpSocket,
+    mut each: impl FnMut(&[u8], SocketAddr, Option<IpAddr>),
+) -> io::Result<()> {
+    socket.readable().await?;
+    SINGLES.with_borrow_mut(|singles| {
+        turn(|| {
+            socket.try_io(Interest::READABLE, || {
+                let got = singles.recv(socket.as_fd())?;
+                each(got.payload, got.remote, got.local_ip);
+                Ok(())
+            })
+        })
+    })
+}
+
+/// Takes one datagram after the other, until there is none, or others have their turn.
+fn turn(mut one: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    for _ in 0..TURN {
+        match one() {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if can_be_by_icmp(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Sends a datagram to whom the socket is connected with. One that cannot be sent is lost.
@@ -221,9 +264,12 @@ pub(crate) struct Listener {
     /// Of flows, for people.
     pub(crate) target: String,
     pub(crate) events: Events,
+    /// What comes from the other end.
+    pub(crate) throttle: Arc<Throttle>,
 }
 
 struct Source {
+    asking: Arc<Asking>,
     sender: DatagramSender,
     activity: Arc<Activity>,
     place: Held,
@@ -251,7 +297,7 @@ impl Listener {
         let mut sources: HashMap<SocketAddr, Source> = HashMap::new();
         let mut tasks = JoinSet::new();
         loop {
-            take(&self.socket, |data, from| {
+            take_sent_to(&self.socket, |data, from, to| {
                 let is_known = |source: &&Source| source.place.lock().is_some();
                 if sources.get(&from).filter(is_known).is_none() {
                     while tasks.try_join_next().is_some() {}
@@ -274,6 +320,7 @@ impl Listener {
                     sources.insert(from, self.begin(live, (from, place), &mut tasks));
                 }
                 if let Some(source) = sources.get(&from) {
+                    source.asking.has_sent_to(to);
                     source.activity.touch();
                     let sent = &source.counts.sent;
                     sent.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -293,7 +340,9 @@ impl Listener {
         let flow = live.datagrams.open(self.giving);
         let mut told = self.events.flow("udp", self.target.clone(), Direction::Out);
         let (kept, mut taken) = oneshot::channel();
+        let asking = Arc::new(Asking::new(Arc::clone(&self.socket), from));
         let source = Source {
+            asking: Arc::clone(&asking),
             sender: flow.sender(),
             activity: Arc::new(Activity::unanswered()),
             place: Held(Arc::new(Mutex::new(Some(place)))),
@@ -301,13 +350,14 @@ impl Listener {
             _kept: kept,
         };
         let request = (self.request)(flow.number());
-        let (socket, activity) = (Arc::clone(&self.socket), Arc::clone(&source.activity));
-        let place = source.place.clone();
+        let activity = Arc::clone(&source.activity);
+        let (place, throttle) = (source.place.clone(), Arc::clone(&self.throttle));
         tasks.spawn(async move {
-            let receiver = Receiver::Plain(&socket, from);
+            let receiver = Receiver::Plain(&asking);
             let counts = Arc::clone(&told.counts);
+            let about = (&*activity, &*counts, &*throttle);
             let ended = tokio::select! {
-                ended = answers(&live, &request, flow, (&activity, &counts), receiver) => ended,
+                ended = answers(&live, &request, flow, about, receiver) => ended,
                 _ = &mut taken => return told.ended(Err("another source has its place")),
             };
             let is_refused = ended.is_err();
@@ -333,10 +383,57 @@ fn gives_way<'a>(sources: impl Iterator<Item = (SocketAddr, &'a Activity)>) -> O
     may.then_some(source)
 }
 
+/// A source, and the listener's socket: of several addresses of this machine, answers come from the one that it has asked.
+pub(crate) struct Asking {
+    socket: Arc<UdpSocket>,
+    is_v6: bool,
+    from: SocketAddr,
+    to: Mutex<Option<IpAddr>>,
+}
+
+impl Asking {
+    fn new(socket: Arc<UdpSocket>, from: SocketAddr) -> Self {
+        Self {
+            is_v6: socket.local_addr().is_ok_and(|own| own.is_ipv6()),
+            socket,
+            from,
+            to: Mutex::new(None),
+        }
+    }
+
+    fn to(&self) -> MutexGuard<'_, Option<IpAddr>> {
+        self.to.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is another datagram of it, to this address of this machine, if that is known.
+    fn has_sent_to(&self, to: Option<IpAddr>) {
+        // Nothing comes from an address of many; and which of a link's own, is for routing to say.
+        let is_own = |to: &IpAddr| match to {
+            IpAddr::V4(to) => !to.is_unspecified(),
+            IpAddr::V6(to) => !to.is_multicast() && !to.is_unicast_link_local(),
+        };
+        *self.to() = to.filter(is_own);
+    }
+
+    async fn answer(&self, data: &[u8]) {
+        let send = || {
+            let to = Destination {
+                remote: self.from,
+                local_ip: *self.to(),
+                ecn: Ecn::NotEct,
+            };
+            let socket = (self.socket.as_fd(), self.is_v6);
+            SINGLES.with_borrow_mut(|singles| singles.send(socket, &to, data))
+        };
+        // One that cannot be sent is lost.
+        let _ = self.socket.async_io(Interest::WRITABLE, send).await;
+    }
+}
+
 /// Who gets what comes back.
 pub(crate) enum Receiver<'a> {
     /// The source, from the listener's socket.
-    Plain(&'a UdpSocket, SocketAddr),
+    Plain(&'a Asking),
     /// A program that has asked a proxy for it.
     Socks(&'a Program),
 }
@@ -344,16 +441,13 @@ pub(crate) enum Receiver<'a> {
 impl Receiver<'_> {
     async fn give(&self, data: &[u8]) {
         match self {
-            Self::Plain(socket, source) => {
-                // One that cannot be sent is lost.
-                let _ = socket.send_to(data, source).await;
-            }
+            Self::Plain(asking) => asking.answer(data).await,
             Self::Socks(program) => program.give(data).await,
         }
     }
 }
 
-/// The near end of a flow: asks for it, and gives on what comes back, until it ends.
+/// The near end of a flow: asks for it, and gives on what comes back, no faster than `throttle` lets it, until it ends.
 ///
 /// # Errors
 /// The other end has refused it.
@@ -361,7 +455,7 @@ pub(crate) async fn answers(
     live: &Live,
     request: &Request,
     mut flow: DatagramFlow,
-    (activity, counts): (&Activity, &Counts),
+    (activity, counts, throttle): (&Activity, &Counts, &Throttle),
     receiver: Receiver<'_>,
 ) -> Result<(), Refusal> {
     // Until it is dropped the other end keeps the flow.
@@ -379,6 +473,9 @@ pub(crate) async fn answers(
                 data = flow.recv() => match data {
                     Some(data) => {
                         activity.answer();
+                        if !throttle.passes(data.len()) {
+                            continue;
+                        }
                         counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
                         receiver.give(&data).await;
                     }
@@ -721,6 +818,65 @@ mod tests {
         let mut buffer = [0; 8];
         let length = uninterrupted(|| program.recv(&mut buffer)).unwrap();
         assert_eq!(&buffer[..length], b"sent");
+    }
+
+    /// Of all addresses of this machine, from the one that was asked: no program takes an answer from another one.
+    #[tokio::test]
+    async fn a_listener_on_all_addresses_answers_from_the_one_that_was_asked() {
+        for (own, asks, asked) in [
+            ("0.0.0.0", "127.0.0.1:0", "127.0.0.77"),
+            ("::", "127.0.0.1:0", "127.0.0.77"),
+            ("::", "[::1]:0", "::1"),
+            ("127.0.0.77", "127.0.0.1:0", "127.0.0.77"),
+        ] {
+            let Ok(program) = std::net::UdpSocket::bind(asks) else {
+                sphinx_testing::skipped!("no IPv6 here");
+                continue;
+            };
+            let [own, asked] = [own, asked].map(|ip| ip.parse::<IpAddr>().unwrap());
+            let socket = Arc::new(listen(SocketAddr::new(own, 0)).await.unwrap());
+            let place = SocketAddr::new(asked, socket.local_addr().unwrap().port());
+            program.connect(place).unwrap();
+            let patience = Some(Duration::from_secs(10));
+            program.set_read_timeout(patience).unwrap();
+            program.send(b"hello").unwrap();
+            let mut asking = None;
+            while asking.is_none() {
+                let took = take_sent_to(&socket, |data, from, to| {
+                    assert_eq!(data, b"hello");
+                    let source = Asking::new(Arc::clone(&socket), from);
+                    source.has_sent_to(to);
+                    asking = Some(source);
+                });
+                took.await.unwrap();
+            }
+            let asking = asking.expect("a source");
+            assert_eq!(asking.from, program.local_addr().unwrap());
+            let mut buffer = vec![0; DATAGRAM_MAX];
+            for answer in [&b""[..], b"who?", &[7; DATAGRAM_MAX]] {
+                asking.answer(answer).await;
+                let length = uninterrupted(|| program.recv(&mut buffer)).unwrap();
+                assert!(buffer[..length] == *answer, "{own}: {length} bytes");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_do_not_come_from_addresses_of_many() {
+        let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let from = SocketAddr::from(([192, 0, 2, 1], 1));
+        let asking = Asking::new(Arc::new(socket), from);
+        for (to, is_own) in [
+            ("192.0.2.7", true),
+            ("2001:db8::7", true),
+            ("0.0.0.0", false),
+            ("ff02::1", false),
+            ("fe80::7", false),
+        ] {
+            let to: IpAddr = to.parse().expect("an address");
+            asking.has_sent_to(Some(to));
+            assert_eq!(*asking.to(), Some(to).filter(|_| is_own), "{to}");
+        }
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ const FIRST: usize = 32;
 const CLIENTS: usize = 128;
 /// What a session may hold at rest, and what it may with a tunnel's server behind it, bytes.
 const SESSION_MAX: usize = 24_500;
-const CLIENT_MAX: usize = 27_000;
+const CLIENT_MAX: usize = 27_500;
 /// Where the clients find the ticket.
 const TICKET: &str = "SPHINX_TEST_TICKET";
 

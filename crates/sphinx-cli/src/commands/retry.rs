@@ -52,9 +52,14 @@ impl Retry {
         };
         let since = match (self.lost, failure.kind) {
             (None, ErrorKind::PeerLost | ErrorKind::Stalled) => Instant::now(),
-            (Some(since), ErrorKind::PeerLost | ErrorKind::Stalled | ErrorKind::Unreachable) => {
-                since
-            }
+            // An interface of --path, too, may be down, or gone, for as long as the network is.
+            (
+                Some(since),
+                ErrorKind::PeerLost
+                | ErrorKind::Stalled
+                | ErrorKind::Unreachable
+                | ErrorKind::LocalIo,
+            ) => since,
             _ => return Err(failure),
         };
         if since.elapsed() >= time {

@@ -1,8 +1,9 @@
 //! `sphx send --path`: a client with two interfaces, of which one goes down on the way. Skipped, saying why, where namespaces,
 //! or `ip`, are not there.
 
-use std::{fs, io::Write, sync::mpsc, thread};
+use std::{fs, io::Write, sync::mpsc, thread, time::Duration};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::pep::ip;
@@ -302,6 +303,42 @@ fn the_first_interface_of_the_server_goes_down() {
 #[test]
 fn the_second_interface_of_the_server_goes_down() {
     goes_down(1, false);
+}
+
+/// A modem that is pulled out and plugged in again: its interface is not there while the sender tries to connect again.
+#[test]
+fn a_sender_with_retry_waits_for_its_interface() {
+    let Some(pair) = Pair::new(Family::V4) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.file("movie", BYTES);
+    let (first, listen) = (INTERFACES[0], format!("{}:0", pair.family.server()));
+    let recv = "recv --json --output in --ticket-file t --listen";
+    let recv: Vec<&str> = recv.split(' ').chain([listen.as_str()]).collect();
+    let start = || Running::start(&scratch, &recv, &[]);
+    let mut receiver = pair.server.namespace.run(start).expect("a thread");
+    receiver.event("listening");
+    let send = format!(
+        "--cc fixed:10mbit --path {first} --retry 1m --idle-timeout 1s --connect-timeout 1s --interval-report 10ms movie"
+    );
+    let send: Vec<&str> = send.split(' ').collect();
+    let start = || scratch.send(&send);
+    let mut sender = pair.client.namespace.run(start).expect("a thread");
+    sender.event("progress");
+    let change = |line: &str| drop(ip(&pair.client.namespace, line).expect(line));
+    change(&format!("link set {first} down"));
+    let is_told = |event: Value| event["message"].to_string().contains("connecting again");
+    while !is_told(sender.event("note")) {}
+    // It tries that once a second.
+    thread::sleep(Duration::from_secs(3));
+    assert!(!sender.has_ended());
+    change(&format!("link set {first} up"));
+    pair.add_route(0).expect("a route");
+    sender.end().expect(0);
+    scratch.assert_same("movie", "in/movie");
+    receiver.signal(Signal::INT);
+    receiver.end().expect(130);
 }
 
 #[test]

@@ -331,6 +331,36 @@ fn what_is_said_through_standard_output_leaves_at_once() {
     assert!(child.wait().expect("its end").success());
 }
 
+/// Whoever reads it takes its time over what the other end has sent and closed: all of that comes, and then the end, also while there is more to be said.
+#[test]
+fn standard_output_ends_when_all_of_it_is_read() {
+    // More than a pipe holds.
+    const BYTES: usize = 150_000;
+    let scratch = Scratch::new();
+    let _server = server(&scratch, "tunnel");
+    let target = serve(|mut stream| {
+        let _ = stream.write_all(&content(BYTES));
+    });
+    for input in [Stdio::null(), Stdio::piped()] {
+        let mut child = crate::common::command(
+            &scratch.path(""),
+            &["tunnel", "--ticket-file", "t", "-W", &target.to_string()],
+        )
+        .stdin(input)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary");
+        let input = child.stdin.take();
+        let mut output = child.stdout.take().expect("it is piped");
+        thread::sleep(Duration::from_secs(1));
+        let mut got = Vec::new();
+        output.read_to_end(&mut got).expect("it ends");
+        assert!(got == content(BYTES), "{} bytes", got.len());
+        drop(input);
+        assert!(child.wait().expect("its end").success());
+    }
+}
+
 #[test]
 fn ssh_and_scp_go_through_it() {
     let Some(sshd) = Sshd::start() else { return };
@@ -636,6 +666,24 @@ fn a_proxy_speaks_socks() {
         assert!(Instant::now() < deadline, "the association goes on");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// At a listener of both families IPv4 looks like IPv6. Programs are told an address that they can send to.
+#[test]
+fn datagrams_of_ipv4_go_through_a_proxy_of_both_families() {
+    let scratch = Scratch::new();
+    let datagrams = echo_datagrams();
+    let _server = server(&scratch, "tunnel");
+    let (_tunnel, bound) = tunnel(&scratch, &["-D", "*:0"]);
+    let (_, port) = bound[0].rsplit_once(':').expect("a port");
+    let anywhere = ask_for(SocketAddr::from(([0, 0, 0, 0], 0)), 3);
+    let said: [&[u8]; 2] = [&[5, 1, 0], &anywhere];
+    let (_control, heard) = socks(&format!("127.0.0.1:{port}"), &said, &[2, 10]);
+    assert_eq!(heard[1][..8], [5, 0, 0, 1, 127, 0, 0, 1]);
+    let port = u16::from_be_bytes([heard[1][8], heard[1][9]]);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let data = [&[0, 0, 0], &ask_for(datagrams, 0)[3..], &b"hello"[..]].concat();
+    comes_back(&socket, &format!("127.0.0.1:{port}"), &data);
 }
 
 #[test]
@@ -955,6 +1003,10 @@ fn mistakes_are_told_before_anything_happens() {
         (
             &["server", "--permit", "tun", "--tun-pool", "10.9.0.0/31"],
             "no network for clients",
+        ),
+        (
+            &["server", "--permit", "tun", "--tun-pool", "10.0.0.0/7"],
+            "no wider than /8",
         ),
         (
             &[

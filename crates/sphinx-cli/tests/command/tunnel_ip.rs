@@ -314,6 +314,40 @@ fn what_others_remove_is_there_again_or_the_tunnel_ends() {
     );
 }
 
+/// What is for the network of its addresses leads into the tunnel also where nothing else does.
+#[test]
+fn an_interface_without_routes_is_kept_as_well() {
+    if !may_run(&["curl", "python3", "ip"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 10);
+    let left = "\
+        $SPHX tunnel --ticket-file t --json --tun vpn --address 10.9.0.2/24 --address fd09::2/64 > events & one=$!; up events $one; \
+        goes() { while ! ip route get 10.9.0.1 2>&1 | grep -q 'dev vpn' || ! ip -6 route get fd09::1 2>&1 | grep -q 'dev vpn'; do \
+          kill -0 $one; sleep 0.02; done; $TOOLS ping 10.9.0.1 1; $TOOLS ping fd09::1 1; }; goes; \
+        ip addr flush dev vpn; goes; ip link set vpn down; goes; ip link set vpn down; ip link set vpn up; goes; \
+        grep -q 'had removed' events; ip link del vpn; wait $one || code=$?; test $code = 8; \
+        grep -q 'nothing goes into the tunnel' events";
+    let link = ["--rate", "50mbit", "--rtt", "10ms"];
+    between(&scratch, &link, left);
+}
+
+/// The kernel leads an interface's network there, the server's packets too.
+#[test]
+fn a_network_that_the_server_is_in_is_refused() {
+    if !may_run(&["curl", "python3", "ip"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("page", 10);
+    let left = "\
+        $SPHX tunnel --ticket-file t --tun vpn --address 10.9.0.2/8 --address fd09::2/8 2> told || code=$?; test $code = 8; \
+        grep -q 'the server is in that network' told; not ip link show vpn";
+    let link = ["--rate", "50mbit", "--rtt", "10ms"];
+    between(&scratch, &link, left);
+}
+
 #[test]
 fn a_pool_of_a_network_that_the_machine_is_in_is_refused() {
     if !may_run(&[]) {

@@ -8,6 +8,7 @@ mod name;
 mod options;
 mod recv;
 mod send;
+mod singles;
 mod steering;
 
 use std::io;
@@ -26,6 +27,7 @@ use self::options::{Applied, Buffer, Wanted};
 use self::recv::Receiver;
 use self::send::Sender;
 pub use self::send::can_be_by_icmp;
+pub use self::singles::{Singles, tell_local_ip};
 pub use self::steering::Steering;
 use crate::queue::FrameQueue;
 use crate::{

@@ -71,6 +71,13 @@ pub(super) fn busy_poll(socket: BorrowedFd<'_>, time: Duration) {
     let _ = set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, us);
 }
 
+/// Asks which address a packet was sent to, at the level of either family: an IPv6 socket may get IPv4 too, and the other option is not known to an IPv4
+/// socket.
+pub(super) fn tell_local_ip(socket: BorrowedFd<'_>) {
+    let _ = set(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1);
+    let _ = set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1);
+}
+
 /// What [`apply`] achieved.
 pub(super) struct Applied {
     pub(super) ecn_recv: bool,

@@ -4,5 +4,6 @@ mod arrival;
 mod limits;
 mod refusal;
 mod several;
+mod singles;
 mod steering;
 mod support;

@@ -1,5 +1,6 @@
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use sphinx_transport::asynchronous::RecvStream;
 use tokio::io::AsyncReadExt;
@@ -151,6 +152,48 @@ async fn the_sources_of_a_listener_count_among_the_flows_of_its_client() {
     drop(second);
     let again = async { while is_limit(&ask_for_flow(&live).await) {} };
     timeout(PATIENCE, again).await.expect("a place");
+}
+
+/// What goes to those who have sent something to a listener of a client comes from that client.
+#[tokio::test]
+async fn answers_to_the_sources_of_a_listener_keep_to_the_rate_of_its_client() {
+    const BYTES: usize = 1000;
+    let stage = Stage::new(&Names::default());
+    let limits = Limits {
+        rate: Some(10 * BYTES as u64),
+        ..Limits::default()
+    };
+    let live = stage.client(limits).await;
+    let giving = Giving::default();
+    let request = Request::ListenUdp {
+        listener: 0,
+        giving,
+        at: Target::Ip(([127, 0, 0, 1], 0).into()),
+    };
+    let (_listening, at) = ask(&live, &request).await.expect("a listener");
+    let source = tokio::net::UdpSocket::bind("127.0.0.1:0").await;
+    let source = source.expect("a port");
+    let sent = source.send_to(b"hello", at.expect("an address")).await;
+    assert_eq!(sent.expect("it is sent"), 5);
+    let mut asked = accepted(&live).await;
+    let Request::AcceptedUdp { flow, .. } = asked.request else {
+        panic!("{:?}", asked.request);
+    };
+    exchange::accept(&mut asked.send, None)
+        .await
+        .expect("a session");
+    let flow = live.datagrams.enter(flow, giving).expect("it is free");
+    let began = Instant::now();
+    for _ in 0..50 {
+        flow.sender().send(&[0; BYTES]);
+    }
+    let (mut came, mut patience, mut buffer) = (0, PATIENCE, [0; 2 * BYTES]);
+    while let Ok(Ok(_)) = timeout(patience, source.recv(&mut buffer)).await {
+        came += 1;
+        patience = Duration::from_millis(500);
+    }
+    let most = 2.0 + 10.0 * began.elapsed().as_secs_f64();
+    assert!(came > 0 && f64::from(came) <= most, "{came} of {most}");
 }
 
 /// A client asks for names that are never answered, more than there are threads for, and does not wait for them: the others have theirs.

@@ -6,9 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sphinx_netdev::lookup::interface;
 use sphinx_netdev::split::SplitRoutes;
 use sphinx_netdev::tcp::listen_on;
-use sphinx_netdev::tun::{JoiningTun, Unfinished, add_address, has_ipv6};
+use sphinx_netdev::tun::{JoiningTun, Unfinished, add_address, bring_up, has_ipv6};
 use sphinx_netdev::uplinks::Changes;
 use sphinx_transport::asynchronous::{RecvStream, SendStream};
 use sphinx_transport::{Error, Ticket};
@@ -22,7 +23,7 @@ use super::device::{Device, is_gone};
 use super::outbox::Outbox;
 use super::settings::Settings;
 use super::split::{Split, Taken};
-use super::{Prefix, packet};
+use super::{Prefix, contains, is_wide, packet};
 use crate::client::ClientError;
 use crate::event::{Direction, Event, Events, Flow};
 use crate::exchange;
@@ -79,6 +80,8 @@ pub(crate) struct Client {
     /// In this process's namespace. Its routes go before the device does.
     state: Mutex<State>,
     device: Device,
+    /// It is in this process's namespace too, where others may change it.
+    is_here: bool,
     split: Option<Arc<Split>>,
     events: Events,
     failing: UnboundedSender<ClientError>,
@@ -110,6 +113,13 @@ fn failed(what: &str) -> impl Fn(io::Error) -> ClientError {
     }
 }
 
+fn refused(refusal: Refusal) -> ClientError {
+    ClientError::Refused {
+        spec: "--tun".to_owned(),
+        refusal,
+    }
+}
+
 impl Client {
     /// Opens the interface, in an event loop.
     ///
@@ -136,6 +146,7 @@ impl Client {
         Ok(Arc::new(Self {
             device,
             plan,
+            is_here: waiting.is_none(),
             state: Mutex::new(State {
                 waiting,
                 ..State::default()
@@ -168,7 +179,7 @@ impl Client {
                 }
             }
         });
-        if self.state().routes.is_some() {
+        if self.is_here {
             tasks.spawn(Arc::clone(self).keep());
         }
         if let Some(split) = &self.split {
@@ -237,18 +248,26 @@ impl Client {
 
     /// Whether anything was missing.
     fn restore(&self) -> io::Result<bool> {
-        let (mut any, addresses) = {
-            let state = self.state();
-            let restored = state.routes.as_ref().map(SplitRoutes::restore);
-            (restored.transpose()? == Some(true), state.addresses.clone())
-        };
         let name = self.device.name();
+        let (mut any, has_routes, addresses) = {
+            let state = self.state();
+            let restored = match &state.routes {
+                Some(routes) => routes.restore()?,
+                None => turn_on(name)?,
+            };
+            (restored, state.routes.is_some(), state.addresses.clone())
+        };
         let known = if_addrs::get_if_addrs()?;
         for (address, prefix) in addresses {
             let has = |it: &if_addrs::Interface| it.name == name && it.ip() == address;
-            if !known.iter().any(has) {
-                add_address(name, address, prefix)?;
-                any = true;
+            if known.iter().any(has) {
+                continue;
+            }
+            match add_address(name, address, prefix) {
+                Ok(()) => any = true,
+                // Of a machine that has turned IPv6 off, nothing else was to go into the tunnel: what it has of IPv4 still does.
+                Err(error) if !has_routes && error.kind() == io::ErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(any)
@@ -303,10 +322,6 @@ impl Client {
         live: &Live,
         ticket: &Ticket,
     ) -> Result<Carried, ClientError> {
-        let refused = |refusal: Refusal| ClientError::Refused {
-            spec: "--tun".to_owned(),
-            refusal,
-        };
         let known = self.state().addresses.clone();
         let wanted = if known.is_empty() {
             &self.plan.addresses
@@ -412,12 +427,8 @@ impl Client {
         ticket: &Ticket,
         settings: Settings,
     ) -> Result<(), ClientError> {
-        let mut addresses = settings.addresses.clone();
-        for (address, prefix) in &mut addresses {
-            // Who has asked for an address has said what is on the same network too.
-            let asked = self.plan.addresses.iter().find(|asked| asked.0 == *address);
-            *prefix = asked.map_or(*prefix, |asked| asked.1);
-        }
+        let asked = &self.plan.addresses;
+        let mut addresses = given(&settings.addresses, asked).map_err(refused)?;
         let waiting = self.state().waiting.take();
         if let Some(mut waiting) = waiting {
             let settings = Settings {
@@ -427,12 +438,16 @@ impl Client {
             let written = waiting.write_all(&settings.to_bytes());
             written.map_err(failed("--tun: setting up the program's interface"))?;
         } else {
-            addresses = self.take_addresses(addresses)?;
             let mut excluded = self.plan.excluded.clone();
-            excluded.extend(servers(live));
+            let servers = servers(live);
+            for &address in &addresses {
+                check_network(address, asked.contains(&address), &servers)?;
+            }
+            excluded.extend(servers);
             // Names of the ticket are asked for while nothing leads into the tunnel yet.
             let places = places(ticket).await;
             excluded.extend(places.iter().map(|place| whole(place.ip())));
+            addresses = self.take_addresses(addresses)?;
             if !self.plan.routes.is_empty() {
                 let routes = SplitRoutes::new(self.device.name(), &self.plan.routes, &excluded);
                 self.state().routes = Some(routes.map_err(failed("--route"))?);
@@ -513,6 +528,61 @@ impl State {
     }
 }
 
+/// The addresses that the interface is to have of those that a server gives: what was asked for, or else one of each family. Who has asked for an
+/// address has said what is on the same network too.
+fn given(given: &[Prefix], asked: &[Prefix]) -> Result<Vec<Prefix>, Refusal> {
+    let is_right = match given {
+        _ if !asked.is_empty() => {
+            let has = |asked: &Prefix| given.iter().any(|it| it.0 == asked.0);
+            given.len() == asked.len() && asked.iter().all(has)
+        }
+        [one, other] => one.0.is_ipv4() != other.0.is_ipv4(),
+        _ => given.len() == 1,
+    };
+    if !is_right {
+        let message = "the server gives other addresses than were asked for";
+        return Err(Refusal::new(Status::Unsupported, message));
+    }
+    let with_network = |&(address, prefix): &Prefix| {
+        let wanted = asked.iter().find(|asked| asked.0 == address);
+        (address, wanted.map_or(prefix, |asked| asked.1))
+    };
+    Ok(given.iter().map(with_network).collect())
+}
+
+/// Whether the network of an address may be that of an interface here. The kernel leads all of it there, whatever is said of routes: so no server gives
+/// one that is not for its clients alone, and none is in one itself, as its own packets would go into the tunnel.
+fn check_network(network: Prefix, is_asked: bool, servers: &[Prefix]) -> Result<(), ClientError> {
+    let (address, prefix) = network;
+    let why = match servers.iter().find(|server| contains(network, server.0)) {
+        Some((server, _)) => format!(
+            "the server is in that network, at {server}, and its own packets would go into the tunnel"
+        ),
+        None if !is_asked && is_wide(network) => {
+            "that network is wider than a server may give; --route leads more into the tunnel"
+                .to_owned()
+        }
+        None => return Ok(()),
+    };
+    Err(match is_asked {
+        true => failed(&format!("--address {address}/{prefix}"))(io::Error::other(why)),
+        false => {
+            let message = format!("the server gives {address}/{prefix}: {why}");
+            refused(Refusal::new(Status::Unsupported, message))
+        }
+    })
+}
+
+/// Turns an interface on. Whether it was off.
+fn turn_on(name: &str) -> io::Result<bool> {
+    // Of one that has another name now, or is in another namespace, whoever did that takes care. That it was removed shows in reading from it.
+    let is_off = interface(name).is_ok_and(|found| !found.is_up);
+    if is_off {
+        bring_up(name)?;
+    }
+    Ok(is_off)
+}
+
 /// Where the server is, on all paths.
 fn servers(live: &Live) -> Vec<Prefix> {
     let session = live.session.as_blocking();
@@ -535,4 +605,96 @@ async fn places(ticket: &Ticket) -> Vec<SocketAddr> {
 fn whole(address: IpAddr) -> Prefix {
     let address = address.to_canonical();
     (address, if address.is_ipv4() { 32 } else { 128 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse_prefix;
+    use super::*;
+
+    fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+        let parsed = texts.iter().map(|text| parse_prefix(text));
+        parsed.map(|prefix| prefix.expect("a prefix")).collect()
+    }
+
+    #[test]
+    fn a_server_gives_what_was_asked_for_or_one_address_of_each_family() {
+        let nothing: &[&str] = &[];
+        for (of_server, asked, taken) in [
+            (&["10.9.0.2/24"][..], nothing, &["10.9.0.2/24"][..]),
+            (
+                &["10.9.0.2/24", "fd09::2/64"],
+                nothing,
+                &["10.9.0.2/24", "fd09::2/64"],
+            ),
+            // What is on the same network says who has asked.
+            (&["10.9.0.2/1"], &["10.9.0.2/30"], &["10.9.0.2/30"]),
+            (
+                &["fd09::2/64", "10.9.0.2/24"],
+                &["10.9.0.2/16", "fd09::2/48"],
+                &["fd09::2/48", "10.9.0.2/16"],
+            ),
+            // Others are refused.
+            (nothing, nothing, nothing),
+            (&["10.9.0.2/24", "192.0.2.1/24"], nothing, nothing),
+            (
+                &["10.9.0.2/24", "fd09::2/64", "fd0a::2/64"],
+                nothing,
+                nothing,
+            ),
+            (&["192.0.2.1/24"], &["10.9.0.2/24"], nothing),
+            (&["10.9.0.2/24", "fd09::2/64"], &["10.9.0.2/24"], nothing),
+            (&["10.9.0.2/24"], &["10.9.0.2/24", "fd09::2/64"], nothing),
+            (
+                &["10.9.0.2/24", "10.9.0.2/24"],
+                &["10.9.0.2/24", "fd09::2/64"],
+                nothing,
+            ),
+        ] {
+            let expected = Some(prefixes(taken)).filter(|taken| !taken.is_empty());
+            let got = given(&prefixes(of_server), &prefixes(asked));
+            assert_eq!(got.ok(), expected, "{of_server:?} {asked:?}");
+        }
+    }
+
+    #[test]
+    fn the_server_is_in_no_network_of_the_interface_and_gives_none_for_everything() {
+        let servers = prefixes(&["192.0.2.7", "2001:db8::7"]);
+        let check = |text: &str, is_asked| {
+            let network = parse_prefix(text).expect("a prefix");
+            check_network(network, is_asked, &servers)
+        };
+        for text in ["10.9.0.2/24", "10.9.0.2/8", "fd09::2/32", "192.0.2.9/29"] {
+            for is_asked in [true, false] {
+                assert!(check(text, is_asked).is_ok(), "{text}");
+            }
+        }
+        // Only who has asked for it gets so much.
+        for text in ["10.9.0.2/7", "fd09::2/16", "fd09::2/31"] {
+            assert!(check(text, true).is_ok(), "{text}");
+            let refused = check(text, false);
+            assert!(
+                matches!(&refused, Err(ClientError::Refused { .. })),
+                "{text}: {refused:?}"
+            );
+        }
+        for text in [
+            "192.0.2.7",
+            "192.0.2.1/24",
+            "128.0.0.1/1",
+            "0.0.0.1/0",
+            "2001:db8::1/3",
+            "2001:db8::1/64",
+            "::1/0",
+        ] {
+            for is_asked in [true, false] {
+                let refused = check(text, is_asked).expect_err("the server is there");
+                let told = refused.to_string();
+                assert!(told.contains("the server is in that network"), "{told}");
+                // The server's mistake is one of the other end.
+                let is_here = matches!(refused, ClientError::Tun { .. });
+                assert_eq!(is_here, is_asked, "{text}");
+            }
+        }
+    }
 }

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::device::{Device, is_gone};
 use super::outbox::Outbox;
 use super::settings::Settings;
-use super::{Prefix, contains, first_of, overlap, packet};
+use super::{Prefix, contains, first_of, is_wide, overlap, packet};
 use crate::event::{Event, Events, Flow};
 use crate::exchange;
 use crate::live::Live;
@@ -51,9 +51,9 @@ impl std::str::FromStr for Pool {
             first_of((address, prefix)),
             if address.is_ipv4() { 30 } else { 126 },
         );
-        if prefix > longest || !is_ordinary(first) {
+        if prefix > longest || is_wide((first, prefix)) || !is_ordinary(first) {
             return Err(format!(
-                "'{text}' is no network for clients: expected one like 10.9.0.0/24, with room for some"
+                "'{text}' is no network for clients: expected one like 10.9.0.0/24, with room for some, and no wider than /8, or /32 of IPv6"
             ));
         }
         Ok(Self((first, prefix)))
@@ -621,6 +621,9 @@ mod tests {
             "::/127",
             "127.0.0.0/8",
             "169.254.0.0/16",
+            "128.0.0.0/1",
+            "2001:db8::/3",
+            "fd09::/16",
         ] {
             assert!(text.parse::<Pool>().is_err(), "{text}");
         }
