@@ -59,6 +59,14 @@ pub struct Output {
     pub cause: Cause,
 }
 
+/// Totals of some of the flows, of which the others are to be added.
+#[derive(Debug)]
+struct Adding {
+    /// The slot that is next.
+    next: usize,
+    counts: Counts,
+}
+
 /// An agent in the path between fixed and mobile hosts. The crate's documentation says how it is driven.
 ///
 /// Packets towards mobile hosts pass several stages: that of [`Config::stage`], that of [`Config::ack_filter`] with its queue, or the queue of
@@ -82,6 +90,8 @@ pub struct Agent {
     rate_doubted: u64,
     /// Totals of flows that are forgotten, and of packets that belong to none.
     past: Counts,
+    /// Totals that are being added up.
+    adding: Option<Adding>,
     ended: VecDeque<FlowReport>,
     reports: VecDeque<LossReport>,
     marks: VecDeque<acks::Mark>,
@@ -116,6 +126,7 @@ impl Agent {
             arriving: Vec::new(),
             rate_doubted: 0,
             past: Counts::default(),
+            adding: None,
             ended: VecDeque::new(),
             reports: VecDeque::new(),
             marks: VecDeque::new(),
@@ -189,7 +200,9 @@ impl Agent {
                 };
                 // With these it has begun, and goes on.
                 let begun = flow.snoop.is_some() || flow.watch.is_some();
-                let (is_nothing, is_thick) = (is_nothing && !begun, is_thick && !begun);
+                // Where a stream ends is taken note of, or nobody would know that its connection is over.
+                let looks = begun || Segment::ends_stream(packet);
+                let (is_nothing, is_thick) = (is_nothing && !looks, is_thick && !looks);
                 let why = flow.bypass().or(is_thick.then_some(Bypass::Joined));
                 if is_nothing && let Some(timestamps) = Segment::timestamps(packet) {
                     self.see_timestamps(key, from, timestamps);
@@ -284,6 +297,20 @@ impl Agent {
         self.blind_until = self.now.saturating_add(rsfc::BLIND_NS);
     }
 
+    /// Whether a packet has numbers that fit its connection, which nobody knows who has not seen that: its host has sent it, where others may send packets in its name.
+    /// Not of a connection whose beginning was missed. To be asked before the packet is handed over.
+    pub fn is_of_host(&self, from: Side, packet: &Bytes) -> bool {
+        let Ok((source, destination)) = Segment::ends(packet) else {
+            return false;
+        };
+        let key = FlowKey::between(from, source, destination);
+        let Some(flow) = self.table.get(&key).filter(|flow| flow.has_begun()) else {
+            return false;
+        };
+        let segment = Segment::parse(packet.clone());
+        segment.is_ok_and(|segment| flow.fits(from, &segment))
+    }
+
     /// So many packets, in all, came out that the kernel did not take. They are only counted ([`Status::packets_refused`]).
     pub fn handle_refused(&mut self, packets: u64) {
         self.packets_refused = packets;
@@ -318,7 +345,7 @@ impl Agent {
                     continue;
                 };
                 self.let_go(key, &mut flow);
-                self.table.put(self.now, key, flow);
+                self.table.put_back(flow);
             }
         }
         // Those that have passed in a dry run, or without this stage, have told other windows than is known.
@@ -388,6 +415,33 @@ impl Agent {
 
     /// All numbers of the agent. It takes time in the order of the flows known.
     pub fn status(&self) -> Status {
+        self.status_with(self.counts())
+    }
+
+    /// The same, in steps that look at so many flows at most, between which packets need not wait: to be called until it is no longer `None`. Each flow counts as it was at
+    /// some moment since the first of these calls, and one that was forgotten since then as it was in the end. So no total is less than it was then, or
+    /// than it was told before.
+    pub fn status_in_steps(&mut self, flows: usize) -> Option<Status> {
+        let mut adding = match self.adding.take() {
+            Some(adding) => adding,
+            None => Adding {
+                next: 0,
+                counts: self.past.clone(),
+            },
+        };
+        let end = adding.next.saturating_add(flows.max(1));
+        for flow in self.table.in_slots(adding.next..end) {
+            adding.counts.add(&flow.counts);
+        }
+        adding.next = end;
+        if end < self.table.slots() {
+            self.adding = Some(adding);
+            return None;
+        }
+        Some(self.status_with(adding.counts))
+    }
+
+    fn status_with(&self, counts: Counts) -> Status {
         Status {
             flows: self.flows_seen,
             flows_known: self.table.len(),
@@ -399,7 +453,7 @@ impl Agent {
             flows_handed_over: self.moving.handed_over,
             flows_taken_over: self.moving.taken_over,
             lag_ns_max: self.lag_ns_max,
-            counts: self.counts(),
+            counts,
         }
     }
 
@@ -474,7 +528,8 @@ impl Agent {
             if let Some(watch) = &mut flow.watch {
                 watch.forget();
             }
-            self.table.put(self.now, key, flow);
+            // Silent hosts are no less silent for it.
+            self.table.put_back(flow);
         }
     }
 
@@ -518,6 +573,11 @@ impl Agent {
             flow.opened(self.now, from, segment, &self.config);
             flow.see_numbers(from, segment);
         }
+        let is_plain = !segment.syn && !segment.rst;
+        if is_plain && flow.bypass().is_none() && !flow.may_be_taken(from, segment) {
+            self.pass_beyond(key, from, segment, &mut flow);
+            return self.table.put(self.now, key, flow);
+        }
         if let Some(timestamps) = segment.options.timestamps
             && self.fair.is_some()
         {
@@ -551,6 +611,23 @@ impl Agent {
         let (to, cause) = (from.other(), Cause::Passed);
         let packet = segment.packet.clone();
         self.leave(Output { to, packet, cause }, &mut flow.counts);
+    }
+
+    /// Lets data go on that is beyond all that its receiver has room for, and that it discards. Whoever does not know where a stream is may send such, in the name of its
+    /// host: kept until the stream is there, it would be sent again in the place of what belongs there.
+    #[inline(never)]
+    fn pass_beyond(&mut self, key: FlowKey, from: Side, segment: &Segment, flow: &mut Flow) {
+        self.let_go(key, flow);
+        let (to, cause) = (from.other(), Cause::Passed);
+        // It may be in the window all the same, where that has passed unseen; and tell one, of data the other way.
+        let lowered = match self.goes_over_hop(from) {
+            true => self.lower(key, segment, cause, flow),
+            false => None,
+        };
+        let packet = segment.packet.clone();
+        let output = Output { to, packet, cause };
+        let output = lowered.as_ref().map_or(output, |it| slowed(it, to));
+        self.leave(output, &mut flow.counts);
     }
 
     fn pass_stages(&mut self, key: FlowKey, from: Side, segment: &Segment, flow: &mut Flow) {
@@ -730,6 +807,11 @@ impl Agent {
         self.with_snoop(&mut flow, |snoop, context| snoop.forget(context, why));
         self.let_go(key, &mut flow);
         self.past.add(&flow.counts);
+        if let (Some(adding), Some(place)) = (&mut self.adding, flow.place)
+            && adding.next <= place
+        {
+            adding.counts.add(&flow.counts);
+        }
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();
         }

@@ -338,7 +338,8 @@ impl Attachment {
             if idle {
                 let timers = agent.next_timeout().into_iter().chain(until).chain(alive);
                 let due = timers.min().unwrap_or(at).max(at);
-                self.sleep(due - at)?;
+                // What has been done since `at` has taken time too.
+                self.sleep(due.saturating_sub(now()))?;
                 // Whoever is late with a timer is as late with packets.
                 let woken = now();
                 let late = woken.saturating_sub(due);

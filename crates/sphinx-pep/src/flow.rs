@@ -108,6 +108,7 @@ enum Opening {
         by: Side,
         sequence: u32,
         payload: u32,
+        window: u16,
         at: Option<Time>,
         options: Offer,
     },
@@ -133,6 +134,7 @@ impl Opening {
             by,
             sequence: segment.sequence,
             payload: segment.payload as u32,
+            window: segment.window,
             at,
             options: Offer::of(segment),
         }
@@ -217,6 +219,8 @@ pub(crate) struct Flow {
     pub(crate) watch: Option<Watch>,
     /// It is known from another agent, or was handed to one, and the mobile host has not been heard here since.
     pub(crate) asleep: bool,
+    /// Another agent has told of it: `numbers` were not seen from the beginning.
+    was_told: bool,
     pub(crate) counts: Counts,
     /// Its slot in the table.
     pub(crate) place: Option<usize>,
@@ -277,6 +281,7 @@ impl Flow {
             upload: None,
             watch: None,
             asleep: false,
+            was_told: false,
             counts: Counts::default(),
             place: None,
             charged: 0,
@@ -347,6 +352,7 @@ impl Flow {
                 by,
                 sequence,
                 payload,
+                window,
                 at,
                 options,
             } if by != from && segment.ack => {
@@ -384,7 +390,7 @@ impl Flow {
                 };
                 let end = sequence.wrapping_add(1).wrapping_add(payload);
                 let scales = [scale(options, offer), scale(offer, options)];
-                self.numbers = Numbers::opened(by, end, segment, scales);
+                self.numbers = Numbers::opened(by, (end, window), segment, scales);
                 if config.ack_filter.is_some() || config.ack_cc.is_some() {
                     // RFC 9768: all three bits in the SYN, and any answer but those of other kinds.
                     let accecn =
@@ -552,6 +558,35 @@ impl Flow {
         self.numbers.see(from, segment);
     }
 
+    /// Whether its receiver may have room for a segment, as far as is known: what a host has acknowledged behind another hop is not.
+    pub(crate) fn may_be_taken(&self, from: Side, segment: &Segment) -> bool {
+        self.asleep || self.numbers.may_be_taken(from, segment)
+    }
+
+    /// Whether its beginning was seen, here or by another agent.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(self.opening, Opening::Missed)
+    }
+
+    /// Whether a segment has numbers that fit, which nobody knows who has not seen the connection. Of one whose beginning was missed, what is known may be anybody's.
+    pub(crate) fn fits(&self, from: Side, segment: &Segment) -> bool {
+        match self.opening {
+            Opening::Asked { .. } => segment.syn && self.opening.is_answered(from, segment),
+            Opening::Answered { .. } if segment.syn || segment.rst || !segment.ack => false,
+            Opening::Answered { .. } if !self.was_told => self.numbers.fit(from, segment),
+            // Other agents tell of what fixed hosts send.
+            Opening::Answered { .. } => {
+                let number = match from {
+                    Side::Fixed => segment.sequence,
+                    Side::Mobile => segment.acknowledgment,
+                };
+                let snoop = self.snoop.as_ref();
+                snoop.is_some_and(|snoop| snoop.is_in_flight(number))
+            }
+            Opening::Missed => false,
+        }
+    }
+
     /// The first segment behind the SYNs completes the picture of the path.
     pub(crate) fn opened(&mut self, now: Time, from: Side, segment: &Segment, config: &Config) {
         let Opening::Answered {
@@ -568,7 +603,10 @@ impl Flow {
         if *by != from {
             return;
         }
-        *acknowledged |= segment.ack && segment.acknowledgment.wrapping_sub(*answer) as i32 > 0;
+        // Whoever asks in the name of another host does not see the answer, and has to guess.
+        let number = segment.acknowledgment;
+        let is_of_answer = number.wrapping_sub(*answer) as i32 > 0;
+        *acknowledged |= segment.ack && is_of_answer && self.numbers.has_sent(by.other(), number);
         let Some(answered) = at.take() else { return };
         // It answers data: the one that answered the SYN did not come by here.
         if segment.acknowledgment != answer.wrapping_add(1) {
@@ -649,6 +687,7 @@ impl Flow {
             acknowledged: true,
         };
         self.numbers = Numbers::missed();
+        self.was_told = true;
         self.snoop = Some(snoop());
         self.watch = None;
         self.asleep = true;

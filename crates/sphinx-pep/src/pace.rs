@@ -11,6 +11,8 @@ const BURST: u64 = 4;
 const GAIN: u64 = 8;
 /// Longer ones are of something that was lost.
 const RTT_NS_MAX: Time = 10_000_000_000;
+/// More of a flow does not wait: what has waited longest goes. Others' memory would have to make room for it.
+const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// A packet that waits.
 #[derive(Debug)]
@@ -69,6 +71,11 @@ impl Pacer {
 
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Pacer>() + self.bytes
+    }
+
+    /// Whether more waits than may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes > WAITING_BYTES_MAX
     }
 
     /// When the first packet goes.
@@ -191,7 +198,7 @@ impl Pacer {
         counts: &mut Counts,
     ) -> Option<(Output, Option<Ack>)> {
         self.refill(now);
-        let is_due = self.deadline().is_some_and(|at| at <= now);
+        let is_due = self.is_full() || self.deadline().is_some_and(|at| at <= now);
         let it = self.waiting.pop_front_if(|_| is_due || all)?;
         self.ahead -= it.length;
         self.bytes -= size_of::<Waiting>() + it.output.packet.len();

@@ -188,8 +188,8 @@ impl Filtered {
     /// Lets the agent judge a packet.
     fn handle(&mut self, queued: Queued<'_>, agent: &mut Agent, now: Time) {
         let incoming = [Hook::Prerouting as u8, Hook::Input as u8];
-        let is_incoming = match &mut self.ports {
-            Some(ports) => match ports.learn(&queued) {
+        let is_incoming = match &self.ports {
+            Some(ports) => match ports.is_incoming(&queued) {
                 Some(is_incoming) => is_incoming,
                 None => return self.queue.accept(queued.id),
             },
@@ -200,6 +200,9 @@ impl Filtered {
             false => self.beyond.other(),
         };
         let packet = Bytes::copy_from_slice(queued.packet);
+        if let Some(ports) = &mut self.ports {
+            ports.learn(&queued, || agent.is_of_host(from, &packet));
+        }
         agent.handle_packet(now, from, packet.clone());
         let mut judged = false;
         while let Some(output) = agent.poll_output() {
@@ -222,20 +225,33 @@ impl Filtered {
         if judged {
             return;
         }
-        let known = |ports: &Ports| ports.know_way_of(&packet);
-        match self.ports.as_ref().is_none_or(known) && !Segment::opens(&packet) {
+        match self.knows_way_of(&packet) && !self.goes_at_once(&packet) {
             // It is held, or waits in the agent's own queue, and will be sent from here.
             true => self.queue.drop(queued.id),
-            // Nobody could, or nobody should: see `inject`.
+            // Nobody could, or nobody should.
             false => self.queue.accept(queued.id),
+        }
+    }
+
+    fn knows_way_of(&self, packet: &[u8]) -> bool {
+        let known = |ports: &Ports| ports.know_way_of(packet);
+        self.ports.as_ref().is_none_or(known)
+    }
+
+    /// Whether a packet never waits. Had that of a SYN been dropped, connection tracking would have forgotten how its destination was translated, and the
+    /// answer would come from an address that nobody has asked. At a port, the way of a connection is not known before its answer was answered.
+    fn goes_at_once(&self, packet: &[u8]) -> bool {
+        match self.ports {
+            Some(_) => Segment::begins(packet),
+            None => Segment::opens(packet),
         }
     }
 
     /// Sends a packet that is not on its way in the kernel.
     fn inject(&mut self, output: &Output) {
-        // A SYN has gone on without waiting: had its packet been dropped, connection tracking would have forgotten how its destination was translated, and the
-        // answer would come from an address that nobody has asked.
-        if Segment::opens(&output.packet) {
+        let is_new = output.cause == Cause::Repair;
+        if self.goes_at_once(&output.packet) || !(is_new || self.knows_way_of(&output.packet)) {
+            // It has gone on already, or adds nothing to what has.
             return;
         }
         // Behind what was passed before it.

@@ -145,6 +145,16 @@ impl Segment {
         Segment::flags(packet) & (field::SYN | field::ACK) == field::SYN
     }
 
+    /// Whether a packet asks for a connection, or answers that (SYN).
+    pub(crate) fn begins(packet: &[u8]) -> bool {
+        Segment::flags(packet) & field::SYN != 0
+    }
+
+    /// Whether a packet, which may be of several segments, ends a stream (FIN).
+    pub(crate) fn ends_stream(packet: &[u8]) -> bool {
+        Segment::flags(packet) & field::FIN != 0
+    }
+
     /// The flags of a packet; none of one that is no TCP.
     fn flags(packet: &[u8]) -> u8 {
         let flags = |place: Place| packet.get(place.transport + field::FLAGS).copied();

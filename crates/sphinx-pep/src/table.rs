@@ -6,7 +6,11 @@
 //! Every packet takes its flow out and puts it back. So that this costs little, flows are in boxes that stay where they are, keys
 //! are looked up once, and the order of use is a list through the slots, one for each kind of flow.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    ops::Range,
+};
 
 use foldhash::quality::RandomState;
 
@@ -92,6 +96,30 @@ impl Table {
         self.places.len()
     }
 
+    /// A flow as it is, if it is not taken out.
+    pub(crate) fn get(&self, key: &FlowKey) -> Option<&Flow> {
+        self.slots[*self.places.get(key)?].flow.as_deref()
+    }
+
+    /// How many slots there are; a flow stays in its own.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The flows of some slots.
+    pub(crate) fn in_slots(&self, slots: Range<usize>) -> impl Iterator<Item = &Flow> {
+        let slots = self.slots.iter().take(slots.end).skip(slots.start);
+        slots.filter_map(|slot| slot.flow.as_deref())
+    }
+
+    /// The keys of the flows of a mobile host, the one used least lately first. Flows of others are not looked at, as packets wait meanwhile.
+    pub(crate) fn of_mobile(&self, mobile: IpAddr) -> Vec<FlowKey> {
+        let is_of = |slot: &&Slot| slot.flow.is_some() && slot.key.mobile.ip() == mobile;
+        let mut slots: Vec<&Slot> = self.slots.iter().filter(is_of).collect();
+        slots.sort_unstable_by_key(|slot| slot.order);
+        slots.into_iter().map(|slot| slot.key).collect()
+    }
+
     /// All flows, in the order of their keys.
     pub(crate) fn sorted(&self) -> Vec<(FlowKey, &Flow)> {
         let mut flows: Vec<_> = self.newest().collect();
@@ -153,6 +181,18 @@ impl Table {
         if let Some(place) = flow.place {
             self.put_among(Kind::Resting, place, flow);
         }
+    }
+
+    /// Puts a flow back that nobody has used. To be called for all of them, the one used least lately first: they stay in that order.
+    pub(crate) fn put_back(&mut self, flow: Box<Flow>) {
+        let Some(place) = flow.place else { return };
+        let kind = match (flow.is_helped(), self.slots[place].kind) {
+            (true, Kind::Resting) => Kind::Resting,
+            (true, _) => Kind::Helped,
+            (false, _) => Kind::Unhelped,
+        };
+        self.wake(place, flow.next_timeout(self.slots[place].wakes));
+        self.put_among(kind, place, flow);
     }
 
     /// Puts a flow in its slot, as the last one of a kind.

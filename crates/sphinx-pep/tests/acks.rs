@@ -399,6 +399,23 @@ fn what_wants_an_answer_is_kept() {
     assert_eq!(kept(|old, _| old.sequence = 0), Kept::Probe);
 }
 
+/// Kernels answer what they have already, and do not look at what it acknowledges.
+#[test]
+fn what_may_be_discarded_says_nothing_for_another() {
+    assert_eq!(kept(|_, new| new.sequence = 0), Kept::Probe);
+    let data = |number| Segment {
+        payload: vec![7; 10],
+        ..ack(number)
+    };
+    let plain = Segment {
+        sequence: 11,
+        ..ack(1500)
+    };
+    // Its data is sent again.
+    let all = [data(1000), plain, data(2000)];
+    assert_eq!(left(Mode::Aggressive, &all).0, [1000, 1500, 2000]);
+}
+
 #[test]
 fn what_is_more_than_an_acknowledgement_is_kept() {
     let data = |number| Segment {
@@ -656,6 +673,44 @@ fn flows_share_the_link() {
     }
 }
 
+/// Each packet of somebody who looks for open ports is the first one of a connection, and there are more of them than the link carries.
+#[test]
+fn connections_that_begin_leave_room_for_others() {
+    let mut path = Path::of(Config {
+        stage: Stage::Pass,
+        ack_filter: Some(AckFilter {
+            queue: Some(ReturnQueue {
+                bits_per_second: 480_000,
+                bytes: 4000,
+                acks_first: false,
+                mode: Mode::Conservative,
+            }),
+            every_ns: None,
+        }),
+        ..Config::default()
+    });
+    let answer = Segment {
+        ack: Some(1),
+        ..syn()
+    };
+    path.open(&syn(), &answer);
+    let port = path.port;
+    let mut told = [0, 0];
+    for n in 0..4000_u16 {
+        path.port = 1 + n;
+        let mut outputs = path.put(Side::Fixed, &syn());
+        if n % 10 == 0 {
+            path.port = port;
+            outputs.extend(path.put(Side::Fixed, &ack(1000 + u32::from(n))));
+        }
+        outputs.extend(path.wait(MS / 2).into_iter().map(|it| it.1));
+        let acks = outputs.iter().filter(|it| !read(&it.packet).syn);
+        told[usize::from(n / 2000)] += acks.count();
+    }
+    // The second half is a second, in which all that waits goes seven times.
+    assert!(told[1] > 5, "{told:?}");
+}
+
 // The naive filter.
 
 /// Random numbers from a seed (splitmix64).
@@ -751,10 +806,10 @@ fn says(new: &Segment, old: &Segment) -> bool {
         && more
 }
 
-/// A queue, looked through from its head again and again.
+/// A queue, looked through from its head again and again. Of each, whether it has to go, and whether its reader may discard it.
 #[derive(Default)]
 struct Naive {
-    queue: VecDeque<(Segment, bool)>,
+    queue: VecDeque<(Segment, bool, bool)>,
     last: Option<Segment>,
     next: u32,
 }
@@ -762,16 +817,17 @@ struct Naive {
 impl Naive {
     fn push(&mut self, segment: &Segment, spare: usize) {
         let must = must_go(self.last.as_ref(), segment, self.next);
+        let is_behind = segment.sequence < self.next;
         self.next = self
             .next
             .max(segment.sequence + segment.payload.len() as u32);
         self.last = Some(segment.clone());
-        self.queue.push_back((segment.clone(), must));
-        let goes = |queue: &VecDeque<(Segment, bool)>, at: usize| {
+        self.queue.push_back((segment.clone(), must, is_behind));
+        let goes = |queue: &VecDeque<(Segment, bool, bool)>, at: usize| {
             let (Some(old), Some(new)) = (queue.get(at), queue.get(at + 1)) else {
                 return false;
             };
-            !old.1 && says(&new.0, &old.0)
+            !old.1 && !new.2 && says(&new.0, &old.0)
         };
         while let Some(at) =
             (0..self.queue.len()).find(|at| (0..=spare).all(|more| goes(&self.queue, at + more)))
@@ -907,7 +963,7 @@ fn compare(seed: u64) -> u64 {
     let mut goes = |naive: &mut Naive, outputs: Vec<Output>| {
         for output in outputs {
             let segment = read(&output.packet);
-            let (expected, _) = naive.queue.pop_front().expect("one that waits");
+            let (expected, ..) = naive.queue.pop_front().expect("one that waits");
             let bare = Segment {
                 other: Vec::new(),
                 ..expected

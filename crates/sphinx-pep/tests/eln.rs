@@ -189,6 +189,21 @@ fn what_the_hop_loses_of_an_upload_is_reported_at_once() {
     assert_eq!(upload.agent.next_timeout(), None);
 }
 
+/// Somebody who does not know where the stream is acknowledges in the fixed host's name, which the mobile host discards.
+#[test]
+fn what_has_not_come_is_not_taken_for_acknowledged() {
+    let mut upload = Upload::new(Place::Base);
+    [0, 2].into_iter().for_each(|n| upload.data(n));
+    assert_eq!(upload.reported(), [(1, 2)]);
+    upload.ack(1_000_000, &[]);
+    upload.wait(400);
+    let again = upload.reported();
+    assert!(!again.is_empty() && again.iter().all(|it| *it == (1, 2)));
+    upload.ack(3, &[]);
+    upload.wait(10_000);
+    assert!(upload.reported().is_empty());
+}
+
 #[test]
 fn a_report_is_repeated_when_something_has_overtaken_the_repair() {
     let mut upload = Upload::new(Place::Base);

@@ -742,6 +742,48 @@ fn resets_and_syns_that_nobody_obeys_free_no_upload() {
     }
 }
 
+/// Somebody who does not know where the upload is acknowledges in its receiver's name: its sender discards that, and the window in it.
+#[test]
+fn what_was_not_sent_and_is_acknowledged_frees_no_upload() {
+    let config = Config {
+        stage: Stage::Pass,
+        rsfc: Some(Rsfc::default()),
+        ..Config::default()
+    };
+    let mut watched = Watched::slow(config, 500);
+    let [server, client] = ends(0);
+    for (n, far) in [(501, 1 << 20), (502, 1 << 30), (503, 1 << 30)] {
+        let (now, _, answer) = waiting(500);
+        let forged = Segment {
+            ack: answer.ack.map(|it| it.wrapping_add(far)),
+            window: 65_535,
+            ..answer
+        };
+        let packet = forged.packet(server, client);
+        assert_eq!(watched.put(now, Side::Fixed, &packet), packet);
+        assert!(watched.go_on(n) < 500, "{n}");
+    }
+}
+
+/// What has passed unseen was told a window too: it is not taken back when the upload comes by again.
+#[test]
+fn what_was_acknowledged_unseen_has_its_window() {
+    let config = Config {
+        stage: Stage::Pass,
+        rsfc: Some(Rsfc::default()),
+        ..Config::default()
+    };
+    let mut watched = Watched::slow(config, 500);
+    let [server, client] = ends(0);
+    let (now, _, answer) = waiting(600);
+    let packet = answer.packet(server, client);
+    assert_eq!(watched.put(now, Side::Fixed, &packet), packet);
+    // A segment of 1000 bytes later, the right edge is where it was.
+    let edge = 5000_u32 << SCALE;
+    let window = u32::from(watched.go_on(601)) << SCALE;
+    assert!(window + SEGMENT >= edge, "{window} {edge}");
+}
+
 /// What the hop has lost of a download of the same connection is sent again with the window that it went with.
 #[test]
 fn a_repair_tells_no_larger_window() {

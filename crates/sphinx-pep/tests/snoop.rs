@@ -1006,6 +1006,180 @@ fn what_another_stage_looks_at_does_not_pass_joined() {
     }
 }
 
+/// A connection that is over is forgotten soon, which has to be known for that.
+#[test]
+fn the_end_of_a_stream_does_not_pass_joined() {
+    let filter = AckFilter {
+        queue: None,
+        every_ns: Some(20 * MS),
+    };
+    let pass = Config {
+        stage: Stage::Pass,
+        ack_filter: Some(filter),
+        ..Config::default()
+    };
+    let rdb = Config {
+        stage: Stage::Rdb(Rdb::default()),
+        ..Config::default()
+    };
+    for config in [pass, rdb] {
+        let mut path = Path::with(config, 5000, true);
+        for fin in [false, true] {
+            let joined = Segment {
+                sequence: 78,
+                ack: Some(path.number(0)),
+                payload: vec![1; 40_000],
+                fin,
+                ..Segment::default()
+            };
+            let joined = joined.packet(path.mobile, path.fixed);
+            let passes = path.agent.pass_joined(path.now, Side::Mobile, &joined);
+            assert_eq!(passes, !fin);
+        }
+    }
+}
+
+/// Somebody who does not know where the stream is sends data in the fixed host's name. The receiver discards that, and must not get it again when it has room.
+#[test]
+fn what_nobody_has_room_for_is_not_kept() {
+    let mut path = Path::new(Profile::Sack);
+    path.data(0);
+    path.now += 2 * MS;
+    path.ack(1);
+    let cached = path.agent.counts().cached;
+    for n in [10_000, 1_000_000, 2_000_000] {
+        let forged = Segment {
+            payload: vec![0xee; PAYLOAD as usize / 2],
+            ..path.segment(n)
+        };
+        let outputs = path.down(forged);
+        assert_eq!(causes(&outputs), [Cause::Passed]);
+    }
+    assert_eq!(path.agent.counts().cached, cached);
+    assert!(is_helped(&mut path, 1));
+}
+
+/// What the window has no room for may be near enough to be kept. When the stream is there, it is seen that it is none of it.
+#[test]
+fn what_somebody_else_has_sent_is_not_sent_again() {
+    let mut path = Path::new(Profile::Sack);
+    path.data(0);
+    path.now += 2 * MS;
+    path.ack(1);
+    let forged = Segment {
+        sequence: path.number(2) + PAYLOAD / 2,
+        payload: vec![0xee; PAYLOAD as usize],
+        ..path.segment(2)
+    };
+    path.down(forged);
+    (1..6).for_each(|n| path.data(n));
+    path.now += 2 * MS;
+    // The hop has lost what came in its place.
+    let answer = path.answer(2, &[(4, 6)]);
+    let mut outputs = path.up(answer);
+    assert_eq!(path.repairs(&outputs), [2, 3]);
+    outputs.extend(path.wait(1000));
+    for output in outputs {
+        let segment = Segment::read(&output.packet).expect("a segment");
+        assert!(!segment.payload.contains(&0xee), "{segment:?}");
+    }
+}
+
+/// A sender that sends the same again in other segments is nobody else.
+#[test]
+fn the_same_in_other_segments_stays_cached() {
+    let mut path = Path::new(Profile::Ll);
+    (0..4).for_each(|n| path.data(n));
+    let joined = Segment {
+        payload: [[1; PAYLOAD as usize], [2; PAYLOAD as usize]].concat(),
+        ..path.segment(1)
+    };
+    path.down(joined);
+    path.now += 2 * MS;
+    path.ack(1);
+    let answer = path.answer(1, &[(3, 4)]);
+    let mut outputs = path.up(answer);
+    outputs.extend(path.wait(100));
+    assert!(path.repairs(&outputs).contains(&1), "{outputs:?}");
+}
+
+/// Somebody who does not know where the stream is acknowledges in the mobile host's name. The sender discards what acknowledges more than it has sent.
+#[test]
+fn what_was_not_sent_is_not_taken_for_acknowledged() {
+    let mut path = Path::new(Profile::Sack);
+    assert!(is_helped(&mut path, 0));
+    for far in [1 << 20, 1 << 30] {
+        let forged = Segment {
+            ack: Some(path.number(3).wrapping_add(far)),
+            ..path.answer(3, &[])
+        };
+        assert_eq!(causes(&path.up(forged)), [Cause::Passed]);
+    }
+    assert!(is_helped(&mut path, 3));
+}
+
+/// Whoever drives the agent may ask who has sent a packet.
+#[test]
+fn numbers_that_nobody_guesses_tell_who_has_sent_a_packet() {
+    let mut path = Path::silent(Config::default(), 5000, true);
+    let is_of_host = |path: &Path, from: Side, segment: &Segment| {
+        let packet = match from {
+            Side::Fixed => segment.packet(path.fixed, path.mobile),
+            Side::Mobile => segment.packet(path.mobile, path.fixed),
+        };
+        path.agent.is_of_host(from, &packet)
+    };
+    let syn = Segment {
+        syn: true,
+        sequence: 77,
+        window: 60_000,
+        ..Segment::default()
+    };
+    // Anybody may ask.
+    assert!(!is_of_host(&path, Side::Mobile, &syn));
+    path.up(syn.clone());
+    let answers = |number: u32| Segment {
+        ack: Some(number),
+        sequence: 5000,
+        ..syn.clone()
+    };
+    assert!(!is_of_host(&path, Side::Fixed, &answers(79)));
+    assert!(is_of_host(&path, Side::Fixed, &answers(78)));
+    path.down(answers(78));
+    let up = |sequence: u32, number: u32| Segment {
+        sequence,
+        ack: Some(number),
+        window: 60_000,
+        ..Segment::default()
+    };
+    for (sequence, number) in [(78, 5000), (78, 5002), (77, 5001), (79, 5001), (500, 9000)] {
+        assert!(!is_of_host(&path, Side::Mobile, &up(sequence, number)));
+    }
+    assert!(is_of_host(&path, Side::Mobile, &up(78, 5001)));
+    path.up(up(78, 5001));
+    // What the fixed host sends, also when it sends it again, until that is acknowledged.
+    for n in 0..2 {
+        assert!(is_of_host(&path, Side::Fixed, &path.segment(n)));
+        path.down(path.segment(n));
+    }
+    assert!(is_of_host(&path, Side::Fixed, &path.segment(0)));
+    assert!(is_of_host(&path, Side::Mobile, &path.answer(1, &[])));
+    path.ack(2);
+    assert!(!is_of_host(&path, Side::Fixed, &path.segment(0)));
+    assert!(!is_of_host(&path, Side::Mobile, &path.answer(1, &[])));
+    assert!(is_of_host(&path, Side::Mobile, &path.answer(2, &[])));
+    // What is acknowledged far ahead makes nothing right.
+    path.up(up(78, path.number(2).wrapping_add(1 << 30)));
+    let ahead = up(78, path.number(2).wrapping_add(1 << 30));
+    assert!(!is_of_host(&path, Side::Mobile, &ahead));
+    // Of a connection that began before, nothing is known that could not be anybody's.
+    path.mobile.set_port(1);
+    (0..3).for_each(|n| path.data(n));
+    path.ack(1);
+    path.ack(2);
+    assert!(!is_of_host(&path, Side::Mobile, &path.answer(3, &[])));
+}
+
 #[test]
 fn flows_that_are_not_understood_are_left_alone() {
     let run = |path: &mut Path| {
@@ -1271,6 +1445,33 @@ fn syns_that_are_answered_push_out_none_that_is_open() {
     assert_eq!(path.agent.flows_known(), 1);
 }
 
+/// Somebody who asks in the name of another host does not see the answer, and guesses its number.
+#[test]
+fn guesses_at_an_answer_open_no_connection() {
+    for (guess, is_open) in [(0, true), (1, false), (1 << 20, false)] {
+        let mut path = Path::silent(Config::default(), 5000, true);
+        let syn = Segment {
+            syn: true,
+            sequence: 77,
+            window: 1000,
+            ..Segment::default()
+        };
+        path.up(syn.clone());
+        path.down(Segment {
+            ack: Some(78),
+            sequence: path.isn,
+            ..syn
+        });
+        path.up(Segment {
+            ack: Some(path.number(0) + guess),
+            ..path.answer(0, &[])
+        });
+        path.now += 60_001 * MS;
+        path.agent.handle_timeout(path.now);
+        assert_eq!(path.agent.flows_known() == 1, is_open, "{guess}");
+    }
+}
+
 #[test]
 fn memory_that_is_full_of_what_is_helped_leaves_room_for_a_beginning() {
     let mut path = Path::silent(Config::default(), 5000, true);
@@ -1365,6 +1566,44 @@ fn a_connection_that_is_over_is_forgotten_after_a_minute() {
     path.now += 2_000 * MS;
     path.agent.handle_timeout(path.now);
     assert_eq!(path.agent.flows_known(), 0);
+}
+
+/// Somebody who does not know where the streams are sends their ends in the names of both hosts, which are discarded.
+#[test]
+fn ends_behind_their_place_end_no_connection() {
+    let mut path = Path::new(Profile::Sack);
+    assert!(is_helped(&mut path, 0));
+    let forged = |segment: Segment| Segment {
+        fin: true,
+        payload: Vec::new(),
+        sequence: segment.sequence.wrapping_sub(1 << 30),
+        ..segment
+    };
+    let (down, up) = (forged(path.segment(3)), forged(path.answer(3, &[])));
+    path.down(down);
+    path.up(up);
+    path.now += 61_000 * MS;
+    path.agent.handle_timeout(path.now);
+    assert_eq!(path.agent.flows_known(), 1);
+    assert!(is_helped(&mut path, 3));
+}
+
+/// An agent that is late lets go of what it holds for all flows, which keeps none of them from being silent.
+#[test]
+fn a_late_agent_keeps_no_silent_connection() {
+    let mut path = Path::new(Profile::Sack);
+    path.mobile.set_port(1);
+    path.open();
+    for _ in 0..3 {
+        path.wait(2_500_000);
+        path.agent.handle_lag(path.now, 50 * MS);
+        path.now += 200 * MS;
+        // One of the two is heard each time.
+        path.ack(0);
+    }
+    let flows = path.agent.flows().into_iter();
+    let known: Vec<SocketAddr> = flows.map(|flow| flow.key.mobile).collect();
+    assert_eq!(known, [path.mobile]);
 }
 
 #[test]

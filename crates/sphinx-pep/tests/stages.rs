@@ -184,6 +184,19 @@ fn a_real_one_supersedes_what_waits() {
     assert_eq!(path.agent.counts().acks_superseded, 8);
 }
 
+/// Whoever does not know where the stream is gets no more packets sent than he sends.
+#[test]
+fn what_acknowledges_more_than_was_sent_has_no_copies() {
+    let mut path = reconstructing();
+    for number in [41, 1000, 1_000_000] {
+        let forged = path.ack(1 + number * MSS);
+        assert_eq!(path.put(Side::Mobile, &forged).len(), 1);
+        assert_eq!(path.wait(MS), []);
+    }
+    let out = path.put(Side::Mobile, &path.ack(1 + 22 * MSS));
+    assert_eq!(out[0].cause, Cause::Reconstructed);
+}
+
 /// A sender that repairs takes an acknowledgement of a part for the sign of another loss.
 #[test]
 fn nothing_is_put_between_while_a_loss_is_repaired() {
@@ -284,6 +297,25 @@ fn no_more_than_four_go_back_to_back() {
     // A window of a few segments never waits.
     path.put(Side::Mobile, &path.ack(1 + 20 * MSS));
     assert_eq!(path.send(1 + 20 * MSS, 4).len(), 4);
+}
+
+/// Of more than a mebibyte, what has waited longest goes.
+#[test]
+fn a_burst_takes_no_more_memory_than_a_flow_may() {
+    let mut path = Path::new(Config {
+        pace: true,
+        ..Config::default()
+    });
+    let out = path.send(1, 2000);
+    let least = 2000 - (1 << 20) / MSS as usize;
+    assert!(out.len() >= least, "{}", out.len());
+    assert!(path.agent.memory_bytes() < (1 << 20) + 20_000);
+    let all = out
+        .into_iter()
+        .chain(path.wait(500 * MS).into_iter().map(|it| it.1));
+    let numbers: Vec<u32> = all.map(|it| read(&it).sequence).collect();
+    let expected: Vec<u32> = (0..2000).map(|n| 1 + n * MSS).collect();
+    assert_eq!(numbers, expected);
 }
 
 /// However often the agent looks: in five microseconds, less than a byte may go.

@@ -173,6 +173,21 @@ fn a_server_runs_with_an_agent_of_its_own() {
     is_clean(&namespace);
 }
 
+/// Under nohup, say.
+#[test]
+fn what_is_ignored_stays_so_for_the_program() {
+    let Some(namespace) = place() else { return };
+    let scratch = Scratch::new();
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "trap '' HUP INT; exec \"$@\"", "bash"]);
+    shell.arg(env!("CARGO_BIN_EXE_sphx"));
+    shell.args(["pep", "exec", "--", "bash", "-c"]);
+    shell.arg("kill -HUP $$; kill -INT $$; exit 7");
+    let start = || Running::of(&scratch, shell);
+    namespace.run(start).expect("a thread").end().expect(7);
+    is_clean(&namespace);
+}
+
 #[test]
 fn a_signal_is_for_the_program() {
     let Some(namespace) = place() else { return };

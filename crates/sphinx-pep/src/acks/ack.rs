@@ -19,6 +19,8 @@ pub(crate) struct Ack {
     sack: Vec<(u64, u64)>,
     /// It has no data, and no other flags.
     is_pure: bool,
+    /// It is behind where the host's own stream is: its reader may discard it with all that it says.
+    is_behind: bool,
     /// Why it goes whatever follows, if it does.
     kept: Option<Kept>,
     /// The most that may be acknowledged at once, if there is such a bound.
@@ -90,6 +92,9 @@ impl Ack {
         }
         if self.position < old.position {
             return Err(Kept::Older);
+        }
+        if self.is_behind {
+            return Err(Kept::Probe);
         }
         if self.ecn != old.ecn {
             return Err(Kept::Ecn);
@@ -188,7 +193,7 @@ impl Stream {
             return None;
         }
         let start = nearest(self.next, segment.sequence);
-        let is_next = start == self.next;
+        let (is_next, is_behind) = (start == self.next, start < self.next);
         self.next = self.next.max(start + u64::from(segment.sequence_len()));
         let position = nearest(self.reference, segment.acknowledgment);
         self.reference = self.reference.max(position);
@@ -201,6 +206,7 @@ impl Stream {
             timestamps: segment.options.timestamps,
             sack: sack.map(|it| (place(it.0), place(it.1))).collect(),
             is_pure: segment.is_pure_ack(),
+            is_behind,
             kept: None,
             reach: self.reach,
         };

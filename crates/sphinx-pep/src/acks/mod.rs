@@ -87,7 +87,7 @@ pub enum Kept {
     Older,
     /// It has options that are not understood, or MPTCP's.
     Options,
-    /// It is no acknowledgement of what came: it wants an answer.
+    /// It is no acknowledgement of what came: it wants an answer. Or the one behind it is, or is sent again, which its reader may discard.
     Probe,
     /// It reports a copy, or SACKs what the one behind it does not.
     Sack,

@@ -186,6 +186,9 @@ impl Agent {
         if let Some((output, ack)) = goes {
             self.leave_with(Some(key), output, ack, &mut flow.counts);
         }
+        if flow.pacer.as_ref().is_some_and(|it| it.is_full()) {
+            self.let_pacer_go(key, false, flow);
+        }
     }
 
     /// What waits so that no burst goes leaves: by now, or all of it.

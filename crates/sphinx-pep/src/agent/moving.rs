@@ -130,7 +130,7 @@ impl Agent {
             until: now.saturating_add(MIRROR_NS),
         });
         let mut flows = 0;
-        for key in self.flows_of(mobile) {
+        for key in self.table.of_mobile(mobile) {
             let Some(mut flow) = self.table.take(&key) else {
                 continue;
             };
@@ -215,7 +215,7 @@ impl Agent {
     pub fn arrived(&mut self, now: Time, mobile: IpAddr) -> usize {
         self.now = self.now.max(now);
         let mut flows = 0;
-        for key in self.flows_of(mobile) {
+        for key in self.table.of_mobile(mobile) {
             let Some(mut flow) = self.table.take(&key) else {
                 continue;
             };
@@ -228,12 +228,6 @@ impl Agent {
         self.stay(mobile);
         self.drain_queue();
         flows
-    }
-
-    fn flows_of(&self, mobile: IpAddr) -> Vec<FlowKey> {
-        let mut keys = self.table.by_use();
-        keys.retain(|key| key.mobile.ip() == mobile);
-        keys
     }
 
     /// A mobile host is here: it is not somewhere else.

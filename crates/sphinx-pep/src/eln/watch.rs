@@ -119,7 +119,10 @@ impl Watch {
     /// The fixed host has everything before a position.
     pub(crate) fn acknowledgment(&mut self, segment: &Segment) {
         let position = nearest(self.highest, segment.acknowledgment);
-        self.holes.retain(|hole| hole.end > position);
+        // One of more than has come by here is perhaps of nobody who knows what was sent.
+        if position <= self.highest {
+            self.holes.retain(|hole| hole.end > position);
+        }
     }
 
     /// What a segment that comes now tells of repairs that left before it (RACK, RFC 8985). They may wait in front of the hop for longer than any repair

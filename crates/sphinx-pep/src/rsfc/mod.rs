@@ -31,6 +31,9 @@ const ROOM_FLIGHTS: u64 = 4;
 /// §2: for so long, an upload learns from others of its host what its packets wait.
 const BEGINNING_NS: Time = 1_000 * MS;
 
+/// Two acknowledgements that are no further apart may be of the same receiver.
+const STEP_BYTES: u64 = 4 << 20;
+
 /// Where acknowledgements have passed unseen, others pass as they are for so long, and one in any case: then what was told is known, as the receiver's own
 /// right edge is as far.
 pub(crate) const BLIND_NS: Time = 1_000 * MS;
@@ -133,6 +136,8 @@ pub(crate) struct Upload {
     /// What the receiver acknowledged, and the right edge that the sender was told.
     acknowledged: u64,
     edge: u64,
+    /// The same of acknowledgements of what has not come by here: it counts once that is known to have been sent.
+    unseen: Option<(u64, u64)>,
     /// When one came that was looked at.
     seen: Time,
     received: u64,
@@ -157,6 +162,7 @@ impl Upload {
             acknowledged: setup.first,
             // What the SYN, whose window has no scale, may have told.
             edge: setup.first + u64::from(u16::MAX),
+            unseen: None,
             seen: setup.now,
             received: 0,
             written: 0,
@@ -202,6 +208,13 @@ impl Upload {
         let is_beyond = end > self.highest;
         self.bytes += segment.payload as u64;
         self.highest = self.highest.max(end);
+        let unseen = self
+            .unseen
+            .take_if(|(position, _)| *position <= self.highest + 1);
+        if let Some((position, edge)) = unseen {
+            self.acknowledged = self.acknowledged.max(position);
+            self.edge = self.edge.max(edge);
+        }
         if self.bytes >= BULK_BYTES && !self.counted {
             self.counted = true;
             self.bulk_since = context.now;
@@ -283,12 +296,17 @@ impl Upload {
             self.unclamped = Some(Unclamped::Mptcp);
         }
         let position = nearest(self.acknowledged, segment.acknowledgment);
+        let received = u64::from(segment.window) << self.scale;
+        self.received = received;
+        if self.is_elsewhere(position) {
+            self.written = received;
+            self.see_unseen(position, position + received);
+            return None;
+        }
         self.acknowledged = self.acknowledged.max(position);
         if let Some((sent, _)) = segment.options.timestamps {
             self.measure.acknowledgment(context.now, sent, position);
         }
-        let received = u64::from(segment.window) << self.scale;
-        self.received = received;
         let is_blind = context.now.min(self.seen) < context.blind_until;
         self.seen = context.now;
         let units = match is_blind {
@@ -311,11 +329,26 @@ impl Upload {
         lowered
     }
 
+    /// Whether what is acknowledged has not come by here, but for a FIN: it goes another way, of which nothing is known, or has passed unseen.
+    fn is_elsewhere(&self, position: u64) -> bool {
+        position > self.highest + 1
+    }
+
+    /// Such an acknowledgement passes as it is. But it may also be of somebody who does not know the stream, and then its reader discards it with the window that it tells. The
+    /// last one says all that others of the receiver have, unless it was overtaken.
+    fn see_unseen(&mut self, position: u64, edge: u64) {
+        self.unseen = match self.unseen {
+            Some(known) if position.abs_diff(known.0) <= STEP_BYTES => {
+                Some((position.max(known.0), edge.max(known.1)))
+            }
+            _ => Some((position, edge)),
+        };
+    }
+
     /// The window in an acknowledgement of a position: no more than the receiver's, and its right edge not further left than it was.
     fn units(&self, position: u64, received: u16) -> u16 {
-        // What is acknowledged and has not come by here, but for a FIN, goes another way, of which nothing is known.
-        let is_elsewhere = self.bytes == 0 || position > self.highest + 1;
-        if self.unclamped.is_some() || is_elsewhere {
+        // Where nothing has come, the upload goes another way, or there is none.
+        if self.unclamped.is_some() || self.bytes == 0 {
             return received;
         }
         // A right edge that was told is never taken back, so it must not be further away than is of use.

@@ -146,6 +146,9 @@ pub(crate) struct Snoop {
     attributed: Option<Ranges>,
     reaction: Reaction,
     acknowledged: u64,
+    /// What an acknowledgement was of that has not passed here. Either it has passed unseen, and its sender goes on from there; or whoever sent the acknowledgement
+    /// does not know the stream.
+    unseen: Option<u64>,
     window: u16,
     ecn: u8,
     /// Position behind the last byte that passed.
@@ -188,6 +191,7 @@ impl Snoop {
             attributed: setup.by_report.then(Ranges::default),
             reaction: Reaction::default(),
             acknowledged: setup.first,
+            unseen: None,
             window: setup.window,
             ecn: 0,
             highest: setup.first,
@@ -245,6 +249,11 @@ impl Snoop {
         if length == 0 {
             return;
         }
+        if let Some(position) = self.unseen.take_if(|position| *position <= start) {
+            self.acknowledged = self.acknowledged.max(position);
+            self.cache.remove_below(self.acknowledged);
+            self.end_yielding(self.acknowledged);
+        }
         if start < self.highest {
             self.repeated = self.repeated.max(departs.map(|it| it.at));
         }
@@ -284,7 +293,10 @@ impl Snoop {
             return self.cache.insert(start, cached);
         }
         if !follows && self.cache.overlaps(start, end) {
-            return self.see_sender_repair(start, end, departs);
+            self.drop_others(start, segment);
+            if self.cache.overlaps(start, end) {
+                return self.see_sender_repair(start, end, departs);
+            }
         }
         if self.cache.bytes() + Cache::cost(&segment.packet) > CACHE_BYTES_MAX {
             return;
@@ -328,6 +340,37 @@ impl Snoop {
                 }
             }
         }
+    }
+
+    /// What is cached with other bytes than the sender sends there now is not the sender's: somebody has sent it in its name before the stream was there. Its receiver may
+    /// have had no room for it then, and would take it as a repair.
+    #[inline(never)]
+    fn drop_others(&mut self, start: u64, segment: &Segment) {
+        let (own, end) = (segment.data(), start + segment.payload as u64);
+        let is_other = |first: u64, cached: &Cached| {
+            let Ok(cached) = Segment::parse(cached.packet.clone()) else {
+                return true;
+            };
+            let known = cached.data();
+            let from = start.max(first);
+            let own = own.iter().skip((from - start) as usize);
+            let known = known.iter().skip((from - first) as usize);
+            own.zip(known).any(|(own, known)| own != known)
+        };
+        let overlapping = self.cache.overlapping(start, end);
+        let others: Vec<(u64, u64)> = overlapping
+            .filter(|(first, cached)| is_other(*first, cached))
+            .map(|(first, cached)| (first, cached.end))
+            .collect();
+        for (first, end) in others {
+            self.cache.remove_within(first, end);
+        }
+    }
+
+    /// Whether a number is one of what the sender has sent and the receiver has not acknowledged, or of what comes next.
+    pub(crate) fn is_in_flight(&self, sequence: u32) -> bool {
+        let position = nearest(self.acknowledged, sequence);
+        (self.acknowledged..=self.highest).contains(&position)
     }
 
     /// What is on its way, as far as is known.

@@ -156,7 +156,8 @@ impl Snoop {
         let end = start + length;
         let missing = !self.reported.gaps(start, end).is_empty();
         let room = self.cache.bytes() + Cache::cost(&segment.packet) <= CACHE_BYTES_MAX;
-        let is_ours = length > 0 && end > self.acknowledged && end <= self.highest;
+        let acknowledged = self.acknowledged.max(self.unseen.unwrap_or(0));
+        let is_ours = length > 0 && end > acknowledged && end <= self.highest;
         // What the sender has repaired has a later timestamp, without which the receiver may discard it.
         let known = self.cache.get_mut(start);
         let renews = known.is_some_and(|it| it.end == end && it.departed == NEVER);

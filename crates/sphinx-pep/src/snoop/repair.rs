@@ -28,16 +28,17 @@ impl Snoop {
             }
         }
         let threshold = THRESHOLDS[self.reorders];
-        let due: Vec<u64> = self
-            .missing(self.holes())
-            .filter(|&(start, cached)| {
-                let behind = match self.sack {
-                    true => self
-                        .reported
-                        .bytes_behind(start)
-                        .div_ceil(self.segment_bytes),
-                    false => self.classic.duplicates,
-                };
+        // What lies in one hole has the same reports behind it. Looked through for each packet, they would take a receiver's word for as long as a thousand packets.
+        let missing = self.holes().flat_map(|(start, end)| {
+            let behind = match self.sack {
+                true => self.reported.bytes_behind(end).div_ceil(self.segment_bytes),
+                false => self.classic.duplicates,
+            };
+            let missing = self.cache.overlapping(start, end);
+            missing.map(move |(start, cached)| (start, cached, behind))
+        });
+        let due: Vec<u64> = missing
+            .filter(|&(_, cached, behind)| {
                 let fresh = cached.repairs == 0 && !cached.sender_repaired;
                 let lost = match fresh {
                     true => behind >= threshold && !self.may_repeat(context.now),
@@ -49,7 +50,7 @@ impl Snoop {
                     && !self.is_outdated(cached)
                     && (lost || self.due(cached) <= context.now)
             })
-            .map(|(start, _)| start)
+            .map(|(start, ..)| start)
             .collect();
         for start in due {
             self.send_again(context, start);

@@ -8,13 +8,12 @@ impl Snoop {
     pub(crate) fn acknowledgment(&mut self, context: &mut Context<'_>, segment: &Segment) {
         let position = nearest(self.acknowledged, segment.acknowledgment);
         if position > self.highest {
-            // It acknowledges what has not passed here.
+            // It acknowledges what has not passed here: what is known is old, unless its reader has not sent that either, and discards it.
             self.forget(context, Release::NotCached);
-            (self.acknowledged, self.highest) = (position, position);
-            self.end_yielding(position);
-            self.see(segment);
+            self.unseen = Some(position);
             return context.pass(segment);
         }
+        self.unseen = None;
         if position < self.acknowledged {
             return context.pass(segment);
         }

@@ -29,6 +29,8 @@ use crate::commands::asked::{Asked, accepted};
 const SOCKET: &[u8] = b"sphx-pep";
 /// Most flows that are told of at once: the agent serves no packets while their numbers are copied.
 const FLOWS_MAX: usize = 1000;
+/// Flows whose numbers are added up at once, for the same reason: there may be thirty thousand.
+const STEP: usize = 500;
 /// Longest question.
 const QUESTION_BYTES_MAX: u64 = 8192;
 /// Most connections that ask for numbers at once: of more, the oldest ends.
@@ -54,6 +56,15 @@ enum Wish {
     Handoff(Change),
 }
 
+/// A question of which everything is done but the sum of all flows.
+struct Waiting {
+    reply: SyncSender<Answer>,
+    settings: Value,
+    wants_flows: bool,
+    concerned: Option<usize>,
+    refusal: Option<String>,
+}
+
 struct Answer {
     status: Status,
     settings: Value,
@@ -68,35 +79,62 @@ struct Answer {
 pub(super) struct Questions {
     asked: Receiver<Question>,
     ways: Ways,
+    /// Has the loop look up again.
+    bell: Stopper,
+    waiting: Vec<Waiting>,
 }
 
 impl Questions {
-    /// Answers what has been asked.
-    pub(super) fn answer(&self, agent: &mut Agent, now: Time) {
-        for Question { wish, reply } in self.asked.try_iter() {
-            let mut flows = Vec::new();
-            let (mut refusal, mut concerned) = (None, None);
-            match wish {
-                Wish::Status => {}
-                Wish::Flows => flows = agent.newest_flows(FLOWS_MAX),
-                Wish::Set(words) => match self.changed(agent, &words) {
-                    Ok(config) => agent.reconfigure(now, config),
-                    Err(why) => refusal = Some(why),
-                },
-                Wish::Handoff(change) => match change.follow(agent, now, self.ways.moves) {
-                    Ok(flows) => concerned = Some(flows),
-                    Err(why) => refusal = Some(why),
-                },
-            }
+    /// Does what has been asked, and answers it a few turns of the loop later, in which all flows are added up.
+    pub(super) fn answer(&mut self, agent: &mut Agent, now: Time) {
+        if self.waiting.is_empty() {
+            let asked = self.asked.try_iter();
+            self.waiting = asked.map(|it| self.follow(it, agent, now)).collect();
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        let Some(status) = agent.status_in_steps(STEP) else {
+            return self.bell.look();
+        };
+        for it in self.waiting.drain(..) {
+            let flows = match it.wants_flows {
+                true => agent.newest_flows(FLOWS_MAX),
+                false => Vec::new(),
+            };
             let answer = Answer {
-                status: agent.status(),
-                settings: settings::shown(agent.config()),
+                status: status.clone(),
+                settings: it.settings,
                 flows,
-                concerned,
-                refusal,
+                concerned: it.concerned,
+                refusal: it.refusal,
             };
             // Whoever asked may have gone.
-            let _ = reply.try_send(answer);
+            let _ = it.reply.try_send(answer);
+        }
+    }
+
+    fn follow(&self, question: Question, agent: &mut Agent, now: Time) -> Waiting {
+        let Question { wish, reply } = question;
+        let wants_flows = matches!(wish, Wish::Flows);
+        let (mut refusal, mut concerned) = (None, None);
+        match wish {
+            Wish::Status | Wish::Flows => {}
+            Wish::Set(words) => match self.changed(agent, &words) {
+                Ok(config) => agent.reconfigure(now, config),
+                Err(why) => refusal = Some(why),
+            },
+            Wish::Handoff(change) => match change.follow(agent, now, self.ways.moves) {
+                Ok(flows) => concerned = Some(flows),
+                Err(why) => refusal = Some(why),
+            },
+        }
+        Waiting {
+            reply,
+            settings: settings::shown(agent.config()),
+            wants_flows,
+            concerned,
+            refusal,
         }
     }
 
@@ -154,6 +192,12 @@ pub(super) fn listen(
     ways: Ways,
 ) -> io::Result<Listening> {
     let (sender, asked) = mpsc::channel();
+    let questions = Questions {
+        asked,
+        ways,
+        bell: bell.clone(),
+        waiting: Vec::new(),
+    };
     let asker = Asker { sender, bell };
     let bind = || UnixListener::bind_addr(&UnixAddr::from_abstract_name(SOCKET)?);
     let named = match bind() {
@@ -183,7 +227,7 @@ pub(super) fn listen(
         }
     })?;
     Ok(Listening {
-        questions: Questions { asked, ways },
+        questions,
         metrics: address,
         is_named,
     })

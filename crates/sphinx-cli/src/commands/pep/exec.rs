@@ -19,6 +19,7 @@ use super::args::ExecArgs;
 use super::stage::Stages;
 use super::{Context, Thin};
 use crate::failure::{Outcome, fail, fail_hint, local_io, usage};
+use crate::signals::is_ignored;
 
 /// Runs the program and returns its exit code.
 pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
@@ -34,8 +35,10 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
         let hint = "run it as root; control groups of version 2 have to be mounted";
         fail_hint(ErrorKind::LocalIo, message, hint)
     })?;
-    // What a terminal sends on Ctrl-C goes to the program too, which knows what to do about it.
-    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])
+    // What a terminal sends on Ctrl-C goes to the program too, which knows what to do about it. What is ignored, as by nohup, stays so: otherwise the
+    // program would begin without that.
+    let heard = [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter();
+    let mut signals = Signals::new(heard.filter(|signal| !is_ignored(*signal)))
         .map_err(|error| local_io("listen for", "signals", error))?;
     let mut agent = Agent::start(args, stages, &group)?;
     if let Some(code) = agent.begin()? {

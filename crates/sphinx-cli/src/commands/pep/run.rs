@@ -58,7 +58,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         local_io("listen for", &what, error)
     })?;
     let control::Listening {
-        questions,
+        mut questions,
         metrics,
         is_named,
     } = listening;
