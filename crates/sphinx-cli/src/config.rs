@@ -463,6 +463,28 @@ pub(crate) fn environment_of(kind: Kind) -> Vec<Said> {
     }
 }
 
+/// Whether a server that is told nothing but by the environment would begin with what its file says.
+#[cfg(feature = "tunnel")]
+pub(crate) fn suffices(grammar: &Command, file: &File) -> Outcome<()> {
+    let environment = environment_of(Kind::Server);
+    let of_environment = |it: &&Said| environment.iter().any(|other| other.id == it.id);
+    let of_file = file.said.iter().filter(|it| !of_environment(it));
+    let chosen: Vec<&Said> = of_file.chain(&environment).collect();
+    let words = ["sphx", "server"].map(OsString::from).into_iter();
+    let words = words.chain(chosen.iter().flat_map(|said| said.words()));
+    let parsed = grammar.clone().try_get_matches_from(words);
+    let wrong = |error: clap::Error| refused(&error, &chosen, Some(&file.path));
+    let parsed = parsed.map_err(wrong)?;
+    let Some(matches) = parsed.subcommand_matches("server") else {
+        return Ok(());
+    };
+    let args = ServerArgs::from_arg_matches(matches).map_err(wrong)?;
+    args.check_permit().map_err(|failure| Failure {
+        message: format!("{}: {}", show(Some(&file.path)), failure.message),
+        ..failure
+    })
+}
+
 /// Checks the values of a file as a command would that uses it.
 pub(crate) fn check(kind: Kind, grammar: &Command, file: &File) -> Outcome<()> {
     let parse = |command: &str, said: &[&Said]| {

@@ -165,6 +165,7 @@ impl Channel for End {
             codec: "rlc",
             profile: "bulk",
             io: "memory",
+            has_ended: self.is_over(),
             ..Stats::default()
         }
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use sphinx_transport::{ErrorKind, Ticket};
 use zeroize::Zeroizing;
 
-use crate::failure::{Failure, Outcome, fail_hint, local_io};
+use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Reporter;
 use crate::state::line;
 #[cfg(feature = "tunnel")]
@@ -63,6 +63,16 @@ fn unreadable(shown: &str, error: io::Error) -> Failure {
         true => failure.with_hint("copy the file that the other end wrote with --ticket-file"),
         false if failure.hint.is_empty() => failure.with_hint(HINT),
         false => failure,
+    }
+}
+
+/// Refuses an argument beside a ticket file, where nothing but a ticket or the name of a server can be one: it would be ignored.
+pub(crate) fn refuse_two(ticket_file: Option<&Path>, argument: Option<&OsStr>) -> Outcome<()> {
+    match (ticket_file, argument) {
+        (Some(_), Some(_)) => Err(usage(
+            "there are two tickets: one in --ticket-file and one as an argument",
+        )),
+        _ => Ok(()),
     }
 }
 

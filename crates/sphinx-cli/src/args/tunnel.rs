@@ -127,7 +127,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "key")]
     pub(crate) state: Option<PathBuf>,
     /// The file with the clients [default: authorized in the state directory]
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "F", conflicts_with = "key")]
     pub(crate) authorized: Option<PathBuf>,
     /// Read settings from this file, TOML, which flags go before ($SPHX_SERVER_CONFIG works too); SIGHUP reads it again
     #[arg(long, value_name = "F")]
@@ -307,6 +307,28 @@ impl ServerArgs {
     pub(crate) fn config_file(&self) -> Option<PathBuf> {
         let named = || std::env::var_os("SPHX_SERVER_CONFIG").filter(|it| !it.is_empty());
         self.config.clone().or_else(|| named().map(PathBuf::from))
+    }
+
+    /// Whether what is permitted can be done, and a ticket is good for something.
+    pub(crate) fn check_permit(&self) -> Outcome<()> {
+        let Some(permit) = &self.permit else {
+            if self.key.is_none() && self.ticket_file.is_none() {
+                return Ok(());
+            }
+            let failure = usage("a ticket is good for nothing without rules");
+            return Err(failure.with_hint(
+                "--permit tunnel lets those who have it reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
+            ));
+        };
+        if permit.lets_tun() && self.tun_pool.is_empty() {
+            let failure = usage("--permit tun: clients need addresses");
+            return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
+        }
+        if permit.lets_send().is_some() && self.output.is_none() {
+            let failure = usage("--permit files: there is no place for them");
+            return Err(failure.with_hint("--output DIR is one; files:inbox is inbox below it"));
+        }
+        Ok(())
     }
 
     /// Whether the interface can have these networks: it has one address of each family.

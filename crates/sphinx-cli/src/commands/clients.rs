@@ -383,9 +383,16 @@ pub(crate) fn key(args: &KeyArgs, context: &Context) -> Outcome<()> {
     context
         .reporter
         .event(Event::new("key").with("rotated", had));
-    context.reporter.note(
-        "The server has another key. Tickets and invitations of before are of no use any more, and clients have to be invited again.",
-    );
+    match had {
+        true => context.reporter.note(
+            "The server has another key. Tickets and invitations of before are of no use any more, and clients have to be invited again.",
+        ),
+        // What was to be of no use any more still is, if that server is elsewhere.
+        false => context.reporter.warn(&format!(
+            "no server had been started with {}: it has a key now, and no other server has changed; --state says which directory a server has",
+            place.state.shown()
+        )),
+    }
     Ok(())
 }
 

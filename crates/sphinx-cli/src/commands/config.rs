@@ -28,6 +28,10 @@ fn check(which: &WhichArgs, context: &Context) -> Outcome<()> {
     };
     config::check(which.kind(), &crate::grammar(), &file)?;
     #[cfg(feature = "tunnel")]
+    if which.kind() == Kind::Server {
+        config::suffices(&crate::grammar(), &file)?;
+    }
+    #[cfg(feature = "tunnel")]
     for said in file.said.iter().filter(|said| said.name == "authorized") {
         for path in &said.values {
             crate::state::clients::Clients::read(path.as_ref())?;

@@ -13,6 +13,8 @@ use crate::state::line;
 use crate::state::servers::{Servers, key_file};
 
 pub(crate) fn run(args: &JoinArgs, context: &Context) -> Outcome<()> {
+    ticket::refuse_two(args.ticket_file.as_deref(), args.ticket.as_deref())
+        .map_err(|failure| failure.with_hint("--as NAME says what to call the server here"))?;
     let (source, _) = ticket::find(
         args.ticket_file.as_deref(),
         (args.ticket.as_deref(), None),

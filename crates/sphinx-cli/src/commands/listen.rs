@@ -382,8 +382,14 @@ pub(super) fn serve<T>(
             let _registration = context.close_on_stop(&accepted);
             return session(&accepted).map(Some);
         }
-        let session = session.clone();
-        crowd.serve(accepted, context, move |accepted| session(accepted))?;
+        let (session, refused) = (session.clone(), accepted.clone());
+        let begun = crowd.serve(accepted, context, move |accepted| session(accepted));
+        if let Err(failure) = begun {
+            // Those that have begun go on, and there may be room again when they have ended.
+            let peer = refused.remote_addr().to_string();
+            context.reporter.error(&failure, None, Some(&peer));
+            refused.close(code::CANCELLED, "it cannot start a thread");
+        }
     }
     // Whoever comes now hears so at once, and does not wait until what has begun is over.
     while !context.stop.requested() && !crowd.is_empty() {

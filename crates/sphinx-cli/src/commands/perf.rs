@@ -211,11 +211,7 @@ fn usual_block(rate: u64) -> u64 {
 fn request(args: &PerfClientArgs) -> Outcome<Request> {
     check_paper(args)?;
     check_sc(args)?;
-    if args.ticket_file.is_some() && args.ticket.is_some() {
-        return Err(usage(
-            "there are two tickets: one in --ticket-file and one as an argument",
-        ));
-    }
+    ticket::refuse_two(args.ticket_file.as_deref(), args.ticket.as_deref())?;
     let mode = mode(args)?;
     check_bundle(args)?;
     let limit = match (args.bytes, args.time) {

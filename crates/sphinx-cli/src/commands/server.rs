@@ -39,29 +39,13 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         Some(ServerCommand::Key(args)) => return clients::key(args, context),
         None => {}
     }
-    if args.permit.is_none() && (args.key.is_some() || args.ticket_file.is_some()) {
-        let failure = usage("a ticket is good for nothing without rules");
-        return Err(failure.with_hint(
-            "--permit tunnel lets those who have it reach what ssh would; --permit tunnel:tcp:db.corp:5432 one port",
-        ));
-    }
+    args.check_permit()?;
     let lets_tun = args.permit.as_ref().is_some_and(Permit::lets_tun);
-    if lets_tun && args.tun_pool.is_empty() {
-        let failure = usage("--permit tun: clients need addresses");
-        return Err(failure.with_hint("--tun-pool 10.9.0.0/24 gives them some"));
-    }
     args.check_pools()?;
     interface::check_pools(&args.tun_pool)?;
     if let Some(output) = &args.output {
         // One that cannot be written to is found before anybody is invited to send.
         OutputDir::open(output, recv::rules_usual())?;
-    } else if args
-        .permit
-        .as_ref()
-        .is_some_and(|it| it.lets_send().is_some())
-    {
-        let failure = usage("--permit files: there is no place for them");
-        return Err(failure.with_hint("--output DIR is one; files:inbox is inbox below it"));
     }
     let is_kept = args.state.is_some() || args.authorized.is_some() || args.permit.is_none();
     if !lets_tun && !is_kept && !args.tun_pool.is_empty() {

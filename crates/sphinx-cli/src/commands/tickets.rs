@@ -84,6 +84,13 @@ pub(super) fn ticket_of(state: &StateDir, entry: &Entry, advertise: &[String]) -
 
 pub(super) fn list(state: &StateDir, context: &Context) -> Outcome<()> {
     let tickets = Tickets::read(state)?.unwrap_or_default();
+    if !standing::has_key(state)? {
+        // An empty list says the same as one of another directory.
+        context.reporter.note(&format!(
+            "sphx: no receiver or server has been started with {}; --state says which directory it has",
+            state.shown()
+        ));
+    }
     let now = Moment::now();
     for entry in &tickets.0 {
         let kind = match entry.grant {

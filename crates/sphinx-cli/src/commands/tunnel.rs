@@ -123,6 +123,7 @@ impl Program {
 
 /// How to reach the server: by the name that it was joined under, or with a ticket.
 fn ticket_of(args: &TunnelArgs, context: &Context) -> Outcome<Ticket> {
+    ticket::refuse_two(args.ticket_file.as_deref(), args.ticket.as_deref())?;
     let argument = (args.ticket.as_deref(), Some(Names::Bare));
     let environment = std::env::var_os("SPHX_TICKET");
     let (source, _) = ticket::find(args.ticket_file.as_deref(), argument, environment)?;

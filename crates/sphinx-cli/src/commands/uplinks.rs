@@ -101,7 +101,8 @@ struct Follower {
 impl Follower {
     fn update(&mut self) {
         let Some(places) = self.places() else {
-            // Nothing is known to have changed.
+            // What has changed is not known, and nobody tells of it again.
+            self.is_behind = true;
             return;
         };
         let gone = |place: &Place| !places.contains(place);

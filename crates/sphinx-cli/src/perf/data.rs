@@ -17,6 +17,8 @@ use crate::usage::monotonic_ns;
 
 /// In front of every block, inside its size: index u64, scheduled time u64 (ns), size u32.
 const HEADER_BYTES: usize = 20;
+/// How often whoever waits for a block's time looks whether there is anybody left to send it to.
+const LOOK: Duration = Duration::from_millis(500);
 
 pub(super) struct Sent {
     pub(super) bytes: u64,
@@ -32,11 +34,13 @@ pub(super) struct Received {
 /// Sends on `plan.streams` new streams side by side; returns when everything has been delivered.
 pub(super) fn send<C: Channel>(channel: &C, plan: &Plan, progress: &Progress) -> Outcome<Sent> {
     let pattern = Pattern::new(plan.seed);
+    let has_ended = || channel.stats().has_ended;
     let work = |index| SendWork {
         plan,
         pattern: &pattern,
         progress,
         index: u16::try_from(index).unwrap_or(u16::MAX),
+        has_ended: &has_ended,
     };
     let bytes = match plan.pacing {
         Some(pacing) => {
@@ -150,6 +154,8 @@ struct SendWork<'a> {
     pattern: &'a Pattern,
     progress: &'a Progress,
     index: u16,
+    /// Whether the session is over.
+    has_ended: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl SendWork<'_> {
@@ -175,10 +181,10 @@ impl SendWork<'_> {
             self.pattern
                 .fill(0, index.wrapping_mul(pacing.block_bytes), body);
             let now = monotonic_ns();
-            if now > give_up_ns {
+            // What has become of a session that is over, the end of the blocks tells.
+            if now > give_up_ns || !self.wait_until(due) {
                 break;
             }
-            thread::sleep(Duration::from_nanos(due.saturating_sub(now)));
             out.send(&block)?;
             sent += pacing.block_bytes;
             self.progress.add_bytes(pacing.block_bytes);
@@ -189,6 +195,20 @@ impl SendWork<'_> {
 }
 
 impl SendWork<'_> {
+    /// Waits for the time of a block, which a client may set years ahead; false if the session is over before.
+    fn wait_until(&self, due_ns: u64) -> bool {
+        loop {
+            let left = Duration::from_nanos(due_ns.saturating_sub(monotonic_ns()));
+            thread::sleep(left.min(LOOK));
+            if left <= LOOK {
+                return true;
+            }
+            if (self.has_ended)() {
+                return false;
+            }
+        }
+    }
+
     /// A sender that has fallen behind stops at the end of the time it was given, or soon after: a
     /// stall in the last block is waited for, a hopeless backlog is not.
     fn give_up_ns(&self, first_due_ns: u64) -> u64 {

@@ -1,5 +1,6 @@
 //! Both ends of a measurement against each other in memory.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -97,6 +98,30 @@ fn paced_blocks_in_both_directions() {
             &serde_json::json!(numbers.warmup)
         );
     }
+}
+
+/// The client sets the times of the blocks, and may have gone long before the next one.
+#[test]
+fn who_waits_for_the_time_of_a_block_notices_that_the_session_is_over() {
+    let (near, far) = pair();
+    let progress = Arc::new(Progress::default());
+    let sent = Arc::clone(&progress);
+    let server = thread::spawn(move || serve(&far, &progress, |_, _| {}));
+    let session = near.clone();
+    let client = thread::spawn(move || {
+        let request = Request {
+            direction: Direction::Down,
+            pacing: Some(Pacing::every(u64::MAX / 4, 1000, None).unwrap()),
+            ..request(Limit::Bytes(2000))
+        };
+        measure(&session, request, &Progress::default())
+    });
+    while sent.bytes() == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    near.close(6, "gone");
+    assert!(client.join().unwrap().is_err());
+    assert!(server.join().unwrap().is_err());
 }
 
 /// A client that sends what it announces and says at the end that it sent `claimed` bytes; it closes

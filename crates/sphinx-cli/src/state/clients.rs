@@ -12,7 +12,7 @@ use sphinx_tunnel::{Grant, Limits, Permit};
 use super::date::Moment;
 use super::line::{name, nearest, quoted, setting, unknown, words};
 use super::{Lock, Secrecy, StateDir, read, wrong_line};
-use crate::failure::{Outcome, fail_hint, local_io};
+use crate::failure::{Outcome, fail_hint, local_io, usage};
 use crate::units;
 
 /// The file, unless the configuration names another.
@@ -236,9 +236,11 @@ impl File {
                 let message = format!("there is another client {name}");
                 return Err(fail_hint(ErrorKind::Usage, message, "revoke it first"));
             }
+            // A line that cannot be understood would have the whole file refused from then on.
             let rights = words(settings).and_then(|words| Rights::parse(&words));
-            let address = rights.ok().and_then(|rights| rights.address);
-            if let Some(address) = address.filter(|it| clients.addresses().any(|own| own == *it)) {
+            let rights = rights.map_err(|why| usage(format!("what {name} was granted: {why}")))?;
+            let is_taken = |it: &IpAddr| clients.addresses().any(|own| own == *it);
+            if let Some(address) = rights.address.filter(is_taken) {
                 let message = format!("another client has the address {address}");
                 return Err(fail_hint(ErrorKind::Usage, message, "revoke it first"));
             }
@@ -392,7 +394,12 @@ mod tests {
         // Again the same is the same; another of that name, or the same key under another, is none.
         add(&file, b, "b", "").unwrap();
         assert!(add(&file, b, "c", "").is_err());
-        assert!(add(&file, ClientKey::generate().public_key(), "b", "").is_err());
+        let c = ClientKey::generate().public_key();
+        assert!(add(&file, c, "b", "").is_err());
+        // Nor is one that could not be read again.
+        for settings in ["permit=tunel", "permit='tunnel", "nonsense"] {
+            assert!(add(&file, c, "c", settings).is_err(), "{settings}");
+        }
         assert!(!file.remove("c").unwrap() && file.remove("b").unwrap());
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text, format!("# mine\n{a}   a  permit=tunnel  # note\n"));

@@ -292,6 +292,18 @@ fn nobody_is_invited_by_a_server_that_there_is_not() {
     let error = ended.error("usage");
     assert!(error["hint"].to_string().contains("--state"), "{error}");
     assert!(!scratch.path("i").exists() && !scratch.path("s/key").exists());
+    // Nor is an empty list that of a server elsewhere, nor another key that server's.
+    let ended = admin(&scratch, &["clients"]).expect(0);
+    let said = &ended.stderr;
+    assert!(said.contains("no receiver or server"), "{said}");
+    let line = ["server", "key", "rotate", "--json", "--state", "s"];
+    let ended = Running::start(&scratch, &line, &[]).end().expect(0);
+    assert_eq!(ended.event("key")["rotated"], false);
+    let said = &ended.stderr;
+    assert!(
+        said.contains("--state") && !said.contains("another key"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -356,6 +368,22 @@ fn names_that_nobody_has_are_told_with_the_one_that_was_meant() {
     .expect(2);
 }
 
+/// What stands beside a ticket file would be ignored.
+#[test]
+fn a_ticket_file_and_an_argument_are_one_too_many() {
+    let scratch = Scratch::new();
+    for line in [
+        "join --json --ticket-file t office",
+        "tunnel --json --ticket-file t office -L 8080:db:5432",
+        "tunnel --json --ticket-file t -L 8080:db:5432 8081:db:5433",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ended = user(&scratch, "a", &words).end().expect(2);
+        let message = ended.error("usage")["message"].to_string();
+        assert!(message.contains("two tickets"), "{line}: {message}");
+    }
+}
+
 /// SIGHUP reads the configuration again; one that cannot be followed changes nothing.
 #[test]
 fn a_configuration_is_read_again() {
@@ -368,6 +396,18 @@ fn a_configuration_is_read_again() {
         Running::start(&scratch, &line, &[]).end()
     };
     check("server.toml").expect(0);
+    // What is right line by line may still be nothing that a server begins with.
+    for (more, why) in [
+        ("permit = \"files\"", "no place for them"),
+        ("permit = \"tun\"", "need addresses"),
+        ("ticket-file = \"t\"", "good for nothing"),
+    ] {
+        fs::write(&file, format!("{more}\n{text}")).expect("a file");
+        let wrong = check("server.toml").expect(2);
+        let message = wrong.error("usage")["message"].to_string();
+        assert!(message.contains(why), "{message}");
+    }
+    fs::write(&file, text).expect("a file");
     let line = ["server", "--json", "-v", "--config", "server.toml"];
     let mut running = Running::start(&scratch, &line, &[]);
     running.event("listening");
@@ -431,6 +471,13 @@ fn units_are_right() {
     ] {
         let path = format!("{}/../../dist/systemd/{unit}", env!("CARGO_MANIFEST_DIR"));
         let text = fs::read_to_string(path).expect("a unit");
+        // Whoever is told of the capability for tunnels of packets is told of the device, which a private /dev lacks.
+        assert_eq!(
+            text.contains("CAP_NET_ADMIN"),
+            text.contains("DeviceAllow=/dev/net/tun rw")
+        );
+        // The manager of a user knows no such target, and would start the unit without it.
+        assert!(scope == "--system" || !text.contains("network-online.target"));
         let here = scratch.path(unit);
         fs::write(&here, text.replace("/usr/local/bin/sphx", binary)).expect("a file");
         let verified = Command::new("systemd-analyze")

@@ -3,14 +3,14 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::common::{PATIENCE, Scratch, may_make_namespaces};
 
@@ -167,7 +167,10 @@ fn benches() -> Vec<&'static str> {
     if has(&["iperf3"]) {
         benches.push("bench-fairness 8");
     }
-    if has(&["ssh", "ssh-keygen"]) {
+    // Their sshd is root's.
+    if !geteuid().is_root() {
+        sphinx_testing::skipped!("bench-cp and bench-sync need root");
+    } else if has(&["ssh", "ssh-keygen"]) {
         benches.push("bench-cp --bytes 1kB");
         benches.push("bench-sync --only changed --big 2kB --changed 1kB");
     }
@@ -426,6 +429,36 @@ fn the_gate_names_what_was_skipped_and_closes_with_the_summary() {
             "{before}skipped here, 2 in all:\nb: no ip\nc: no sshd\n\ntest result: ok. 3{last}"
         )
     );
+}
+
+#[test]
+fn the_gate_ends_what_its_jobs_have_started() {
+    let gate = fs::read_to_string(root().join(".ci/run")).expect("the gate");
+    let function = gate.split_once("\nend() {").expect("the function").1;
+    let function = function.split_once("\n}\n").expect("its end").0;
+    // As make does, it ends what it has started when it is told to, which leaves alone what that has, as cargo does.
+    let cargo = "sh -c 'sleep 1000 & echo $!; wait' & trap \"kill $!; exit 1\" TERM; wait";
+    let mut job = Command::new("sh")
+        .args(["-c", cargo])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sh");
+    let mut started = String::new();
+    let said = job.stdout.take().expect("a pipe");
+    BufReader::new(said)
+        .read_line(&mut started)
+        .expect("a number");
+    let text = format!("figures=\nend() {{{function}\n}}\nend {}", job.id());
+    let status = Command::new("bash").args(["-euc", &text]).status();
+    assert!(status.expect("bash").success());
+    assert!(!job.wait().expect("our child").success());
+    let place = format!("/proc/{}/cmdline", started.trim());
+    let deadline = Instant::now() + PATIENCE;
+    // Also of one that nobody has waited for yet there is nothing to read.
+    while fs::read(&place).is_ok_and(|line| !line.is_empty()) {
+        assert!(Instant::now() < deadline, "{started} runs");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
