@@ -19,6 +19,9 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 /// Student's t for a two-sided probability of 5 %, by degrees of freedom from 1 on.
 const STUDENT_T: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
 
+/// Beyond so many values the normal distribution serves as well as counting, and halves to such a power are no numbers any more.
+const COUNTED_MAX: usize = 1000;
+
 /// A 95 % interval: of the mean by Student's t for 2 to 5 values, of the median by order statistics
 /// for more. One value has none.
 pub fn interval(values: &[f64]) -> Option<(f64, f64)> {
@@ -34,7 +37,7 @@ pub fn interval(values: &[f64]) -> Option<(f64, f64)> {
             let reach = STUDENT_T[count - 2] * error;
             Some((mean - reach, mean + reach))
         }
-        _ => {
+        6..=COUNTED_MAX => {
             // The largest k for which fewer than k of the values are below the median with at most
             // 2.5 %.
             let (mut below, mut term, mut k) = (0.0, 0.5_f64.powi(count as i32), 0);
@@ -43,6 +46,11 @@ pub fn interval(values: &[f64]) -> Option<(f64, f64)> {
                 term *= (count - k) as f64 / (k + 1) as f64;
                 k += 1;
             }
+            Some((sorted[k - 1], sorted[count - k]))
+        }
+        _ => {
+            let (middle, deviation) = (count as f64 / 2.0, (count as f64).sqrt() / 2.0);
+            let k = (middle + 0.5 - 1.96 * deviation) as usize;
             Some((sorted[k - 1], sorted[count - k]))
         }
     }
@@ -109,7 +117,7 @@ pub fn centre(values: &[f64]) -> Option<(f64, Option<(f64, f64)>)> {
                 );
             }
             means.sort_unstable_by(f64::total_cmp);
-            let aside = improbable_ranks(count);
+            let aside = improbable_rank(count);
             let ends = (means[aside], means[means.len() - 1 - aside]);
             Some((median(means)?, Some(ends)))
         }
@@ -117,9 +125,10 @@ pub fn centre(values: &[f64]) -> Option<(f64, Option<(f64, f64)>)> {
     }
 }
 
-/// The largest number of means of pairs that may be left out at each end of an interval of 95 %: the sum of the ranks of the positive
-/// ones of `count` values around zero is below it with 2.5 % at most.
-fn improbable_ranks(count: usize) -> usize {
+/// The largest number of means of pairs that may be left out at each end of an interval of 95 %. What the values scatter around is
+/// outside of an end if so many means or fewer are beyond it: as many as the sum of the ranks of the positive ones of `count` values
+/// around zero, which is not above this with 2.5 % at most.
+fn improbable_rank(count: usize) -> usize {
     // In how many of the 2^count sets of ranks the sum is that of the index.
     let mut ways = vec![0.0; count * (count + 1) / 2 + 1];
     ways[0] = 1.0;
@@ -129,12 +138,13 @@ fn improbable_ranks(count: usize) -> usize {
         }
     }
     let all = 2_f64.powi(count as i32);
-    let (mut below, mut aside) = (0.0, 0);
-    while (below + ways[aside]) / all <= 0.025 {
-        below += ways[aside];
-        aside += 1;
+    // One set has the sum 0, which is improbable enough from [`RANKED_MIN`] values on.
+    let (mut up_to, mut rank) = (ways[0], 0);
+    while (up_to + ways[rank + 1]) / all <= 0.025 {
+        rank += 1;
+        up_to += ways[rank];
     }
-    aside
+    rank
 }
 
 /// Two heaps that values fall into, with nothing between them.
@@ -320,6 +330,11 @@ mod tests {
         assert_eq!(interval(&six), Some((1.0, 6.0)));
         let many: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(interval(&many), Some((40.0, 61.0)));
+        // Counted, and by the normal distribution.
+        let of = |count| interval(&(1..=count).map(f64::from).collect::<Vec<_>>());
+        assert_eq!(of(1000), Some((469.0, 532.0)));
+        assert_eq!(of(1001), Some((469.0, 533.0)));
+        assert_eq!(of(5000), Some((2431.0, 2570.0)));
     }
 
     #[test]
@@ -340,7 +355,25 @@ mod tests {
     #[test]
     fn ranks_are_those_of_the_tables() {
         for (count, critical) in [(6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (20, 52), (50, 434)] {
-            assert_eq!(improbable_ranks(count), critical + 1, "{count}");
+            assert_eq!(improbable_rank(count), critical, "{count}");
+        }
+    }
+
+    /// Of all signs that values of different sizes may have, each as likely as any other: 95 of 100 intervals hold zero, and hardly more.
+    #[test]
+    fn intervals_by_ranks_hold_zero_as_often_as_they_say() {
+        for count in RANKED_MIN..=12 {
+            let all = 1_u32 << count;
+            let size = |at: usize| 1.0 + 0.1 * at as f64 + 0.013 * (at * at) as f64;
+            let holds = |signs: &u32| {
+                let sign = |at: usize| if (signs >> at) & 1 == 1 { 1.0 } else { -1.0 };
+                let values: Vec<f64> = (0..count).map(|at| sign(at) * size(at)).collect();
+                let (low, high) = centre(&values).unwrap().1.unwrap();
+                low <= 0.0 && 0.0 <= high
+            };
+            let held = (0..all).filter(holds).count();
+            let share = held as f64 / f64::from(all);
+            assert!((0.95..0.97).contains(&share), "{count}: {share}");
         }
     }
 

@@ -80,8 +80,8 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
         &format!(
             "A long transfer over links whose rate and delay vary (`sphx lab link --like KIND`, `docs/emulator.md` says where their \
              numbers come from; `jitter-…` and `reorder-…` are 100 Mbit/s, RTT 40 ms, with delays that vary by so many milliseconds \
-             both ways), told nothing. Medians over the seeds, bars are 95 % intervals; one seed is the same course of rates, delays \
-             and losses for all. What waits is measured by the emulator: from a packet's arrival at the link until its last bit has \
+             both ways), told nothing. Medians over the seeds, bars are 95 % intervals; one seed is the same course of rates for all, \
+             and the same delays and losses for all that go over UDP. What waits is measured by the emulator: from a packet's arrival at the link until its last bit has \
              left, pauses of the link included. The rate in a title is the mean of one course of two minutes, which says how much is sent; \
              each run has a course of its own. {}",
             caveat([&results])

@@ -61,7 +61,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     sheet.title(
         "Delivery modes",
         "Small messages by streams, live messages and datagrams, beside kernel TCP, QUIC (quinn) and SRT (`srt-live-transmit`), over \
-         links of the same settings and, seed by seed, the same losses. Medians of the seeds.",
+         links of the same settings; with one seed, all that go over UDP lose the same packets. Medians of the seeds.",
     );
     for (scenario, sweep) in SCENARIOS.iter().zip(&SWEEPS) {
         if !sweep.draw(*scenario, studio, sheet)? {

@@ -221,8 +221,8 @@ pub(super) fn today(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, 
             "Wi-Fi with 5G, 5G with satellites in low orbits, a DSL line of 16 Mbit/s with LTE, and three LTE modems: links of \
              `sphx lab link --like KIND` (`docs/emulator.md` says where their numbers come from), real sockets. A file that takes all \
              paths together 6 s if they give their mean rates; cut off after 10 s. `only-a` and `only-b` are Sphinx over the first and the \
-             second path alone, `redundant` sends everything on all. {MPTCP} Medians over the seeds; one seed is the same course of rates, \
-             delays and losses for all. {}",
+             second path alone, `redundant` sends everything on all. {MPTCP} Medians over the seeds; one seed is the same course of rates \
+             for all, and the same delays and losses for all that go over UDP. {}",
             caveat([&results])
         ),
     );

@@ -15,6 +15,7 @@ use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream,
     SendDatagramError, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt, WriteError,
     congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig},
+    crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 use rustix::net::sockopt::{
     set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_send_buffer_size,
@@ -22,7 +23,9 @@ use rustix::net::sockopt::{
 };
 use rustls::{
     RootCertStore,
+    crypto::{CryptoProvider, aws_lc_rs},
     pki_types::{CertificateDer, PrivatePkcs8KeyDer},
+    version::TLS13,
 };
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 
@@ -129,6 +132,14 @@ fn certificate_file(task: &PeerTask) -> PathBuf {
     directory.join("certificate.der")
 }
 
+/// One cipher, which is that of Sphinx: left to itself, rustls takes AES-256.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        cipher_suites: vec![aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256],
+        ..aws_lc_rs::default_provider()
+    })
+}
+
 /// A listener's configuration; its certificate is where the other end looks for it.
 fn server_config(task: &PeerTask) -> Result<ServerConfig, PeerError> {
     let certified = refused(
@@ -137,10 +148,14 @@ fn server_config(task: &PeerTask) -> Result<ServerConfig, PeerError> {
     )?;
     let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
     let certificate = certified.cert.der().clone();
-    let mut server = refused(
+    let tls = rustls::ServerConfig::builder_with_provider(provider());
+    let tls = refused("TLS", tls.with_protocol_versions(&[&TLS13]))?.with_no_client_auth();
+    let tls = refused(
         "certificate",
-        ServerConfig::with_single_cert(vec![certificate.clone()], key.into()),
+        tls.with_single_cert(vec![certificate.clone()], key.into()),
     )?;
+    let tls = refused("TLS", QuicServerConfig::try_from(tls))?;
+    let mut server = ServerConfig::with_crypto(Arc::new(tls));
     server.transport_config(transport(task)?);
     tried(
         "certificate",
@@ -153,10 +168,11 @@ fn client_config(task: &PeerTask) -> Result<ClientConfig, PeerError> {
     let certificate = tried("certificate", fs::read(certificate_file(task)))?;
     let mut roots = RootCertStore::empty();
     refused("certificate", roots.add(CertificateDer::from(certificate)))?;
-    let mut client = refused(
-        "certificate",
-        ClientConfig::with_root_certificates(Arc::new(roots)),
-    )?;
+    let tls = rustls::ClientConfig::builder_with_provider(provider());
+    let tls = refused("TLS", tls.with_protocol_versions(&[&TLS13]))?;
+    let tls = tls.with_root_certificates(roots).with_no_client_auth();
+    let tls = refused("TLS", QuicClientConfig::try_from(tls))?;
+    let mut client = ClientConfig::new(Arc::new(tls));
     client.transport_config(transport(task)?);
     Ok(client)
 }

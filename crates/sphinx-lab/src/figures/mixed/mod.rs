@@ -27,6 +27,7 @@ use super::{
 use crate::{
     path::{Carried, PathArgs},
     runner::ScenarioFailure,
+    stats::Measured,
 };
 
 /// Later than that, a packet has waited for the emulator instead of its link.
@@ -151,19 +152,20 @@ struct Run {
 }
 
 impl Run {
-    fn number(&self, column: &Column) -> Option<f64> {
+    fn number(&self, column: &Column) -> Option<Measured> {
         let group = self.groups.iter().find(|it| it.name == column.group)?;
-        match column.what {
+        let known = match column.what {
             What::Goodput => Some(group.goodput_mbit_s),
-            What::Delivery(n) => group.delivery_ms.percentile(n),
-            What::Waiting(n, way) => Some(group.delivery_ms.percentile(n)? - way),
+            What::Delivery(n) => return group.delivery(n),
+            What::Waiting(n, way) => return Some(group.delivery(n)?.map(|ms| ms - way)),
             What::Transit(n) => group.transit_ms.percentile(n),
             What::Delivered => Some(group.delivered as f64),
             What::Jain => group.jain.filter(|_| group.flows > 1),
             What::Again => {
                 Some(100.0 * self.segments_again as f64 / self.segments_sent.max(1) as f64)
             }
-        }
+        };
+        known.map(Measured::Exactly)
     }
 }
 
@@ -333,9 +335,42 @@ fn with_traces(files: &Files, mut settings: String) -> Result<String, String> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::json;
     use sphinx_link::settings::LinkSettings;
 
     use super::*;
+
+    /// A stream that starves is not the quickest one.
+    #[test]
+    fn messages_that_did_not_come_are_among_those_that_took_longest() {
+        let run = |delivered: u64| -> Run {
+            let none = json!({"mean": 0.0, "p999": 0.0, "percentiles": []});
+            let delivery: Vec<u64> = (0..=100).collect();
+            let group = json!({
+                "name": "pings", "flows": 1, "messages": 200, "delivered": delivered, "in_time": 0.0, "goodput_mbit_s": 0.0,
+                "jain": null, "delivery_ms": {"mean": 50.0, "p999": 100.0, "percentiles": delivery},
+                "one_way_ms": none, "ack_ms": none, "transit_ms": none,
+            });
+            let run = json!({
+                "cell": "c", "variant": "v", "seed": 1, "groups": [group], "segments_sent": 1, "segments_again": 0,
+                "late_ms_max": 0.0,
+            });
+            serde_json::from_value(run).unwrap()
+        };
+        let number = |delivered, what| {
+            let column = Column {
+                label: "",
+                group: "pings",
+                what,
+            };
+            run(delivered).number(&column).unwrap()
+        };
+        let waiting = What::Waiting(95, 10.0);
+        assert_eq!(number(200, waiting), Measured::Exactly(85.0));
+        assert_eq!(number(23, waiting), Measured::AtLeast(90.0));
+        assert_eq!(number(23, What::Delivery(95)), Measured::AtLeast(100.0));
+        assert_eq!(number(23, What::Delivered), Measured::Exactly(23.0));
+    }
 
     #[test]
     fn every_path_can_be_and_every_number_is_there() {

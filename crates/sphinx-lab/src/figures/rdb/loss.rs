@@ -309,9 +309,7 @@ fn checks(runs: &[Run], sheet: &mut Sheet) {
         1.3,
         &alone,
     ));
-    let p99 = each(runs, (CELL, ALL), |run| {
-        run.group("helped")?.delivery_ms.percentile(99)
-    });
+    let p99 = each(runs, (CELL, ALL), |run| run.group("helped")?.delivery(99));
     sheet.check(Check::at_most(
         "as many as fit: p99 is at most the way and 70 ms",
         &p99,

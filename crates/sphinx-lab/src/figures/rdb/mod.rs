@@ -150,7 +150,7 @@ impl GroupRun {
     }
 
     /// What so many of 100 messages took at most, of all that were due: one that did not come took longer than all that did.
-    fn delivery(&self, n: usize) -> Option<Measured> {
+    pub(super) fn delivery(&self, n: usize) -> Option<Measured> {
         let came = &self.delivery_ms;
         if self.delivered >= self.messages {
             return came.percentile(n).map(Measured::Exactly);
