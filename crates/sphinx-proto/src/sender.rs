@@ -440,11 +440,12 @@ impl Sender {
         &mut self,
         now: Time,
         (sequence, deficit): (BlockId, u32),
-        monitor: &Monitor,
+        path: &Path,
     ) {
         let (blocks, redundancy) = (&mut self.blocks, self.redundancy);
+        let lacking = (path.horizon(now), sequence, deficit);
         self.compensation
-            .on_deficit(blocks, redundancy, (now, sequence, deficit), monitor);
+            .on_deficit(blocks, redundancy, lacking, path.monitor());
     }
 
     /// Everything in a packet with feedback has been heard.
@@ -452,9 +453,9 @@ impl Sender {
         let (blocks, rtt) = (&mut self.blocks, path.rtt().smoothed());
         self.compensation
             .on_feedback(blocks, self.redundancy, (now, rtt), path.monitor());
-        let horizon = path.horizon(now);
+        let heard = (path.horizon(now), true);
         self.compensation
-            .answer_shared(blocks, self.redundancy, horizon, path.monitor());
+            .answer_shared(blocks, self.redundancy, heard, path.monitor());
     }
 
     /// Whether more has been confirmed since this was last asked.
@@ -723,6 +724,7 @@ impl Sender {
             silence.flatten(),
             self.probe_deadline(path, company),
             overdue,
+            self.compensation.shared_deadline(path.rtt().smoothed()),
             self.blocks.rides_until(),
             self.ahead.ends_at(),
         ];
@@ -758,7 +760,10 @@ impl Sender {
             // There are symbols to send anyway; they serve as probes.
             return most;
         }
-        blocks.owe_probes(most, again, monitor.plr()).max(1)
+        let horizon = path.horizon(now);
+        blocks
+            .owe_probes((most, again), horizon, monitor.plr())
+            .max(1)
     }
 }
 
@@ -842,6 +847,10 @@ impl Carriage<'_> {
         sender
             .compensation
             .on_timeout(blocks, redundancy, (now, wait), path.monitor());
+        let silent = (self.horizon, false);
+        sender
+            .compensation
+            .answer_shared(blocks, redundancy, silent, path.monitor());
         if company.others && silence_at(path).is_some_and(|at| at <= now) {
             // It is given up for the time being, and asked.
             path.on_probe_timeout(now);

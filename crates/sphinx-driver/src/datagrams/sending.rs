@@ -21,10 +21,18 @@ struct Waiting {
     datagram: Datagram,
     memory: PoolBuffer,
     expires: Time,
+    life: Nanos,
     repair: RepairMode,
 }
 
 impl Waiting {
+    /// Whether it may share a block with this one. A block is of use as long as the last of what it holds: of what is repaired, one of a much shorter life
+    /// would not have the repairs that it needs.
+    fn goes_with(&self, other: &Self) -> bool {
+        let is_alike = self.life / 2 <= other.life && other.life / 2 <= self.life;
+        self.repair == other.repair && (is_alike || self.repair == RepairMode::None)
+    }
+
     fn bytes(&self) -> usize {
         self.datagram.header_len() + self.datagram.len
     }
@@ -220,6 +228,7 @@ impl<S: Clone + Default> SendQueue<S> {
             },
             memory,
             expires: now.saturating_add(send_as.life),
+            life: send_as.life,
             repair: send_as.repair,
         };
         self.expire(now);
@@ -324,7 +333,7 @@ impl<S: Clone + Default> SendQueue<S> {
         while let Some((&next, waiting)) = self.waiting.first_key_value() {
             let sum = bytes + waiting.bytes();
             if next.0 != key.0
-                || waiting.repair != all[0].repair
+                || !waiting.goes_with(&all[0])
                 || sum > usize::from(symbol_len_max)
                 || all.len() == DATAGRAMS_MAX
                 || !fits(shape(sum, symbol_len_max))
@@ -452,6 +461,30 @@ mod tests {
         let alone = queue.pack(1000, &pool, |(_, symbol_len)| symbol_len < 20);
         assert_eq!(alone.map(|packed| packed.sent.len()), Some(1));
         assert!(!queue.is_empty());
+    }
+
+    /// The repairs of one that is of use for a second would come too late for one that is of use for 60 ms.
+    #[test]
+    fn lives_that_differ_much_share_no_block_that_is_repaired() {
+        let pool = BufferPool::new(0);
+        for (repair, lives, blocks) in [
+            (RepairMode::None, [60, 1000], 1),
+            (RepairMode::InTime, [60, 1000], 2),
+            (RepairMode::InTime, [1000, 60], 2),
+            (RepairMode::InTime, [60, 60], 1),
+            (RepairMode::InTime, [60, 100], 1),
+        ] {
+            let mut queue = SendQueue::<()>::default();
+            for life in lives {
+                let send_as = SendAs {
+                    repair,
+                    ..send_as(None, 3, life * MS)
+                };
+                assert_eq!(queue.push(Time::ZERO, &[1], send_as, &pool), Ok(None));
+            }
+            let packed = std::iter::from_fn(|| queue.pack(1000, &pool, |_| true));
+            assert_eq!(packed.count(), blocks, "{repair:?} {lives:?}");
+        }
     }
 
     #[test]

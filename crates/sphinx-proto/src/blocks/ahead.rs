@@ -136,9 +136,12 @@ impl Ahead {
         // As many will follow in the time that these have taken.
         let span = now.saturating_sub(first.unwrap_or(now));
         let cover = span.min(rtt / 2);
-        // A round trip later the peer has said what that has left.
-        block.shared_until = now + cover + rtt;
         let n = u32::from(block.n);
+        // Where hardly anything is lost, not one repair may follow by then: such a loss is not to wait for what does not come.
+        let is_covered = rate * (others as f64) * f64::from(n) >= 1.0;
+        let wait = if is_covered { cover } else { 0 };
+        // A round trip later the peer has said what that has left.
+        block.shared_until = now + wait + rtt;
         self.owe(sequence, rate, n);
         self.last = (self.last + n).min(FOLLOWING_MAX);
         self.ends_at = Some(now + cover / 2);
@@ -380,6 +383,50 @@ fn shortfall(following: u32, rate: f64, plr: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PathId;
+    use crate::blocks::NewBlock;
+    use crate::blocks::store::Demands;
+    use crate::config::{Icm, Profile};
+    use crate::time::time;
+    use crate::types::{Lifetime, Slot, Urgency};
+
+    /// Blocks leave every half a millisecond; how long a loss of the latest one waits beyond a round trip of 100 ms.
+    #[test]
+    fn losses_wait_for_repairs_only_where_some_are_sent() {
+        const MS: Nanos = 1_000_000;
+        let redundancy = Redundancy {
+            profile: Profile::Latency,
+            code: Some(CodeId::Rlc),
+            icm: Icm::Default,
+            epsilon: 0.002,
+        };
+        for (plr, waits) in [(0.06, 50), (0.01, 50), (0.001, 0), (0.0, 0)] {
+            let (mut store, mut ahead) = (BlockStore::default(), Ahead::default());
+            let (mut now, mut latest) = (Time::ZERO, BlockId::ZERO);
+            for at in 0..=200 {
+                now = time(at * MS / 2);
+                let new = NewBlock {
+                    streams: Box::default(),
+                    slot: Slot(0),
+                    n: 1,
+                    symbol_len: 100,
+                    tail: true,
+                    urgency: Urgency::default(),
+                    lifetime: Some(Lifetime {
+                        until: time(1000 * MS),
+                        repair: RepairMode::Together,
+                    }),
+                };
+                latest = store.push(new, Demands::default());
+                store.take_source(PathId::FIRST);
+                let moment = (now, 100 * MS);
+                ahead.share(&mut store, redundancy, latest, moment, (plr, 1.0), 1200);
+            }
+            let block = store.get(latest).expect("just sent");
+            let wait = block.shared_until.saturating_sub(now) / MS;
+            assert_eq!(wait, 100 + waits, "{plr} lost");
+        }
+    }
 
     #[test]
     fn the_more_follow_the_fewer_repairs_are_needed() {

@@ -11,7 +11,7 @@ use crate::{BlockId, Nanos, Time};
 use super::Redundancy;
 use super::coding;
 use super::selector::{EPSILON_REACTIVE, flight_repair};
-use super::store::BlockStore;
+use super::store::{BlockStore, TxBlock};
 
 /// Bytes of a symbol that is short.
 const BRIEF_MAX: u16 = 256;
@@ -50,6 +50,15 @@ impl Horizon {
         }
         let n = u32::from(n);
         f64::from(flight_repair(n, n, plr, redundancy.epsilon)) / f64::from(n)
+    }
+}
+
+impl TxBlock {
+    /// Whether what is missing of it is to be replaced: of datagrams, if what leaves now is there in time.
+    pub(super) fn is_worth_repair(&self, horizon: Horizon) -> bool {
+        let is_in_time = |until| horizon.answers(until).is_some();
+        self.lifetime
+            .is_none_or(|it| it.repair != RepairMode::None && is_in_time(it.until))
     }
 }
 
@@ -143,15 +152,133 @@ impl BlockStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::NewBlock;
     use crate::blocks::store::Demands;
+    use crate::blocks::{Compensation, NewBlock};
+    use crate::path::Monitor;
     use crate::time::time;
     use crate::types::{Lifetime, Slot};
-    use crate::wire::ConnectionId;
+    use crate::wire::{ConnectionId, SymbolId};
     use crate::{Config, ConnectionIds, PathId, Role, Tuple};
 
     const MS: Nanos = 1_000_000;
     const SEC: Nanos = 1000 * MS;
+
+    fn redundancy() -> Redundancy {
+        let tuple = Tuple {
+            remote: ([127, 0, 0, 1], 1).into(),
+            local_ip: None,
+        };
+        let id = || ConnectionId::new([1; 8]).expect("not zero");
+        let ids = ConnectionIds {
+            local: id(),
+            peer: id(),
+        };
+        Redundancy::new(&Config::new(Role::Client, tuple, ids))
+    }
+
+    /// A block of n symbols of datagrams that are of use for 100 ms, all of which have left.
+    fn sent(n: u16, repair: RepairMode) -> (BlockStore, BlockId) {
+        let mut store = BlockStore::default();
+        let new = NewBlock {
+            streams: Box::default(),
+            slot: Slot(0),
+            n,
+            symbol_len: 100,
+            tail: true,
+            urgency: Urgency::default(),
+            lifetime: Some(Lifetime {
+                until: time(100 * MS),
+                repair,
+            }),
+        };
+        let sequence = store.push(new, Demands::default());
+        for _ in 0..n {
+            store.take_source(PathId::FIRST);
+        }
+        (store, sequence)
+    }
+
+    fn horizon(ms: u64) -> Horizon {
+        Horizon {
+            now: time(ms * MS),
+            rtt: 40 * MS,
+            loss_after: 50 * MS,
+        }
+    }
+
+    /// The loss of a source symbol is heard of, in the first round.
+    fn lose(
+        compensation: &mut Compensation,
+        store: &mut BlockStore,
+        (sequence, index): (BlockId, u16),
+        ms: u64,
+    ) {
+        let lost = (sequence, 0, SymbolId::Source(index));
+        let monitor = Monitor::default();
+        compensation.symbol_lost(store, redundancy(), lost, horizon(ms), &monitor);
+    }
+
+    /// The peer goes on saying what it lacks until it hears that no more comes.
+    #[test]
+    fn what_would_come_too_late_is_not_sent_whoever_asks_for_it() {
+        let (monitor, redundancy) = (Monitor::default(), redundancy());
+        for (ms, is_in_time) in [(79, true), (81, false)] {
+            let (mut store, sequence) = sent(2, RepairMode::InTime);
+            let mut compensation = Compensation::default();
+            let arrived = std::iter::once(SymbolId::Source(0));
+            compensation.symbols_arrived(&mut store, redundancy, (sequence, arrived, false));
+            lose(&mut compensation, &mut store, (sequence, 1), ms);
+            assert_eq!(store.is_owing(), is_in_time, "{ms} ms");
+            let lacking = (horizon(ms), sequence, 1);
+            compensation.on_deficit(&mut store, redundancy, lacking, &monitor);
+            assert_eq!(store.is_owing(), is_in_time, "{ms} ms: a claim");
+            let probes = store.owe_probes((2, false), horizon(ms), 0.06);
+            assert_eq!(probes > 0, is_in_time, "{ms} ms: a probe");
+        }
+    }
+
+    #[test]
+    fn what_is_over_is_owed_nothing_and_waited_for_while_it_is_on_its_way() {
+        let (mut store, sequence) = sent(2, RepairMode::InTime);
+        let mut compensation = Compensation::default();
+        store.owe(sequence, 2, false);
+        store.owe_rides(sequence, 1, time(110 * MS));
+        assert_eq!(store.next_expired(time(99 * MS), 80 * MS), None);
+        assert!(store.is_owing());
+        assert_eq!(store.next_expired(time(100 * MS), 80 * MS), None);
+        assert!(!store.is_owing() && store.rides_until().is_none());
+        lose(&mut compensation, &mut store, (sequence, 0), 120);
+        assert_eq!(store.next_expired(time(120 * MS), 80 * MS), None);
+        lose(&mut compensation, &mut store, (sequence, 1), 121);
+        assert!(!store.is_owing());
+        let expired = store.next_expired(time(121 * MS), 80 * MS);
+        assert_eq!(expired, Some(sequence));
+    }
+
+    /// What is heard last at the end of a flight can come before the time of shared repairs is over.
+    #[test]
+    fn a_loss_that_shares_repairs_is_answered_although_nothing_is_heard() {
+        let (monitor, redundancy) = (Monitor::default(), redundancy());
+        for (ms, is_heard, is_answered) in [
+            (59, true, false),
+            (60, true, true),
+            (60, false, false),
+            (65, false, true),
+        ] {
+            let (mut store, sequence) = sent(1, RepairMode::Together);
+            let mut compensation = Compensation::default();
+            assert_eq!(compensation.shared_deadline(40 * MS), None);
+            let block = store.get_mut(sequence).expect("just sent");
+            block.shared_until = time(60 * MS);
+            lose(&mut compensation, &mut store, (sequence, 0), 50);
+            assert_eq!(compensation.shared_deadline(40 * MS), Some(time(65 * MS)));
+            let moment = (horizon(ms), is_heard);
+            compensation.answer_shared(&mut store, redundancy, moment, &monitor);
+            assert_eq!(store.is_owing(), is_answered, "{ms} ms, {is_heard}");
+            let is_waiting = compensation.shared_deadline(40 * MS).is_some();
+            assert_eq!(is_waiting, !is_answered);
+        }
+    }
 
     #[test]
     fn answers_that_fit() {
@@ -178,16 +305,7 @@ mod tests {
     /// Of what a block is like, and whether its repairs follow it: one that is urgent and short, where losses are known and an answer takes long.
     #[test]
     fn urgent_short_datagrams_are_followed_by_repairs() {
-        let tuple = Tuple {
-            remote: ([127, 0, 0, 1], 1).into(),
-            local_ip: None,
-        };
-        let id = || ConnectionId::new([1; 8]).expect("not zero");
-        let ids = ConnectionIds {
-            local: id(),
-            peer: id(),
-        };
-        let redundancy = Redundancy::new(&Config::new(Role::Client, tuple, ids));
+        let redundancy = redundancy();
         let repairs = |urgency: u8, symbol_len, repair, rtt: Nanos, plr| {
             let mut store = BlockStore::default();
             let new = NewBlock {

@@ -29,6 +29,8 @@ const PATIENT_ROUNDS: u8 = 3;
 const RULE_BLOCKS: usize = 2;
 /// … and on more symbols of the latest one.
 const RULE_SYMBOLS: u32 = 3;
+/// Such a part of a round trip, for which a SACK may wait, losses wait for the peer's word beyond the time of the repairs that they share.
+const SHARED_PART: Nanos = 8;
 
 /// What has been heard of blocks, and not been compensated yet.
 #[derive(Debug, Default)]
@@ -92,6 +94,11 @@ impl Compensation {
         }
         if let Some(lifetime) = block.lifetime {
             let lost = (sequence, round);
+            if horizon.now >= lifetime.until && block.flight_passed() {
+                // It has been waited for as long as anything of it was on its way.
+                blocks.doom(sequence);
+                return;
+            }
             if round == 0 && horizon.now < block.shared_until {
                 self.shared.insert((block.shared_until, sequence));
                 return;
@@ -114,16 +121,27 @@ impl Compensation {
         }
     }
 
-    /// Answers losses that shared repairs have not made good.
+    /// When losses are answered that shared repairs may have made good, if the peer does not say so: a little later than it would have. At the end
+    /// of a flight the last that is heard can come before all of their time has passed.
+    pub(crate) fn shared_deadline(&self, rtt: Nanos) -> Option<Time> {
+        let (at, _) = self.shared.first()?;
+        Some(at.saturating_add(rtt / SHARED_PART))
+    }
+
+    /// Answers losses that shared repairs have not made good: the peer has been heard, or has been silent for a while.
     pub(crate) fn answer_shared(
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        horizon: Horizon,
+        (horizon, is_heard): (Horizon, bool),
         monitor: &Monitor,
     ) {
-        while let Some(&(at, sequence)) = self.shared.first().filter(|first| first.0 <= horizon.now)
-        {
+        let silence = match is_heard {
+            true => 0,
+            false => horizon.rtt / SHARED_PART,
+        };
+        let is_over = |at: Time| at.saturating_add(silence) <= horizon.now;
+        while let Some(&(at, sequence)) = self.shared.first().filter(|first| is_over(first.0)) {
             self.shared.remove(&(at, sequence));
             blocks.answer_in_time(redundancy, (sequence, 0), horizon, monitor.plr());
         }
@@ -183,18 +201,19 @@ impl Compensation {
     /// The receiver says that a block whose flight has passed lacks `deficit` symbols. Normally the
     /// packet log already knows; this covers rows that turned out to be dependent.
     ///
-    /// To be called after the SACK that came with it, which says what is still in flight.
+    /// To be called after the SACK that came with it, which says what is still in flight. Of datagrams `horizon` says whether an answer would be in time.
     pub(crate) fn on_deficit(
         &mut self,
         blocks: &mut BlockStore,
         redundancy: Redundancy,
-        (now, sequence, deficit): (Time, BlockId, u32),
+        (horizon, sequence, deficit): (Horizon, BlockId, u32),
         monitor: &Monitor,
     ) {
-        let Some(block) = blocks
-            .get_mut(sequence)
-            .filter(|b| b.flight_passed() && b.is_repaired() && b.shared_until <= now)
-        else {
+        let is_wanted = |block: &TxBlock| {
+            let is_over = block.flight_passed() && block.shared_until <= horizon.now;
+            is_over && block.is_worth_repair(horizon)
+        };
+        let Some(block) = blocks.get_mut(sequence).filter(|block| is_wanted(block)) else {
             return;
         };
         block.wanted = deficit;

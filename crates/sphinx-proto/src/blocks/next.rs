@@ -9,6 +9,7 @@ use crate::{BlockId, PathId, Time};
 
 use super::Redundancy;
 use super::coding;
+use super::deadline::Horizon;
 use super::riding::Rides;
 use super::selector::{EPSILON_REACTIVE, flight_repair};
 use super::store::{BlockStore, SymbolChoice, TxBlock};
@@ -98,12 +99,18 @@ impl BlockStore {
         }
     }
 
-    /// Owes the oldest incomplete blocks at most so many rows, as probes; `again`: earlier ones were not answered.
-    /// How many these are.
-    pub(crate) fn owe_probes(&mut self, most: u32, again: bool, plr: f64) -> u32 {
+    /// Owes the oldest incomplete blocks at most so many rows, as probes; `again`: earlier ones were not answered. Datagrams that would come too late,
+    /// as `horizon` says, are none of these. How many rows they are.
+    pub(crate) fn owe_probes(
+        &mut self,
+        (most, again): (u32, bool),
+        horizon: Horizon,
+        plr: f64,
+    ) -> u32 {
         let mut probes = 0;
         for sequence in self.first_sequence().until(self.next_sequence()) {
-            let Some(block) = self.get_mut(sequence).filter(|b| b.is_repaired()) else {
+            let block = self.get_mut(sequence);
+            let Some(block) = block.filter(|block| block.is_worth_repair(horizon)) else {
                 continue;
             };
             // Whether the flight was lost or only its SACK is unknown: one packet if it was the

@@ -25,8 +25,8 @@ pub(crate) struct SlidingWindow {
     rate: f64,
     /// Owed, in fractions of one.
     owed: f64,
-    /// The newest block of a window whose repair is due.
-    due: Option<BlockId>,
+    /// The newest block of a window whose repairs are due, and how many are: where most packets are lost, more than one behind each source symbol.
+    due: Option<(BlockId, u32)>,
     /// The next row of any.
     next_row: u32,
 }
@@ -40,8 +40,8 @@ impl SlidingWindow {
         }
         self.owed += self.rate;
         if self.owed >= 1.0 {
-            self.owed -= 1.0;
-            self.due = Some(sequence);
+            self.due = Some((sequence, self.owed as u32));
+            self.owed = self.owed.fract();
         }
     }
 
@@ -57,7 +57,7 @@ impl SlidingWindow {
         blocks: &mut BlockStore,
         room: usize,
     ) -> Option<WindowChoice> {
-        let sequence = self.due.take()?;
+        let (sequence, count) = self.due.take()?;
         let newest = blocks.get(sequence)?;
         let mut span = WindowSpan::new(newest.sent_sources(), newest.n, newest.symbol_len)?;
         if span.body_len() > room {
@@ -80,11 +80,54 @@ impl SlidingWindow {
         let choice = newest.choice(sequence, SymbolId::Repair(CodeId::Window, row));
         self.next_row = self.next_row.wrapping_add(1);
         blocks.get_mut(sequence)?.add_windowed();
+        self.due = (count > 1).then_some((sequence, count - 1));
         Some(WindowChoice {
             choice,
             span,
             slots,
             row,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PathId;
+    use crate::blocks::NewBlock;
+    use crate::blocks::store::Demands;
+    use crate::types::Urgency;
+
+    /// Where more than one is needed behind each source symbol, the rest was sent when the losses were over.
+    #[test]
+    fn as_many_repairs_leave_as_losses_take_and_none_afterwards() {
+        const SYMBOLS: u16 = 64;
+        let mut store = BlockStore::default();
+        let new = NewBlock {
+            streams: Box::default(),
+            slot: Slot(0),
+            n: SYMBOLS,
+            symbol_len: 100,
+            tail: false,
+            urgency: Urgency::default(),
+            lifetime: None,
+        };
+        let sequence = store.push(new, Demands::default());
+        let mut window = SlidingWindow::default();
+        let mut repairs = 0;
+        for index in 0..SYMBOLS {
+            store.take_source(PathId::FIRST);
+            window.owe(sequence, index == 0, 0.6);
+            while window.is_due() {
+                repairs += u32::from(window.take_due(&mut store, 1200).is_some());
+            }
+        }
+        let rate = coding::window_rate(0.6);
+        let wanted = rate * f64::from(SYMBOLS);
+        assert!(rate > 1.0 && (f64::from(repairs) - wanted).abs() <= 1.0);
+        for index in 0..SYMBOLS {
+            window.owe(sequence, index == 0, 0.0);
+            assert!(!window.is_due());
+        }
     }
 }

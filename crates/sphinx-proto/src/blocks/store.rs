@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use sphinx_fec::bits;
 
-use crate::types::{Lifetime, RepairMode, Slot, StreamId, Urgency, block_cost};
+use crate::types::{Lifetime, Slot, StreamId, Urgency, block_cost};
 use crate::wire::{BLOCKS_AHEAD_MAX, SymbolId};
 use crate::{BlockId, Nanos, PathId, Time};
 
@@ -137,12 +137,6 @@ impl TxBlock {
     /// What it costs in the window.
     pub(crate) fn cost(&self) -> u64 {
         block_cost(self.n, self.symbol_len)
-    }
-
-    /// Whether what is lost of it is replaced.
-    pub(super) fn is_repaired(&self) -> bool {
-        self.lifetime
-            .is_none_or(|lifetime| lifetime.repair != RepairMode::None)
     }
 
     /// Bytes of its source symbols.
@@ -315,8 +309,8 @@ pub(crate) struct SymbolChoice {
 /// on the wire.
 ///
 /// What a block is owed changes only here, by [`owe`](Self::owe), [`take_due`](Self::take_due),
-/// [`forgive`](Self::forgive) and [`settle`](Self::settle): a block is among `owed` if and only if rows of it are due. In the same way
-/// [`owe_rides`](Self::owe_rides), [`take_ride`](Self::take_ride), [`end_rides`](Self::end_rides) and `settle` keep `riding`.
+/// [`forgive`](Self::forgive), [`owe_nothing`](Self::owe_nothing) and [`settle`](Self::settle): a block is among `owed` if and only if rows of it are due. In the same way
+/// [`owe_rides`](Self::owe_rides), [`take_ride`](Self::take_ride), [`end_rides`](Self::end_rides), `owe_nothing` and `settle` keep `riding`.
 #[derive(Debug, Default)]
 pub(crate) struct BlockStore {
     /// From sequence `first` up; `None` once complete.
@@ -372,8 +366,21 @@ impl BlockStore {
                 return Some(sequence);
             }
             self.look_at(sequence, last);
+            self.owe_nothing(sequence);
         }
         None
+    }
+
+    /// What the block is owed would leave for nothing: it is taken back.
+    fn owe_nothing(&mut self, sequence: BlockId) {
+        let Some(block) = self.get_mut(sequence) else {
+            return;
+        };
+        (block.due, block.due_ahead, block.rides) = (0, 0, 0);
+        let owed = (block.urgency, sequence);
+        let riding = (block.ride_until, sequence);
+        self.owed.remove(&owed);
+        self.riding.remove(&riding);
     }
 
     fn look_at(&mut self, sequence: BlockId, at: Time) {

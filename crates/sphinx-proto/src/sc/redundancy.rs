@@ -34,6 +34,15 @@ impl LossRate {
         }
     }
 
+    /// A packet that counted as lost was only late.
+    pub(super) fn take_back(&mut self) {
+        // What earlier round trips were like stays as it is.
+        if let Some(lost) = self.lost.checked_sub(1) {
+            self.lost = lost;
+            self.arrived += 1;
+        }
+    }
+
     /// One that is known to be so.
     #[cfg(test)]
     pub(super) fn known(rate: f64) -> Self {
@@ -94,6 +103,24 @@ mod tests {
         }
         assert_eq!(Ahead::default().rows(4, 0.9), 2);
         assert_eq!(Ahead::default().rows(1, 0.9), 0);
+    }
+
+    #[test]
+    fn what_was_only_late_is_no_loss() {
+        let at = |ms: u64| crate::time::time(ms * 1_000_000);
+        let rtt = 10_000_000;
+        let mut losses = LossRate::default();
+        for ms in 0..100 {
+            let is_late = ms % 10 != 0;
+            losses.note((at(ms), rtt), is_late);
+            if is_late {
+                losses.take_back();
+            }
+        }
+        assert_eq!(losses.rate(), 0.0);
+        losses.take_back();
+        losses.note((at(100), rtt), true);
+        assert_eq!(losses.rate(), 0.1 / 8.0, "none is taken back twice");
     }
 
     #[test]

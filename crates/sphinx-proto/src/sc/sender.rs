@@ -354,6 +354,8 @@ impl ScSender {
         if !late {
             let lane = self.lanes.entry(path).or_default();
             lane.losses.note(at, false);
+        } else if let Some(lane) = self.lanes.get_mut(&path) {
+            lane.losses.take_back();
         }
         let Some(g) = self.generations.get_mut(&id) else {
             return true;

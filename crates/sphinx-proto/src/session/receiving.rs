@@ -456,8 +456,8 @@ impl Session {
             }
         }
         for (block, deficit) in deficits {
-            let monitor = self.paths.main().path.monitor();
-            self.sender.on_deficit(meta.now, (block, deficit), monitor);
+            let path = &self.paths.main().path;
+            self.sender.on_deficit(meta.now, (block, deficit), path);
         }
         self.tell_skipped();
         self.sender.on_feedback(meta.now, &self.paths.main().path);
