@@ -42,6 +42,21 @@ impl Cell {
 }
 
 impl Cell {
+    /// What makes it another cell than one of the same [description](Cell::description): what that leaves out or rounds. Empty where
+    /// there is nothing of that kind.
+    pub fn details(&self) -> String {
+        let of_paths = self.paths.iter().flat_map(|path| {
+            let details = path.link.details().into_iter();
+            details.map(|detail| format!("{}: {detail}", path.name))
+        });
+        let mut details: Vec<String> = match &self.paths[..] {
+            [] => self.link.details(),
+            _ => of_paths.collect(),
+        };
+        details.extend(self.workload.details());
+        details.join(", ")
+    }
+
     /// Blocks that are scheduled within this time after the first one are not measured.
     pub(crate) fn warmup(&self) -> Duration {
         self.link.rtt * WARMUP_ROUND_TRIPS

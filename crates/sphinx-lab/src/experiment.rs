@@ -19,7 +19,7 @@ use crate::{
     Cell, Clock, Contestant, Cpu, Done, Lateness, Memory, NotDone, Run, Side, Task, Testbed,
     TestbedError, Validity, Wire, Workload,
     children::{Ended, Process, Said},
-    machine::{MachineTime, Made, output, process_cpu},
+    machine::{MachineTime, Made, is_replaced, output, process_cpu},
     virtual_time,
     watch::{self, Watch},
 };
@@ -58,6 +58,9 @@ pub enum RunError {
     /// The contestant has no virtual time.
     #[error("missing: {0}")]
     Missing(String),
+    /// What would be started is not what the run would be noted for.
+    #[error("this program has been replaced since it was started: begin again with the new one")]
+    Replaced,
     /// No link.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
@@ -167,6 +170,9 @@ impl Experiment {
         seed: u64,
         stop: &AtomicBool,
     ) -> Result<Run, RunError> {
+        if is_replaced() {
+            return Err(RunError::Replaced);
+        }
         let directory = tempfile::tempdir()?;
         let testbed = Testbed::start(cell, seed, contestant)?;
         let first = cell.workload.listener();
@@ -293,6 +299,7 @@ impl Experiment {
             repetition: 0,
             settings: contestant.settings(),
             description: cell.description(),
+            details: cell.details(),
             clock: cell.clock,
             limit_seconds: Some(self.limit.as_secs_f64()),
             goodput_mbit_s: done.goodput_mbit_s(),

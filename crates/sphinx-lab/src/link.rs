@@ -1,6 +1,6 @@
 //! The links that are measured.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, io, time::Duration};
 
 use sphinx_link::{
     Aqm, Depth, Flows, LinkConfig, Loss, Rate, RateStep,
@@ -38,6 +38,8 @@ pub struct LinkSpec {
 pub struct Adjusted {
     /// The settings in words.
     text: String,
+    /// The files that they name, and the beginnings of their hashes.
+    files: BTreeMap<String, String>,
     /// Towards the receiver and back, but for their seeds.
     directions: [LinkConfig; 2],
 }
@@ -74,7 +76,10 @@ impl LinkSpec {
             message: message.to_owned(),
         };
         let mut parsed = LinkSettings::default();
-        for (key, value) in settings {
+        // What is of one direction comes after what is of both, wherever the alphabet has it.
+        let (of_one, of_both): (Vec<_>, Vec<_>) =
+            (settings.iter()).partition(|(key, _)| key.contains('.'));
+        for (key, value) in of_both.into_iter().chain(of_one) {
             if key.ends_with("seed") {
                 return Err(refuse("seed", "seeds are those of the scenario"));
             }
@@ -89,8 +94,17 @@ impl LinkSpec {
             right_to_left: mut back,
             ..
         } = self.front(0);
-        parsed.forward.change(&mut forward, read)?;
-        parsed.back.change(&mut back, read)?;
+        let files = RefCell::new(BTreeMap::new());
+        let noted = |path: &str| -> io::Result<String> {
+            let text = read(path)?;
+            let hash = blake3::hash(text.as_bytes()).to_hex();
+            files
+                .borrow_mut()
+                .insert(path.to_owned(), hash[..8].to_owned());
+            Ok(text)
+        };
+        parsed.forward.change(&mut forward, &noted)?;
+        parsed.back.change(&mut back, &noted)?;
         self.rate = forward
             .mean_bits_per_second()
             .filter(|mean| *mean > 0)
@@ -104,6 +118,7 @@ impl LinkSpec {
             .collect();
         self.adjusted = Some(Adjusted {
             text: text.join(", "),
+            files: files.into_inner(),
             directions: [forward, back],
         });
         Ok(self)
@@ -196,6 +211,38 @@ impl LinkSpec {
             text += &format!("; {}", adjusted.text);
         }
         text
+    }
+}
+
+impl LinkSpec {
+    /// What [`description`](LinkSpec::description) leaves out or rounds, although it makes another link.
+    pub(crate) fn details(&self) -> Vec<String> {
+        let mut details = Vec::new();
+        if let Loss::GilbertElliott(model) = &self.forward {
+            let burst = 1.0 / model.bad_to_good;
+            if (burst - burst.round()).abs() > 1e-9 {
+                details.push(format!("bursts of {burst:.6}"));
+            }
+        }
+        if let Some(Depth::Time(time)) = self.queue
+            && time.subsec_nanos() % 1_000_000 != 0
+        {
+            details.push(format!("queue {} us", time.as_nanos() as f64 / 1e3));
+        }
+        match self.mark {
+            None => {}
+            Some(Depth::Bytes(bytes)) => details.push(format!("marks above {bytes} B")),
+            Some(Depth::Packets(packets)) => {
+                details.push(format!("marks above {packets} packets"));
+            }
+            Some(Depth::Time(time)) => {
+                details.push(format!("marks above {} us", time.as_nanos() as f64 / 1e3));
+            }
+        }
+        details.extend(self.cellular.map(|seed| format!("rate of seed {seed}")));
+        let files = self.adjusted.iter().flat_map(|adjusted| &adjusted.files);
+        details.extend(files.map(|(path, hash)| format!("{path} is {hash}")));
+        details
     }
 }
 
@@ -322,6 +369,53 @@ mod tests {
         assert_eq!(front.left_to_right.flows, Flows::Apart);
         let text = link.description();
         assert!(text.contains("jitter=2ms,reorder"), "{text}");
+    }
+
+    #[test]
+    fn what_is_of_one_direction_comes_last() {
+        // The alphabet has `forward` before `loss` and `queue`, and `return` before `rtt`.
+        let link = adjusted(&[
+            ("forward.loss", "10%"),
+            ("loss", "2%"),
+            ("return.delay", "30ms"),
+            ("rtt", "20ms"),
+        ])
+        .unwrap();
+        assert_eq!((link.forward_loss(), link.back.mean()), (0.1, 0.02));
+        assert_eq!(link.rtt.as_millis(), 40);
+    }
+
+    #[test]
+    fn links_that_look_alike_have_details() {
+        let clean = LinkSpec::clean(Duration::from_millis(10));
+        assert_eq!(clean.details(), [""; 0]);
+        let micros = |count| Some(Depth::Time(Duration::from_micros(count)));
+        let marked = |mark, queue, cellular| LinkSpec {
+            mark: micros(mark),
+            queue: micros(queue),
+            cellular: Some(cellular),
+            ..clean.clone()
+        };
+        let first = marked(5000, 1000, 1);
+        assert_eq!(first.details(), ["marks above 5000 us", "rate of seed 1"]);
+        for other in [
+            marked(500, 1000, 1),
+            marked(5000, 1500, 1),
+            marked(5000, 1000, 2),
+        ] {
+            assert_eq!(other.description(), first.description());
+            assert_ne!(other.details(), first.details());
+        }
+        let traced = |trace: &'static str| {
+            let settings = [("rate".to_owned(), "trace:lte".to_owned())];
+            let read = move |_: &str| Ok(trace.to_owned());
+            let link = clean.clone().with_settings(&settings.into(), &read);
+            link.unwrap()
+        };
+        // As many packets in the same time.
+        let (early, late) = (traced("1\n2\n20\n"), traced("18\n19\n20\n"));
+        assert_eq!(early.description(), late.description());
+        assert_ne!(early.details(), late.details());
     }
 
     #[test]

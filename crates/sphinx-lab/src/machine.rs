@@ -2,9 +2,11 @@
 
 use std::{
     env, fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     str::FromStr,
+    sync::OnceLock,
     time::{Duration, SystemTime},
 };
 
@@ -94,7 +96,8 @@ pub struct Environment {
 /// Under which conditions a run was made that another run of the same file may not share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Made {
-    /// The commit that the program was built of, with `+` if that has been changed; none if it is not known.
+    /// The commit that the program was built of, with `+` and the beginning of the program's hash if that has been changed; none if it is
+    /// not known. Older runs have the `+` alone.
     #[serde(default)]
     pub commit: Option<String>,
     /// Whether this process, and with it everything that it starts, goes before all ordinary programs (`SCHED_FIFO` or `SCHED_RR`).
@@ -127,6 +130,8 @@ impl Environment {
     /// Looks around.
     pub fn detect() -> Environment {
         let unknown = || "unknown".to_owned();
+        // From here on it is known where the program was.
+        is_replaced();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Environment {
@@ -140,6 +145,23 @@ impl Environment {
             },
         }
     }
+}
+
+/// Whether another program is now where this one was when it was first asked for: what is started from there is not of the commit that this one
+/// was built of.
+pub(crate) fn is_replaced() -> bool {
+    static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let own = OWN.get_or_init(|| env::current_exe().ok());
+    // The system keeps what runs, whatever becomes of its name.
+    own.as_deref()
+        .is_some_and(|own| is_another(own, Path::new("/proc/self/exe")))
+}
+
+/// Whether there is something else, or nothing, under a name than what runs. False where that cannot be known.
+fn is_another(named: &Path, running: &Path) -> bool {
+    let file = |path| fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    let running = file(running);
+    running.is_some() && file(named) != running
 }
 
 fn real_time() -> bool {
@@ -173,8 +195,8 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(line.split_once(':')?.1.trim())
 }
 
-/// The commit that is checked out where a program was built, with `+` if there are changes, or the program is older than what it is made
-/// of. None where that cannot be known, as of one that was installed.
+/// The commit that is checked out where a program was built, with `+` and its hash if there are changes, or the program is older than what it
+/// is made of. None where that cannot be known, as of one that was installed.
 fn commit(program: &Path) -> Option<String> {
     let built = modified(program)?;
     let sources = sources(program)?;
@@ -183,11 +205,20 @@ fn commit(program: &Path) -> Option<String> {
     let hash = git(&["rev-parse", "--short=12", "HEAD"])?;
     let has_no_changes = git(&["status", "--porcelain", "-uno"]).is_some_and(|it| it.is_empty());
     let is_older = |source: &PathBuf| modified(source).is_some_and(|at| at <= built);
-    let mark = match has_no_changes && sources.iter().all(is_older) {
-        true => "",
-        false => "+",
-    };
-    Some(hash + mark)
+    match has_no_changes && sources.iter().all(is_older) {
+        true => Some(hash),
+        // Of what is changed there is one program after the other.
+        false => Some(format!("{hash}{CHANGED}{}", build(program)?)),
+    }
+}
+
+/// Behind the hash of a commit that has been changed, and before the beginning of the program's.
+pub(crate) const CHANGED: char = '+';
+
+/// The beginning of a program's hash.
+fn build(program: &Path) -> Option<String> {
+    let hash = blake3::hash(&fs::read(program).ok()?).to_hex();
+    Some(hash[..8].to_owned())
 }
 
 /// The files that a program is made of, as cargo notes them beside it, and compares their times to know whether to build it again.
@@ -291,16 +322,41 @@ mod tests {
         assert!(first.bytes().all(|it| it.is_ascii_hexdigit()), "{first}");
 
         fs::write(&other, "two").unwrap();
-        assert_eq!(commit(&program), Some(format!("{first}+")));
+        let changed = |commit: &str| format!("{commit}+{}", build(&program).unwrap());
+        let one = changed(&first);
+        assert_eq!(commit(&program), Some(one.clone()));
+        // Another build of the same commit, with other changes.
+        fs::write(&program, "two").unwrap();
+        minute(&program, 2);
+        assert_ne!(changed(&first), one);
+        assert_eq!(commit(&program), Some(changed(&first)));
         git(&["commit", "-q", "--no-verify", "-a", "-m", "two"]);
         let second = commit(&program).unwrap();
-        assert!(second != first && !second.ends_with('+'), "{second}");
+        assert!(second != first && !second.contains(CHANGED), "{second}");
 
         // Another commit is checked out, and nothing is built.
         minute(&source, 3);
-        assert_eq!(commit(&program), Some(format!("{second}+")));
+        assert_eq!(commit(&program), Some(changed(&second)));
         minute(&program, 4);
         assert_eq!(commit(&program), Some(second));
+    }
+
+    #[test]
+    fn a_program_that_is_built_anew_is_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let [named, running, new] =
+            ["named", "running", "new"].map(|name| directory.path().join(name));
+        fs::write(&named, "old").unwrap();
+        fs::hard_link(&named, &running).unwrap();
+        assert!(!is_another(&named, &running));
+        fs::write(&new, "new").unwrap();
+        fs::rename(&new, &named).unwrap();
+        assert!(is_another(&named, &running));
+        fs::remove_file(&named).unwrap();
+        assert!(is_another(&named, &running));
+        fs::remove_file(&running).unwrap();
+        assert!(!is_another(&named, &running));
+        assert!(!is_replaced());
     }
 
     #[test]

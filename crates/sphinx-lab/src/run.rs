@@ -26,6 +26,9 @@ pub struct Run {
     /// [`Cell::description`](crate::Cell::description).
     #[serde(default)]
     pub description: String,
+    /// [`Cell::details`]. Older runs do not tell.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub details: String,
     /// The time in which it was made.
     #[serde(default)]
     pub clock: Clock,
@@ -270,6 +273,7 @@ pub(crate) mod tests {
             repetition: 0,
             settings: "x 1".into(),
             description: "a link".into(),
+            details: String::new(),
             clock: Clock::Real,
             limit_seconds: None,
             done: Done {

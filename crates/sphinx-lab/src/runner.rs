@@ -263,13 +263,17 @@ pub fn recall(scenario: &Scenario, file: &Path) -> Result<Results, ScenarioFailu
         .filter(|contestant| !missing.iter().any(|(one, _)| one == contestant.name()))
         .collect();
     let cells = scenario.cells.iter().map(|cell| {
-        let (description, limit) = (cell.description(), scenario.limit(cell));
+        let (description, details) = (cell.description(), cell.details());
+        let limit = scenario.limit(cell);
         let groups = running.iter().map(|contestant| {
             let name = contestant.name();
             let mut group = Group::new(name);
             for (seed, repetition) in rounds(scenario) {
                 let is_one = |run: &&Run| {
-                    let is_cell = run.cell == cell.name && run.description == description;
+                    // Older runs do not tell the details.
+                    let is_cell = run.cell == cell.name
+                        && run.description == description
+                        && (run.details.is_empty() || run.details == details);
                     let is_round = run.seed == seed && run.repetition == repetition;
                     // What had other options once has only the name in common.
                     let is_contestant = run.contestant == name && contestant.is_of(&run.settings);
@@ -491,7 +495,7 @@ struct Job<'a> {
     contestant_at: usize,
 }
 
-type Key = (String, String, String, u64, u32);
+type Key = (String, String, String, String, u64, u32);
 
 impl Job<'_> {
     /// What runs of it on file have in common, whatever their limit.
@@ -500,6 +504,7 @@ impl Job<'_> {
         (
             name,
             self.cell.description(),
+            self.cell.details(),
             self.contestant.settings(),
             self.seed,
             self.repetition,
@@ -564,8 +569,16 @@ impl Record {
                 continue;
             }
             let name = format!("{} {}", run.cell, run.contestant);
-            let (description, settings) = (run.description.clone(), run.settings.clone());
-            let key = (name, description, settings, run.seed, run.repetition);
+            let (description, details) = (run.description.clone(), run.details.clone());
+            let settings = run.settings.clone();
+            let key = (
+                name,
+                description,
+                details,
+                settings,
+                run.seed,
+                run.repetition,
+            );
             runs.entry(key).or_default().push(run);
         }
         Ok(Record {

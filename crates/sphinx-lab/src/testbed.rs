@@ -78,12 +78,17 @@ impl Testbed {
         contestant: &dyn Contestant,
     ) -> Result<Testbed, TestbedError> {
         let first: &LinkSpec = cell.paths.first().map_or(&cell.link, |path| &path.link);
-        let mut config = first.front(seed);
-        config.parameters.extend(contestant.parameters());
         let mut testbed = Testbed {
-            front: Front::start(config)?,
+            front: Front::start(first.front(seed))?,
             further: Vec::new(),
         };
+        // Without them it would be another contestant than the one that its runs are noted for.
+        for (name, value) in contestant.parameters() {
+            for side in [Side::Sender, Side::Receiver] {
+                let set = testbed.end(side).namespace().sysctl(&name, &value);
+                set.map_err(|error| failed("a kernel parameter", error))?;
+            }
+        }
         for (index, path) in cell.paths.iter().enumerate().skip(1) {
             let link = testbed.join(index, path, seed)?;
             testbed.further.push(link);

@@ -150,6 +150,18 @@ impl Workload {
     }
 }
 
+impl Workload {
+    /// What [`description`](Workload::description) leaves out, although it makes another task.
+    pub(crate) fn details(&self) -> Option<String> {
+        match self {
+            Workload::Bulk { .. } | Workload::Blocks { .. } | Workload::Live { .. } => None,
+            Workload::Video(Video { seed, .. }) | Workload::Web(Web { seed, .. }) => {
+                Some(format!("sizes of seed {seed}"))
+            }
+        }
+    }
+}
+
 fn size(bytes: u64) -> String {
     match bytes {
         0..1000 => format!("{bytes} B"),

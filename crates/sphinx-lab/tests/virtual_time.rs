@@ -164,3 +164,33 @@ fn runs_that_end_in_any_order_are_recalled_in_that_of_the_rounds() {
     }
     assert_eq!(runner::recall(&many, &file).unwrap().cells, results.cells);
 }
+
+#[test]
+fn links_that_look_alike_have_runs_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.ndjson");
+    let marked = |above: &str| {
+        let link = format!("loss = \"2%\"\nmark = \"{above}\"\n");
+        scenario(&MANY.replace("loss = \"2%\"\n", &link))
+    };
+    let (early, late) = (marked("1ms"), marked("9ms"));
+    let first = run_of(&early, &file);
+    let second = run_of(&late, &file);
+    let description = |results: &Results| results.cells[0].0.description();
+    assert_eq!(description(&first), description(&second));
+    for (scenario, results) in [(&early, &first), (&late, &second)] {
+        let recalled = runner::recall(scenario, &file).unwrap();
+        assert_eq!(recalled.cells, results.cells);
+        assert_eq!(run_of(scenario, &file).cells, results.cells);
+    }
+    let text = fs::read_to_string(&file).unwrap();
+    let made = |text: &str| text.matches("\"event\":\"run\"").count();
+    assert_eq!(made(&text), 2 * 24);
+    // Files of before tell no details: pages take their runs for what they seem to be.
+    let older = text
+        .replace(",\"details\":\"marks above 1000 us\"", "")
+        .replace("\"details\":\"marks above 1000 us\",", "");
+    assert!(!older.contains("above 1000 us"));
+    fs::write(&file, older).unwrap();
+    assert_eq!(runner::recall(&late, &file).unwrap().cells, second.cells);
+}

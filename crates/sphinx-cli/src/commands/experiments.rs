@@ -164,6 +164,9 @@ pub(super) fn figure(
         Some(scale) => vec![at_scale(args.figure, scale)?],
         None => chosen(args.figure, args.quick),
     };
+    if args.seeds.is_some() {
+        seeds_count(&figures)?;
+    }
     let programs = programs()?;
     if figures.iter().any(|figure| figure.needs_link(&programs)) {
         allowed(namespaces)?;
@@ -235,6 +238,16 @@ fn enough(cores: usize) -> Outcome<()> {
         ),
         "sphx lab figure 9 --scale model computes a model of them",
     ))
+}
+
+/// Whether a number of seeds changes anything of these figures.
+fn seeds_count(figures: &[Figure]) -> Outcome<()> {
+    match figures.iter().any(|figure| figure.has_seeds()) {
+        true => Ok(()),
+        false => Err(usage(
+            "--seeds: the scenarios of this figure say their seeds themselves",
+        )),
+    }
 }
 
 fn at_scale(which: Which, scale: Scale) -> Outcome<Figure> {
@@ -393,6 +406,18 @@ mod tests {
         assert_eq!(file("here/link.toml"), Path::new("link.ndjson"));
         assert_eq!(file("link.v1.toml"), Path::new("link.v1.ndjson"));
         assert_eq!(file("link.v2.toml"), Path::new("link.v2.ndjson"));
+    }
+
+    #[test]
+    fn seeds_that_nothing_heeds_are_refused() {
+        for which in [Which::Nine, Which::Eight, Which::Table1, Which::Gap] {
+            let refusal = seeds_count(&chosen(which, false)).expect_err("scenarios");
+            assert_eq!(refusal.kind, ErrorKind::Usage);
+        }
+        for which in [Which::Seven, Which::Snoop, Which::RdbToday, Which::All] {
+            assert!(seeds_count(&chosen(which, false)).is_ok(), "{which:?}");
+        }
+        assert!(seeds_count(&[Figure::ModelScale]).is_ok());
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Other people's programs, where they are installed.
 
-use std::process::{Command, Stdio};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::OnceLock,
+};
 
 use super::Program;
 use crate::{Contestant, Side, Task, Workload, peers::PeerTask};
@@ -31,7 +36,11 @@ pub struct External {
     adapter: Adapter,
     receiver: Vec<String>,
     sender: Vec<String>,
+    build: OnceLock<String>,
 }
+
+/// In front of the hash in the settings.
+const BUILD: &str = " (build ";
 
 /// Programs that are known: how they take part, the receiver's command, the sender's.
 const KNOWN: [(&str, Adapter, &str, &str); 4] = [
@@ -87,7 +96,31 @@ impl External {
             adapter,
             receiver: words(receiver),
             sender: words(sender),
+            build: OnceLock::new(),
         }
+    }
+
+    /// What its settings are but for the build.
+    fn words(&self) -> String {
+        let (receiver, sender) = (self.receiver.join(" "), self.sender.join(" "));
+        format!("receiver: {receiver}; sender: {sender}")
+    }
+
+    /// The beginning of the hash of both programs, and of the files among their arguments, such as what an interpreter runs. What they start
+    /// themselves is not known.
+    fn build(&self) -> &str {
+        let find = || {
+            let mut hasher = blake3::Hasher::new();
+            for words in [&self.receiver, &self.sender] {
+                let program = words.first().and_then(|name| installed(name));
+                let files = words.iter().skip(1).map(PathBuf::from);
+                for file in program.into_iter().chain(files.filter(|it| it.is_file())) {
+                    hasher.update(&fs::read(file).unwrap_or_default());
+                }
+            }
+            hasher.finalize().to_hex()[..8].to_owned()
+        };
+        self.build.get_or_init(find)
     }
 
     fn command(&self, side: Side, task: &Task) -> Command {
@@ -109,14 +142,29 @@ impl External {
     }
 }
 
+/// Where a program is, as whoever starts it finds it.
+fn installed(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|it| it.is_file());
+    }
+    let directories = env::var_os("PATH")?;
+    let mut places = env::split_paths(&directories).map(|directory: PathBuf| directory.join(name));
+    places.find(|place: &PathBuf| Path::is_file(place))
+}
+
 impl Contestant for External {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn settings(&self) -> String {
-        let (receiver, sender) = (self.receiver.join(" "), self.sender.join(" "));
-        format!("receiver: {receiver}; sender: {sender}")
+        format!("{}{BUILD}{})", self.words(), self.build())
+    }
+
+    fn is_of(&self, settings: &str) -> bool {
+        // Older runs do not tell the build.
+        let words = settings.rsplit_once(BUILD);
+        words.map_or(settings, |(words, _)| words) == self.words()
     }
 
     fn check(&self) -> Result<(), String> {
@@ -185,5 +233,25 @@ mod tests {
         assert_eq!(there.check(), Ok(()));
         assert!(External::known(&program, "kcptun", "k").is_some());
         assert!(External::known(&program, "nothing", "k").is_none());
+    }
+
+    #[test]
+    fn another_build_is_another_program_of_the_same_contestant() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("server.sh");
+        let program = Program::new("sphx".as_ref(), &[]);
+        let external = |text: &str| {
+            fs::write(&script, text).unwrap();
+            let receiver = format!("sh {} {{port}}", script.display());
+            External::new(&program, "x", Adapter::Tunnel, &receiver, "true")
+        };
+        let settings = |text: &str| external(text).settings();
+        let first = settings("exec one");
+        assert!(first.starts_with("receiver: sh ") && first.contains("sender: true (build "));
+        assert_eq!(settings("exec one"), first);
+        assert_ne!(settings("exec two"), first);
+        let now = external("exec two");
+        assert!(now.is_of(&first) && now.is_of(&now.words()));
+        assert!(!now.is_of("receiver: sh; sender: true"));
     }
 }

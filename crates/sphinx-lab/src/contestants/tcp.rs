@@ -66,6 +66,23 @@ impl Tcp {
         command.arg(peer_task.to_argument());
         command
     }
+
+    /// What is turned off.
+    fn switches(&self) -> Vec<(String, String)> {
+        let mut switches = Vec::new();
+        if !self.settings.sack {
+            switches.push(("net.ipv4.tcp_sack".to_owned(), "0".to_owned()));
+        }
+        if !self.settings.rack {
+            switches.push(("net.ipv4.tcp_recovery".to_owned(), "0".to_owned()));
+        }
+        switches
+    }
+}
+
+/// Of [`TCP_PARAMETERS`], how much may be under way; without the others, where a kernel lacks them, a first connection is the same.
+fn is_of_buffers(name: &str) -> bool {
+    name.ends_with("mem")
 }
 
 impl Contestant for Tcp {
@@ -81,7 +98,7 @@ impl Contestant for Tcp {
             .iter()
             .map(|(name, value)| format!("{name} = {value}"))
             .chain(
-                self.parameters()
+                self.switches()
                     .into_iter()
                     .map(|(name, value)| format!("{name} = {value}")),
             )
@@ -107,14 +124,11 @@ impl Contestant for Tcp {
     }
 
     fn parameters(&self) -> Vec<(String, String)> {
-        let mut parameters = Vec::new();
-        if !self.settings.sack {
-            parameters.push(("net.ipv4.tcp_sack".to_owned(), "0".to_owned()));
-        }
-        if !self.settings.rack {
-            parameters.push(("net.ipv4.tcp_recovery".to_owned(), "0".to_owned()));
-        }
-        parameters
+        let buffers = TCP_PARAMETERS
+            .iter()
+            .filter(|(name, _)| is_of_buffers(name))
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        buffers.chain(self.switches()).collect()
     }
 
     fn is_mptcp(&self) -> bool {
@@ -145,5 +159,34 @@ impl Contestant for Tcp {
 
     fn keeps_limit(&self, _workload: &Workload) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_its_runs_are_noted_for_has_to_be_set() {
+        let program = Program::new("sphx".as_ref(), &[]);
+        let settings = TcpSettings {
+            sack: false,
+            ..TcpSettings::new("reno")
+        };
+        let tcp = Tcp::with_settings(&program, "reno", settings);
+        let parameters = tcp.parameters();
+        let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "net.ipv4.tcp_rmem",
+                "net.ipv4.tcp_wmem",
+                "net.ipv4.tcp_sack"
+            ]
+        );
+        for (name, value) in parameters {
+            let words = format!("{name} = {value}");
+            assert_eq!(tcp.settings().matches(&words).count(), 1, "{words}");
+        }
     }
 }

@@ -116,6 +116,7 @@ impl Plan {
             output_is_taken: false,
         };
         let mut directions = Vec::new();
+        let mut of_one = Vec::new();
         for (key, value) in table {
             match (key.as_str(), value) {
                 ("name", value) => plan.name = scalar(&key, value)?,
@@ -135,15 +136,18 @@ impl Plan {
                 ("agent", value) => plan.agents = vec![scalar(&key, value)?],
                 // After what holds for both directions.
                 ("forward" | "return", Value::Table(table)) => directions.push((key, table)),
+                // The same in quotes: the table has its keys in the order of the alphabet.
+                (_, value) if key.contains('.') => of_one.push((key, value)),
                 (_, value) => plan.settings.set(&key, &scalar(&key, value)?)?,
             }
         }
         for (direction, table) in directions {
-            for (key, value) in table {
-                let key = format!("{direction}.{key}");
-                let value = scalar(&key, value)?;
-                plan.settings.set(&key, &value)?;
-            }
+            let keys = table.into_iter();
+            of_one.extend(keys.map(|(key, value)| (format!("{direction}.{key}"), value)));
+        }
+        for (key, value) in of_one {
+            let value = scalar(&key, value)?;
+            plan.settings.set(&key, &value)?;
         }
         Ok(plan)
     }
@@ -221,6 +225,19 @@ mod tests {
             settings.set_text(text).unwrap();
         }
         assert_eq!(plan.settings, settings);
+    }
+
+    #[test]
+    fn what_is_of_one_direction_comes_last_however_it_is_written() {
+        let of = |text: &str| Plan::from_toml(text).unwrap().settings;
+        let mut settings = LinkSettings::default();
+        for text in ["loss=2%", "rtt=20ms", "forward.loss=10%"] {
+            settings.set_text(text).unwrap();
+        }
+        let both = "loss = '2%'\nrtt = '20ms'\n";
+        assert_eq!(of(&format!("{both}[forward]\nloss = '10%'\n")), settings);
+        assert_eq!(of(&format!("{both}forward.loss = '10%'\n")), settings);
+        assert_eq!(of(&format!("{both}'forward.loss' = '10%'\n")), settings);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Figure, claim::Pairing};
-use crate::{Clock, machine::Made};
+use crate::{
+    Clock,
+    machine::{CHANGED, Made},
+};
 
 /// So many seeds have rows of the paper's figures, and of everything over paths of two hops.
 const SEEDS: usize = 10;
@@ -172,7 +175,7 @@ impl Account {
         }
         // What is made in a hurry is not to be quoted, and may be of a working directory as it is.
         let is_changed =
-            |commit: &Option<String>| commit.as_ref().is_none_or(|it| it.ends_with('+'));
+            |commit: &Option<String>| commit.as_ref().is_none_or(|it| it.contains(CHANGED));
         if standard != Standard::Quick && commits.iter().copied().any(is_changed) {
             faults.push("what was measured is no commit of this repository".to_owned());
         }

@@ -267,6 +267,16 @@ impl Figure {
         }
     }
 
+    /// Whether [`Studio::seeds`] changes anything: scenarios say their seeds themselves.
+    pub fn has_seeds(self) -> bool {
+        match self {
+            Figure::CodingTime | Figure::Table1 => false,
+            // It has both.
+            Figure::RdbToday => true,
+            _ => self.scenarios().is_empty(),
+        }
+    }
+
     /// The scenarios whose runs it is drawn from.
     pub(crate) fn sources(self) -> Vec<(&'static str, &'static str)> {
         match self {

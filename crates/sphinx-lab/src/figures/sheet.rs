@@ -123,7 +123,7 @@ impl Sheet {
             name: figure.name(),
             argument: figure.argument(),
             quick: studio.quick,
-            seeds: studio.seeds,
+            seeds: studio.seeds.filter(|_| figure.has_seeds()),
             standard: Standard::of(figure, studio.quick),
             environment: studio.environment.clone(),
             account: Account::default(),

@@ -112,6 +112,18 @@ impl LinkTable {
 }
 
 impl LinkTable {
+    pub(super) fn has_loss(&self) -> bool {
+        self.loss.is_some()
+    }
+
+    pub(super) fn has_rtt(&self) -> bool {
+        self.rtt.is_some()
+    }
+
+    pub(super) fn has_rate(&self) -> bool {
+        self.rate.is_some()
+    }
+
     fn says_what_it_is_like(&self) -> bool {
         self.rate.is_some()
             || self.rtt.is_some()

@@ -112,6 +112,7 @@ impl Scenario {
         let mut file: File = toml::from_str(text)
             .map_err(|error| ScenarioError::Format(in_one_line(text, &error)))?;
         let quickly = std::mem::take(&mut file.quick);
+        let heeded = quickly.is_heeded(&file);
         if quick {
             file.hurry(quickly);
         }
@@ -152,7 +153,8 @@ impl Scenario {
             repetitions: file.repetitions,
             limit: file.limit.map(|time| time.0),
         };
-        scenario.checked()
+        let scenario = scenario.checked()?;
+        heeded.map(|()| scenario)
     }
 
     /// This, unless there is nothing to run, or something twice: runs on file are told apart by cell, contestant and seed.
@@ -297,6 +299,47 @@ fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Sc
     Ok(())
 }
 
+impl Quick {
+    /// Refuses what would change nothing: what is measured would not be what is written.
+    fn is_heeded(&self, file: &File) -> Result<(), ScenarioError> {
+        let refuse = |text: String| Err(ScenarioError::Sense(text));
+        let is_there = |name: &&String| file.contestant.iter().any(|one| one.name == **name);
+        if let Some(name) = self.without.iter().find(|name| !is_there(name)) {
+            return refuse(format!(
+                "quick: there is no contestant '{name}' to leave out"
+            ));
+        }
+        let (links, workloads) = (&file.link.0, &file.workload.0);
+        let of_links = |has: fn(&LinkTable) -> bool| links.iter().any(has);
+        let of_workloads = |has: fn(&WorkloadTable) -> bool| workloads.iter().any(has);
+        for (key, is_given, is_heeded) in [
+            ("loss", self.loss.is_some(), of_links(LinkTable::has_loss)),
+            ("rtt", self.rtt.is_some(), of_links(LinkTable::has_rtt)),
+            ("rate", self.rate.is_some(), of_links(LinkTable::has_rate)),
+            (
+                "bytes",
+                self.bytes.is_some(),
+                of_workloads(WorkloadTable::has_quick_bytes),
+            ),
+            (
+                "time",
+                self.time.is_some(),
+                of_workloads(WorkloadTable::has_time),
+            ),
+        ] {
+            let what = match key {
+                "bytes" => "no bulk workload has 'bytes'",
+                "time" => "no workload has a 'time'",
+                _ => "no link (paths aside) says it itself",
+            };
+            if is_given && !is_heeded {
+                return refuse(format!("quick: '{key}' would change nothing: {what}"));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl File {
     fn hurry(&mut self, quick: Quick) {
         let Quick {
@@ -369,7 +412,9 @@ without = ["paper"]
         let old = "rate = \"200mbit\"\nrtt = \"10ms\"\nloss = [\"0%\", \"6%\"]\n";
         let link = |text: &str| {
             assert!(TEXT.contains(old));
-            parse(&TEXT.replace(old, text), true)
+            // It has no losses of its own that could be fewer.
+            let quick = "\nloss = \"6%\"\n";
+            parse(&TEXT.replace(old, text).replace(quick, "\n"), true)
         };
         let scenario = link("like = \"geo\"\nset = { rtt = \"580ms\" }\n").unwrap();
         let cell = &scenario.cells[0];
@@ -570,6 +615,60 @@ kind = "mptcp"
         assert_eq!((scenario.cells.len(), scenario.contestants.len()), (1, 1));
         assert_eq!(scenario.cells[0].workload.bytes(), 1_000_000);
         assert_eq!(scenario.seeds, [7]);
+    }
+
+    #[test]
+    fn what_quick_would_not_heed_is_refused() {
+        for (from, to, words) in [
+            ("[\"paper\"]", "[\"papers\"]", "no contestant 'papers'"),
+            (
+                "loss = [\"0%\", \"6%\"]\n",
+                "set = { loss = \"6%\" }\n",
+                "'loss' would change nothing",
+            ),
+            (
+                "bytes = \"20MB\"",
+                "time = \"2s\"",
+                "'bytes' would change nothing",
+            ),
+            (
+                "bytes = \"1MB\"",
+                "time = \"1s\"",
+                "'time' would change nothing",
+            ),
+        ] {
+            assert!(TEXT.contains(from), "{from}");
+            // Whoever writes it hears of it, in whatever way it is run first.
+            for quick in [false, true] {
+                let error = parse(&TEXT.replace(from, to), quick).unwrap_err();
+                assert!(error.to_string().contains(words), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_need_their_unit_where_there_is_one() {
+        let old = "loss = [\"0%\", \"6%\"]\n";
+        for (new, names) in [
+            ("loss = [0, 0.06]\n", "r10-l0 r10-l6"),
+            ("loss = 0.02\n", "r10-l2"),
+            ("loss = 0\n", "r10-l0"),
+        ] {
+            let scenario = parse(&TEXT.replace(old, new), false).unwrap();
+            let cells = scenario.cells.iter();
+            let found: Vec<_> = cells.map(|cell| cell.name.as_str()).collect();
+            assert_eq!(found.join(" "), names);
+        }
+        for (from, to, words) in [
+            (old, "loss = 6\n", "'6' has no unit: did you mean 6%?"),
+            ("\"10ms\"", "10", "'10' has no unit: did you mean 10ms?"),
+            ("\"200mbit\"", "[200]", "did you mean 200mbit?"),
+            ("\"5s\"", "5", "did you mean 5s?"),
+            ("\"200mbit\"", "true", "a value or a list"),
+        ] {
+            let error = parse(&TEXT.replacen(from, to, 1), false).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
     }
 
     #[test]

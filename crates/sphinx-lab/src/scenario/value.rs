@@ -25,6 +25,17 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Values<T> {
                 Ok(vec![T::deserialize(one)?])
             }
 
+            // Numbers have no unit, which whoever reads one value knows to say.
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Vec<T>, E> {
+                let one = serde::de::value::I64Deserializer::new(number);
+                Ok(vec![T::deserialize(one)?])
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Vec<T>, E> {
+                let one = serde::de::value::F64Deserializer::new(number);
+                Ok(vec![T::deserialize(one)?])
+            }
+
             fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Vec<T>, A::Error> {
                 let one = serde::de::value::MapAccessDeserializer::new(map);
                 Ok(vec![T::deserialize(one)?])
@@ -46,6 +57,35 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Values<T> {
     }
 }
 
+/// Text, or a number, which is enough for zero and for shares below one.
+struct Written(String);
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Written;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a quantity with its unit, as text")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Written, E> {
+                Ok(Written(text.to_owned()))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Written, E> {
+                Ok(Written(number.to_string()))
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Written, E> {
+                Ok(Written(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
 /// Text that a parser of `sphinx-units` turns into a value.
 macro_rules! value {
     ($(#[$doc:meta])* $name:ident, $inner:ty, $parse:expr) => {
@@ -55,7 +95,7 @@ macro_rules! value {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
+                let Written(text) = Written::deserialize(deserializer)?;
                 $parse(&text).map($name).map_err(D::Error::custom)
             }
         }

@@ -100,6 +100,18 @@ impl WorkloadTable {
         }
     }
 
+    /// Whether its bytes can be [fewer](WorkloadTable::hurry).
+    pub(super) fn has_quick_bytes(&self) -> bool {
+        matches!(self, WorkloadTable::Bulk { bytes: Some(_), .. })
+    }
+
+    pub(super) fn has_time(&self) -> bool {
+        !matches!(
+            self,
+            WorkloadTable::Bulk { time: None, .. } | WorkloadTable::Web { .. }
+        )
+    }
+
     /// The workload and its name, on a link of `rate` bits per second.
     fn build(self, rate: u64) -> Result<(String, Workload), ScenarioError> {
         let (name, kind, workload) = match self {
