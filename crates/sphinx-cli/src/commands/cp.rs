@@ -92,8 +92,9 @@ fn copy(asked: &Asked<'_>, job: &mut Job, retry: &mut Retry, context: &Context) 
         context,
     )?;
     retry.connected();
-    if let (Job::Send { roots, .. }, Some(name)) = (&mut *job, reached.name) {
+    if let (Job::Send { roots, named, .. }, Some(name)) = (&mut *job, reached.name) {
         roots::rename(roots, name)?;
+        *named = true;
     }
     let end = End {
         job,

@@ -142,8 +142,16 @@ fn prepare(request: &Request) -> Result<(Job, Option<Vec<u8>>), Failed> {
         return prepare_sync(request, sync);
     }
     match &request.task {
-        Task::Receive { destination, names } => {
-            let landing = Landing::find(&path(destination), names.len(), request.rules.recursive)?;
+        Task::Receive {
+            destination,
+            names,
+            again,
+        } => {
+            let (destination, things) = (path(destination), names.len());
+            let landing = match *again && things == 1 {
+                true => Landing::under_its_name(&destination)?,
+                false => Landing::find(&destination, things, request.rules.recursive)?,
+            };
             let rules = request.rules.of_receiver();
             let names = match &landing.name {
                 Some(name) => BTreeSet::from([name.clone()]),
@@ -175,7 +183,9 @@ fn prepare(request: &Request) -> Result<(Job, Option<Vec<u8>>), Failed> {
 /// The same for a synchronization.
 fn prepare_sync(request: &Request, sync: Arc<Sync>) -> Result<(Job, Option<Vec<u8>>), Failed> {
     let job = match &request.task {
-        Task::Receive { destination, names } => {
+        Task::Receive {
+            destination, names, ..
+        } => {
             let expected = Expected {
                 names: names.iter().cloned().collect(),
                 directories: true,

@@ -60,7 +60,6 @@ impl Filter {
     pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> Outcome<Self> {
         let mut rules = Vec::new();
         for line in lines {
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
             if line.is_empty() || line.starts_with(b"#") || line.starts_with(b";") {
                 continue;
             }
@@ -91,6 +90,16 @@ impl Filter {
     pub(super) fn excludes(&self, path: &[u8], directory: bool) -> bool {
         let rule = self.0.iter().find(|rule| rule.matches(path, directory));
         rule.is_some_and(|rule| !rule.include)
+    }
+
+    /// Whether a directory of this path is left out, by itself or with another one that it is in.
+    pub(super) fn leaves_out(&self, path: &[u8]) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let mut ends = slashes.map(|(at, _)| at).chain([path.len()]);
+        ends.any(|end| self.excludes(&path[..end], true))
     }
 }
 
@@ -279,6 +288,10 @@ fn wild(tokens: &[Token], text: &[u8], mut reached: Vec<bool>) -> bool {
                 }
             }
         }
+        // Most rules are about something else, as their first byte says.
+        if !next.contains(&true) {
+            return false;
+        }
         reached = next;
     }
     reached[text.len()]
@@ -397,12 +410,17 @@ mod tests {
             ("+ keep.o\n- *.o", "other.o", false, true),
             ("# - x\n; - x\n\n", "x", false, false),
             ("- *", ".x", true, true),
+            ("- Icon\r", "Icon", false, false),
         ] {
             assert_eq!(
                 excludes(lines, path, directory),
                 excluded,
                 "{lines}: {path}"
             );
+        }
+        let filter = Filter::parse([&b"- /a/b/"[..]]).expect("a rule");
+        for (path, left_out) in [("a", false), ("a/b", true), ("a/b/c/d", true), ("b", false)] {
+            assert_eq!(filter.leaves_out(path.as_bytes()), left_out, "{path}");
         }
         for wrong in [
             "x",

@@ -50,6 +50,15 @@ impl Landing {
                 },
             ));
         }
+        Self::under_its_name(destination)
+    }
+
+    /// One thing comes as `destination`, whatever is there: also where all of it has come without the sender's knowing.
+    ///
+    /// # Errors
+    /// There is no such place.
+    pub(crate) fn under_its_name(destination: &Path) -> Outcome<Self> {
+        let shown = shown(destination);
         let refused = |error| local_io("use", &shown, error);
         let name =
             (destination.file_name()).ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
@@ -107,6 +116,11 @@ mod tests {
         }
         assert_eq!(find("begun", 1, false), Ok(into("begun")));
         assert_eq!(find("begun", 2, true), Ok(into("begun")));
+        // Nothing says any more that it was this copy which has made it.
+        for name in ["dir", "dir/", "new", "file"] {
+            let found = Landing::under_its_name(&at(name));
+            assert_eq!(found, Ok(named(name.trim_end_matches('/'))), "{name}");
+        }
         for (name, recursive) in [
             ("new/", false),
             ("file/", true),

@@ -206,6 +206,14 @@ impl OutputDir {
         }
     }
 
+    /// Whether something at this path below the directory can be of what was asked for.
+    pub(super) fn expects(&self, path: &[u8]) -> bool {
+        let goes_into = (self.sync.as_ref()).is_some_and(|sync| sync.asked.contents);
+        let outermost = path.split(|byte| *byte == b'/').next().unwrap_or(path);
+        let is_named = |expected: &Arc<Expected>| expected.names.contains(outermost);
+        goes_into || self.expected.as_ref().is_none_or(is_named)
+    }
+
     /// The directory of a transfer: that of the same sender's which is not complete, or else the first of `received-1`,
     /// `received-2`, … that does not exist.
     pub(super) fn own(&self, source: Option<SourceId>) -> Outcome<Own> {

@@ -42,6 +42,14 @@ impl Root {
     pub(crate) fn name(&self) -> Vec<u8> {
         self.name.as_bytes().to_vec()
     }
+
+    /// Whether the rules leave out all of it: the name of a directory that comes with its own one is in every path.
+    pub(super) fn is_excluded(&self) -> bool {
+        let is_excluded = |sync: &Arc<Sync>| {
+            !sync.asked.contents && sync.filter.excludes(self.name.as_bytes(), true)
+        };
+        self.sync.as_ref().is_some_and(is_excluded)
+    }
 }
 
 /// Checks the PATHs: they exist, can be sent, have names, and the names differ. `stdin` is the name

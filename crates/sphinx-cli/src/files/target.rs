@@ -266,6 +266,7 @@ impl Target {
     ) -> Result<Place, Refused> {
         self.check_name(name)?;
         self.check_expected(name, false)?;
+        self.check_included(name, false)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
         let closed = self.closed && self.depth() > 0;
@@ -409,6 +410,18 @@ impl Target {
             false => "nobody has asked for it",
         };
         let message = format!("{} is refused: {why}", self.shown(name));
+        Err(Refused::Entry(fail(ErrorKind::LocalIo, message)))
+    }
+
+    /// What both ends leave out does not come, whatever a sender makes of its rules.
+    pub(super) fn check_included(&self, name: &Name, directory: bool) -> Result<(), Refused> {
+        let Some(sync) = &self.output.sync else {
+            return Ok(());
+        };
+        if sync.filter.is_empty() || !sync.filter.excludes(&self.path_of(name), directory) {
+            return Ok(());
+        }
+        let message = format!("{} is refused: it is excluded", self.shown(name));
         Err(Refused::Entry(fail(ErrorKind::LocalIo, message)))
     }
 

@@ -166,7 +166,8 @@ impl<'a> Walk<'a> {
     pub(super) fn next(&mut self) -> Outcome<Option<Step>> {
         loop {
             let Some(directory) = self.open.last_mut() else {
-                return Ok(self.roots.next().map(|root| self.begin(root)));
+                let root = self.roots.find(|root| !root.is_excluded());
+                return Ok(root.map(|root| self.begin(root)));
             };
             let Some(name) = directory.names.pop() else {
                 return self.leave().map(Some);

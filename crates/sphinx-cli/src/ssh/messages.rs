@@ -72,6 +72,9 @@ pub(crate) enum Task {
     Receive {
         destination: Vec<u8>,
         names: Vec<Vec<u8>>,
+        /// The only one of them has come under the name of `destination` before, all of it perhaps.
+        #[serde(default)]
+        again: bool,
     },
     Send {
         sources: Vec<Named>,
@@ -346,11 +349,20 @@ mod tests {
             sync: Some(SyncRequest::default()),
             ticket: None,
         };
+        let again = Request {
+            task: Task::Receive {
+                destination: b"d".to_vec(),
+                names: vec![b"d".to_vec()],
+                again: true,
+            },
+            ..request.clone()
+        };
         let frames = [
             Frame::Listening(Listening {
                 ticket: Some("t".to_owned()),
             }),
             Frame::Request(request),
+            Frame::Request(again),
             Frame::Offer(Offer::default()),
             Frame::Failed(Failed {
                 why: Why::Directory,

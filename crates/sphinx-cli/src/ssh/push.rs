@@ -38,15 +38,20 @@ pub(super) fn own_name() -> Outcome<String> {
     Ok(format!("sphx-{}", &hash[..NAME_DIGITS]))
 }
 
+/// System and processor of this machine, as `uname -sm` says them.
+pub(super) fn own_kind() -> String {
+    let own = uname();
+    let own = [own.sysname(), own.machine()].map(|word| word.to_string_lossy().into_owned());
+    own.join(" ")
+}
+
 /// Asks, where there is somebody to ask, and copies this program into the cache of the user at the other end.
 ///
 /// # Errors
 /// The other machine is not of this kind, or does not take it; or nobody wants that.
 pub(crate) fn push(rsh: &Rsh, reporter: &Reporter) -> Outcome<()> {
     let host = printable(rsh.host.destination.as_bytes());
-    let own = uname();
-    let own = [own.sysname(), own.machine()].map(|word| word.to_string_lossy().into_owned());
-    let own = own.join(" ");
+    let own = own_kind();
     let mut command = rsh.command(Some(OsStr::new("uname -sm")));
     command.stdin(Stdio::null());
     let answer = run(command, reporter)?;

@@ -14,7 +14,7 @@ use shlex::bytes::{split, try_quote};
 
 use super::Host;
 use super::pipe::{Message, Pipe};
-use super::push::{CACHE, own_name};
+use super::push::{CACHE, own_kind, own_name};
 use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
 use crate::report::Reporter;
 use crate::signals::{Registration, Stop};
@@ -134,7 +134,12 @@ pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<O
     let Some(sphx) = sphx else {
         // Where this program cannot be read, it has not been pushed from here either.
         let pushed = match own_name() {
-            Ok(name) => format!("c=\"{CACHE}/{name}\"; [ -x \"$c\" ] && exec \"$c\" \"$@\"; "),
+            // A home directory may be that of machines of other kinds, too, where another one is installed.
+            Ok(name) => format!(
+                "c=\"{CACHE}/{name}\"; [ -x \"$c\" ] && [ \"$(uname -sm)\" = \"{}\" ] && \
+                 exec \"$c\" \"$@\"; ",
+                own_kind()
+            ),
             Err(_) => String::new(),
         };
         // Login shells differ, sh does not.
@@ -422,6 +427,34 @@ mod tests {
             assert_eq!(words[1], path.as_bytes(), "{line}");
         }
         assert!(line("~root/x").starts_with("exec '"));
+    }
+
+    #[test]
+    fn what_was_pushed_from_here_runs_on_such_machines_only() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let put = |path: &str, line: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a directory")).unwrap();
+            std::fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+        };
+        let line = remote_line(None, &["-4".to_owned()]).expect("no NUL");
+        let run = || {
+            let mut shell = Command::new("sh");
+            let path = format!("{}:/usr/bin:/bin", root.path().join("bin").display());
+            shell.arg("-c").arg(&line).env("PATH", path);
+            let output = shell.env("XDG_CACHE_HOME", root.path()).output();
+            String::from_utf8(output.expect("a shell").stdout).expect("text")
+        };
+        put("bin/sphx", "echo installed \"$@\"");
+        assert_eq!(run(), "installed ssh-end -4\n");
+        let name = own_name().expect("this program");
+        put(&format!("sphx/{name}"), "echo pushed \"$@\"");
+        assert_eq!(run(), "pushed ssh-end -4\n");
+        put("bin/uname", "echo Plan9 mips");
+        assert_eq!(run(), "installed ssh-end -4\n");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(super) enum Job {
     Send {
         roots: Vec<Root>,
         destination: Vec<u8>,
+        /// The other end has told under which name the only one of them comes.
+        named: bool,
     },
     Receive {
         sources: Vec<Named>,
@@ -41,7 +43,12 @@ impl Job {
         if destination.host.is_some() {
             let roots = roots_of(args, &sources)?;
             let destination = destination.path;
-            return Ok((host, Self::Send { roots, destination }));
+            let job = Self::Send {
+                roots,
+                destination,
+                named: false,
+            };
+            return Ok((host, job));
         }
         let path = PathBuf::from(OsString::from_vec(destination.path));
         let landing = Landing::find(&path, sources.len(), args.recursive)?;
@@ -74,9 +81,14 @@ impl Job {
     /// What it is for the other end.
     pub(super) fn task(&self) -> Task {
         match self {
-            Self::Send { roots, destination } => Task::Receive {
+            Self::Send {
+                roots,
+                destination,
+                named,
+            } => Task::Receive {
                 destination: destination.clone(),
                 names: roots.iter().map(Root::name).collect(),
+                again: *named,
             },
             Self::Receive { sources, .. } => Task::Send {
                 sources: sources.clone(),

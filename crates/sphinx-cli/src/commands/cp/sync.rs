@@ -47,6 +47,7 @@ pub(crate) fn run(mut args: SyncArgs, context: &Context) -> Outcome<u8> {
                 None => roots::synchronized(path(source.path), name, sync)?,
             },
             destination: destination.path,
+            named: false,
         },
         None => {
             let output = OutputDir::synchronized(&path(destination.path), !args.no_partial, sync)?;
@@ -117,7 +118,12 @@ fn request(args: &SyncArgs, source: &Place) -> Outcome<SyncRequest> {
     if let Some(file) = &args.filter_from {
         let shown = printable(file.as_os_str().as_encoded_bytes());
         let rules = fs::read(file).map_err(|error| local_io("read", &shown, error))?;
-        filter.extend(rules.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
+        // As rsync, which takes either for the end of a line; a name that is typed may have one in it.
+        filter.extend(
+            rules
+                .split(|byte| b"\r\n".contains(byte))
+                .map(<[u8]>::to_vec),
+        );
     }
     if source.path.contains(&0) {
         return Err(usage("a path has a NUL in it"));

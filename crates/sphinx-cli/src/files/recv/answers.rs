@@ -51,6 +51,8 @@ pub(super) struct There {
     pub(super) size: u64,
     /// What it is to have.
     pub(super) attributes: Attributes,
+    /// What it was before it was read, where that has been asked for.
+    pub(super) read: Option<Stat>,
 }
 
 impl Answers {
@@ -133,12 +135,19 @@ impl Answers {
         if is_hidden || is_reserved(name.as_bytes()) {
             return Ok(None);
         }
+        // A sender learns nothing of what it was not asked for, which is beside it or left out.
+        let left_out =
+            |sync: &Arc<Sync>| !sync.filter.is_empty() && sync.filter.excludes(&wanted.path, false);
+        if !self.output.expects(&wanted.path) || self.output.sync.as_ref().is_some_and(left_out) {
+            return Ok(None);
+        }
         let end = wanted.path.len() - name.as_bytes().len();
         let Some((path, directory)) = self.open(&names, &wanted.path[..end.saturating_sub(1)])
         else {
             return Ok(None);
         };
         if let Some(sync) = self.output.sync.clone() {
+            let read = sync.asked.checksum.then(|| find_version(&directory, &name));
             let answer = self.look_at_version(wanted, &sync, &directory, &name);
             if let Some(Reply::Present { .. } | Reply::Digest { .. }) = answer {
                 if self.there.len() == SYNC_OFFERS_MAX {
@@ -150,6 +159,7 @@ impl Answers {
                     name,
                     size: wanted.size,
                     attributes: wanted.attributes,
+                    read: read.flatten(),
                 });
             }
             return Ok(answer);
@@ -228,6 +238,10 @@ impl Answers {
             && **last == *path
         {
             return Some((last.clone(), directory.clone()));
+        }
+        let left_out = |sync: &Arc<Sync>| !path.is_empty() && sync.filter.leaves_out(path);
+        if self.output.sync.as_ref().is_some_and(left_out) {
+            return None;
         }
         let mut directory = self.output.root.clone();
         for name in names {

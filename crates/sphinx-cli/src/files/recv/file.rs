@@ -104,6 +104,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
             name,
             size,
             attributes,
+            read,
             ..
         } = there;
         if self.left_out == 0 && !self.target.is_in(directory) {
@@ -111,7 +112,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
         }
         let path = self.target.path_of(name);
         self.unsent(name, &path, *size, true, |target| {
-            target.keep(name, *size, *attributes)
+            target.keep(name, *size, *attributes, read.as_ref())
         })
     }
 

@@ -12,6 +12,7 @@ use crate::files::descent::{Identity, open_directory};
 use crate::files::leftovers::is_reserved;
 use crate::files::output::Refused;
 use crate::files::paths::Name;
+use crate::files::sync::Sync;
 use crate::files::wire::Change;
 use crate::text::printable;
 use sphinx_transport::ErrorKind;
@@ -29,6 +30,8 @@ impl Target {
         }
         self.check_name(name)?;
         self.check_expected(name, true)?;
+        self.check_included(name, false)?;
+        self.check_can_have_come(path)?;
         let first = self.find_file(path)?;
         let is_there = self.imagined == 0 && !self.output.missing;
         if is_there
@@ -76,8 +79,25 @@ impl Target {
         Ok(())
     }
 
+    /// A file that was not asked for, beside what was or left out of it, gets no name in it: with that it could be given
+    /// other permissions, and be read.
+    fn check_can_have_come(&self, path: &[u8]) -> Result<(), Refused> {
+        let is_left_out = |sync: &Arc<Sync>| {
+            let end = path.iter().rposition(|byte| *byte == b'/');
+            end.is_some_and(|end| sync.filter.leaves_out(&path[..end]))
+                || sync.filter.excludes(path, false)
+        };
+        match self.output.expects(path) && !self.output.sync.as_ref().is_some_and(is_left_out) {
+            true => Ok(()),
+            false => Err(Refused::Transfer(protocol(
+                "another name of a file that was not asked for",
+            ))),
+        }
+    }
+
     /// A file would come under this name, in a trial. Its other names would have to come again.
     pub(in crate::files) fn would_come(&mut self, name: &Name) -> Result<(), Refused> {
+        self.check_included(name, false)?;
         if self.imagined == 0 && !self.output.missing {
             let there = fs::statat(self.here(), name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
             if there.is_ok_and(|there| there.st_nlink > 1) {

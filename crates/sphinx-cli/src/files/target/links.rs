@@ -25,6 +25,7 @@ impl Target {
     ) -> Result<(), Refused> {
         self.check_name(name)?;
         self.check_expected(name, true)?;
+        self.check_included(name, false)?;
         if self.output.sync.is_some() && self.has_link(name, target, attributes)? {
             return Ok(());
         }

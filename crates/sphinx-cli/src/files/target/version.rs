@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Target;
@@ -53,6 +53,7 @@ impl Target {
         }
         self.check_name(name)?;
         self.check_expected(name, true)?;
+        self.check_included(name, true)?;
         let (opened, is_new) = match self.imagined > 0 || self.output.missing {
             true => (None, true),
             false => self.open_version(name, mode)?,
@@ -250,15 +251,17 @@ impl Target {
         Refused::Entry(fail(ErrorKind::LocalIo, message))
     }
 
-    /// The file of this name is as it is to be; its attributes may not be.
+    /// The file of this name is as it is to be; its attributes may not be. `read` is what it was when it was read, if it was.
     pub(in crate::files) fn keep(
         &mut self,
         name: &Name,
         size: u64,
         attributes: Attributes,
+        read: Option<&Stat>,
     ) -> Result<(), Refused> {
         self.check_name(name)?;
         self.check_expected(name, false)?;
+        self.check_included(name, false)?;
         if self.is_trial() {
             return Ok(());
         }
@@ -269,7 +272,8 @@ impl Target {
         let by_time = (self.output.sync.as_ref()).is_some_and(|sync| !sync.asked.checksum);
         let is_same = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && u64::try_from(stat.st_size) == Ok(size)
-            && (!by_time || passes_by_time(&parent, &stat, attributes));
+            && (!by_time || passes_by_time(&parent, &stat, attributes))
+            && read.is_none_or(|before| has_not_changed(before, &stat));
         if !is_same {
             // Somebody else's contents must not get the time of what was there.
             let message = format!("{} has changed meanwhile", self.shown(name));
@@ -345,4 +349,10 @@ impl Target {
         }
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// Whether nobody else has written to a file since then. Of one with several names another one may have been given its time.
+fn has_not_changed(before: &Stat, now: &Stat) -> bool {
+    let time = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec);
+    before.st_nlink > 1 || time(before) == time(now)
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::files::Expected;
+use crate::files::offers::{Offered, Series};
+use crate::files::wire::Reply;
 
 /// Receives `paths` where only `a` was asked for, with directories or without.
 fn ask_for_a(paths: &[&Path], output: &Path, directories: bool) -> Counts {
@@ -35,6 +37,61 @@ fn nothing_comes_that_nobody_has_asked_for() {
     assert_eq!((counts.files, counts.skipped), (1, 1));
     assert_eq!(fs::read(to.join("a")).unwrap(), b"a");
     assert_eq!(fs::read(to.join("b")).unwrap(), b"mine");
+}
+
+/// Nor is anything told of it: who guesses its size and its time would learn that it is there.
+#[test]
+fn nothing_is_told_of_what_nobody_has_asked_for() {
+    let Dirs { _root, to, .. } = dirs();
+    for name in ["a", "b"] {
+        let there = fs::File::create(to.join(name)).unwrap();
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        there.set_modified(time).unwrap();
+    }
+    for (name, presents) in [("a", 1), ("b", 0)] {
+        let offer = Series::default().offer(&Offered {
+            path: name.as_bytes().to_vec(),
+            size: 0,
+            attributes: Attributes {
+                mode: 0o600,
+                mtime_s: 1_000_000_000,
+                mtime_ns: 0,
+            },
+            source: None,
+        });
+        let mut bytes = Vec::new();
+        put_preamble(&mut bytes, Announced::default());
+        let end = Entry::End {
+            entries: 0,
+            bytes: 0,
+        };
+        for entry in [Entry::Offer(offer), Entry::Ask, end] {
+            put_entry(&mut bytes, &entry);
+        }
+        let expected = Expected {
+            names: BTreeSet::from([b"a".to_vec()]),
+            directories: true,
+        };
+        let output = OutputDir::open(&to, REPLACE).expect("an output directory");
+        let mut told = 0;
+        let transferred = receive_tree(
+            Arrived {
+                bytes: &bytes,
+                piece: 1000,
+            },
+            &Destination::Directory(output.expecting(expected)),
+            &|_| Ok(None),
+            &mut |replies: &[Reply]| {
+                let present = |reply: &&Reply| matches!(reply, Reply::Present { .. });
+                told += replies.iter().filter(present).count();
+                Ok(())
+            },
+            &Progress::default(),
+            &quiet(),
+        );
+        transferred.expect("an empty transfer");
+        assert_eq!(told, presents, "{name}");
+    }
 }
 
 #[test]

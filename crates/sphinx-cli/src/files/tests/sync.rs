@@ -1,5 +1,6 @@
 //! Synchronizing: a hostile sender, a hostile receiver, and what is not read.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::chown;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::files::reader::Reader;
 use crate::files::replies::Replies;
 use crate::files::wire::{Change, Reply, put_reply};
 use crate::files::xattrs::Xattrs;
-use crate::files::{Sync, SyncRequest};
+use crate::files::{Expected, Sync, SyncRequest};
 
 const DELETE: fn() -> SyncRequest = || SyncRequest {
     contents: true,
@@ -395,6 +396,156 @@ fn a_hostile_sender_gets_nothing_that_was_not_asked_for() {
         assert_eq!(done.counts.skipped, 1);
         assert_eq!(names(to), ["f"]);
         assert_eq!(fs::read(to.join("f")).unwrap(), b"12345678");
+    }
+}
+
+/// What is beside the directory that was asked for, and what both ends leave out.
+#[test]
+fn a_hostile_sender_gets_at_nothing_that_was_not_asked_for() {
+    let asked = |rule: &str| SyncRequest {
+        checksum: true,
+        filter: vec![rule.as_bytes().to_vec()],
+        ..SyncRequest::default()
+    };
+    let receive = |rule: &str, bytes: &[u8]| {
+        let dirs = dirs();
+        fs::create_dir_all(dirs.to.join("contents/keys")).unwrap();
+        for path in ["beside", "contents/f", "contents/keys/k"] {
+            write(dirs.to.join(path), b"secret");
+        }
+        let sync = Arc::new(Sync::new(asked(rule)).unwrap());
+        let output = OutputDir::synchronized(&dirs.to, true, sync).unwrap();
+        let expected = Expected {
+            names: BTreeSet::from([b"contents".to_vec()]),
+            directories: true,
+        };
+        let mut told = 0;
+        let received = receive_tree(
+            Arrived { bytes, piece: 1000 },
+            &Destination::Directory(output.expecting(expected)),
+            &|_| Ok(None),
+            &mut |replies: &[Reply]| {
+                let digests = replies
+                    .iter()
+                    .filter(|it| matches!(it, Reply::Digest { .. }));
+                told += digests.count();
+                Ok(())
+            },
+            &Progress::default(),
+            &quiet(),
+        );
+        (dirs, received, told)
+    };
+    // Nothing is told of it.
+    for (rule, path, expected) in [
+        ("- x", "contents/f", 1),
+        ("- x", "contents/keys/k", 1),
+        ("- x", "beside", 0),
+        ("- f", "contents/f", 0),
+        ("- keys/", "contents/keys/k", 0),
+    ] {
+        let offer = Series::default().offer(&Offered {
+            path: path.as_bytes().to_vec(),
+            size: 6,
+            attributes: ATTRIBUTES,
+            source: None,
+        });
+        let bytes = records(&[Entry::Offer(offer), Entry::Ask], &[], &[end(1, 0)]);
+        let (_dirs, received, told) = receive(rule, &bytes);
+        received.unwrap();
+        assert_eq!(told, expected, "{rule}: {path}");
+    }
+    // It gets no other name.
+    for (rule, path, is_allowed) in [
+        ("- x", "contents/f", true),
+        ("- x", "beside", false),
+        ("- f", "contents/f", false),
+        ("- keys/", "contents/keys/k", false),
+    ] {
+        let link = Entry::HardLink {
+            name: Name::new(b"link").unwrap(),
+            path: path.as_bytes().to_vec(),
+        };
+        let (dirs, received, _) = receive(rule, &records(&[link], &[], &[end(2, 0)]));
+        let is_refused = received.is_err_and(|failure| failure.kind == ErrorKind::Protocol);
+        assert_eq!(is_refused, !is_allowed, "{rule}: {path}");
+        assert_eq!(dirs.to.join("contents/link").exists(), is_allowed);
+    }
+    // It is not replaced.
+    let empty = Piece::End {
+        digest: *blake3::hash(b"").as_bytes(),
+    };
+    for (rule, skipped, left) in [("- f", 1, &b"secret"[..]), ("- x", 0, &b""[..])] {
+        let bytes = records(&[file(0)], std::slice::from_ref(&empty), &[end(2, 0)]);
+        let (dirs, received, _) = receive(rule, &bytes);
+        assert_eq!(received.unwrap().counts.skipped, skipped, "{rule}");
+        assert_eq!(fs::read(dirs.to.join("contents/f")).unwrap(), left);
+    }
+}
+
+/// Where contents are compared, much may be read before its turn comes.
+#[test]
+fn what_changes_after_it_was_read_keeps_its_time() {
+    let asked = SyncRequest {
+        contents: true,
+        checksum: true,
+        ..SyncRequest::default()
+    };
+    for changes in [false, true] {
+        let Dirs { to, .. } = &dirs();
+        write_with_time(to.join("f"), b"as read!");
+        let offer = Series::default().offer(&Offered {
+            path: b"f".to_vec(),
+            size: 8,
+            attributes: Attributes {
+                mtime_s: 999_999_999,
+                ..ATTRIBUTES
+            },
+            source: None,
+        });
+        let kept = Entry::Kept { first: 1, count: 1 };
+        let bytes = &records(&[Entry::Offer(offer), Entry::Ask, kept], &[], &[end(2, 8)]);
+        let sync = Arc::new(Sync::new(asked.clone()).unwrap());
+        let received = receive_tree(
+            Arrived { bytes, piece: 1000 },
+            &Destination::Directory(OutputDir::synchronized(to, true, sync).unwrap()),
+            &|_| Ok(None),
+            &mut |replies: &[Reply]| {
+                if changes && replies.iter().any(|it| matches!(it, Reply::Digest { .. })) {
+                    write(to.join("f"), b"written!");
+                }
+                Ok(())
+            },
+            &Progress::default(),
+            &quiet(),
+        );
+        assert_eq!(received.unwrap().counts.skipped, u64::from(changes));
+        let has_its_time = fs::metadata(to.join("f")).unwrap().mtime() == 999_999_999;
+        assert_eq!(has_its_time, !changes);
+    }
+}
+
+/// As rsync: a directory that comes with its name is a path like others.
+#[test]
+fn a_directory_that_is_excluded_itself_is_not_sent() {
+    let Dirs { from, .. } = &dirs();
+    write(from.join("f"), b"x");
+    for (rule, contents, entries) in [
+        ("- /from", false, 0),
+        ("- *", false, 0),
+        ("- f", false, 1),
+        ("- /from", true, 2),
+        ("- *", true, 1),
+    ] {
+        let asked = SyncRequest {
+            contents,
+            filter: vec![rule.as_bytes().to_vec()],
+            ..SyncRequest::default()
+        };
+        let sync = Arc::new(Sync::new(asked).unwrap());
+        let roots = roots::synchronized(from.clone(), b"from".to_vec(), sync).unwrap();
+        let announced = roots::announce(&roots).unwrap();
+        assert_eq!(announced.entries, entries, "{rule}, {contents}");
     }
 }
 
