@@ -179,6 +179,11 @@ pub(crate) struct Engine<Io: PacketIo> {
     _ended: Ended,
 }
 
+/// What sessions hold that were over before anybody accepted them.
+fn unclaimed_bytes(unclaimed: &[Unclaimed]) -> u64 {
+    unclaimed.iter().map(|its| its.bytes).sum()
+}
+
 /// However an engine ends, nobody waits for it any longer; who has waited finds its address free.
 struct Ended(Arc<Lobby>);
 
@@ -466,8 +471,8 @@ impl<Io: PacketIo> Engine<Io> {
             let (window, wanted, _) = association.window();
             // A bound stays as it is.
             let wanted = wanted.filter(|_| self.options.recv_window.is_none());
-            let all = self.windows + self.unclaimed.iter().map(|its| its.bytes).sum::<u64>();
-            match wanted.map(|wanted| budget.grow(window, wanted, sessions, all)) {
+            let all = || self.windows + unclaimed_bytes(&self.unclaimed);
+            match wanted.map(|wanted| budget.grow(window, wanted, sessions, all())) {
                 Some(Growth::To(size)) => association.set_window(now, size),
                 Some(Growth::OthersHaveIt) => self.is_scarce = true,
                 Some(Growth::None) | None => {}

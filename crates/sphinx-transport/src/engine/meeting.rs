@@ -13,7 +13,9 @@ use sphinx_proto::{
 };
 
 use super::early::{Beginner, Met};
-use super::{Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
+use super::{
+    Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings, unclaimed_bytes,
+};
 use crate::access::Peer;
 use crate::association::{Association, Unclaimed};
 use crate::budget::Window;
@@ -165,7 +167,7 @@ impl<Io: PacketIo> Engine<Io> {
     pub(super) fn no_room(&mut self, window: Window) -> Option<&'static str> {
         let sessions = self.sessions.len().max(self.lobby.waiting());
         self.unclaimed.retain(Unclaimed::waits);
-        let unclaimed: u64 = self.unclaimed.iter().map(|its| its.bytes).sum();
+        let unclaimed = unclaimed_bytes(&self.unclaimed);
         if sessions >= SESSIONS_MAX {
             Some("it has too many sessions")
         } else if !self.budget().allows(window, self.windows + unclaimed) {
