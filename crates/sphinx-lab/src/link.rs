@@ -8,6 +8,8 @@ use sphinx_link::{
     settings::{LinkSettings, ReadFile, SettingError},
 };
 
+use crate::machine::beginning;
+
 /// Sets the seeds of the two directions apart.
 const RETURN_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -97,10 +99,8 @@ impl LinkSpec {
         let files = RefCell::new(BTreeMap::new());
         let noted = |path: &str| -> io::Result<String> {
             let text = read(path)?;
-            let hash = blake3::hash(text.as_bytes()).to_hex();
-            files
-                .borrow_mut()
-                .insert(path.to_owned(), hash[..8].to_owned());
+            let hash = beginning(blake3::hash(text.as_bytes()));
+            files.borrow_mut().insert(path.to_owned(), hash);
             Ok(text)
         };
         parsed.forward.change(&mut forward, &noted)?;

@@ -216,9 +216,13 @@ fn commit(program: &Path) -> Option<String> {
 pub(crate) const CHANGED: char = '+';
 
 /// The beginning of a program's hash.
-fn build(program: &Path) -> Option<String> {
-    let hash = blake3::hash(&fs::read(program).ok()?).to_hex();
-    Some(hash[..8].to_owned())
+pub(crate) fn build(program: &Path) -> Option<String> {
+    Some(beginning(blake3::hash(&fs::read(program).ok()?)))
+}
+
+/// As much of a hash as tells contents apart that somebody has at hand.
+pub(crate) fn beginning(hash: blake3::Hash) -> String {
+    hash.to_hex()[..8].to_owned()
 }
 
 /// The files that a program is made of, as cargo notes them beside it, and compares their times to know whether to build it again.

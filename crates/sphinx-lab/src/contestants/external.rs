@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::Program;
-use crate::{Contestant, Side, Task, Workload, peers::PeerTask};
+use crate::{Contestant, Side, Task, Workload, machine::beginning, peers::PeerTask};
 
 /// How a program takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl External {
                     hasher.update(&fs::read(file).unwrap_or_default());
                 }
             }
-            hasher.finalize().to_hex()[..8].to_owned()
+            beginning(hasher.finalize())
         };
         self.build.get_or_init(find)
     }

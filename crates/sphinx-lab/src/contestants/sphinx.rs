@@ -1,7 +1,6 @@
 //! Sphinx, by its own command.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
@@ -11,7 +10,9 @@ use serde_json::Value;
 
 use super::Program;
 use crate::{
-    Beginning, Contestant, Side, Simulated, Task, Workload, machine::output, peers::PeerTask,
+    Beginning, Contestant, Side, Simulated, Task, Workload,
+    machine::{build, output},
+    peers::PeerTask,
 };
 
 /// Exit code of `sphx` for a command line that it does not take.
@@ -86,8 +87,7 @@ impl Sphinx {
     fn version(&self) -> Option<&str> {
         let find = || {
             let version = output(Command::new(&self.sphx).arg("--version"))?;
-            let build = blake3::hash(&fs::read(&self.sphx).ok()?).to_hex();
-            Some(format!("{version} (build {})", &build[..8]))
+            Some(format!("{version} (build {})", build(&self.sphx)?))
         };
         self.version.get_or_init(find).as_deref()
     }
