@@ -448,6 +448,29 @@ pub(crate) fn appears(path: &Path, process: &mut Child) -> Result<(), ExitStatus
     Ok(())
 }
 
+/// Has a shell script mount something in a namespace of its own, and receive; its `$0` is the command. Once there is the ticket `t`, it is returned. None, with a
+/// reason, where it ends before with 77, as it could not mount that, or `unshare` with 1.
+pub(crate) fn receive_where(scratch: &Scratch, script: &str) -> Option<Child> {
+    let receiver = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(env!("CARGO_BIN_EXE_sphx"))
+        .current_dir(scratch.path("."))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut receiver) = receiver else {
+        sphinx_testing::skipped!("there is no unshare");
+        return None;
+    };
+    if let Err(status) = appears(&scratch.path("t"), &mut receiver) {
+        assert!(matches!(status.code(), Some(1 | 77)), "{status}");
+        sphinx_testing::skipped!("such a file system cannot be mounted here");
+        return None;
+    }
+    Some(receiver)
+}
+
 /// DESIGN §6: what `done` has at either end.
 #[track_caller]
 pub(crate) fn assert_done_schema(done: &Value) {

@@ -4,11 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
-use crate::common::{Running, Scratch, assert_done_schema};
+use crate::common::{Running, Scratch, assert_done_schema, receive_where};
 use rustix::process::Signal;
 
 #[test]
@@ -236,26 +233,9 @@ exit $code"#;
 fn a_full_disk_is_io_at_both_ends() {
     let scratch = Scratch::new();
     scratch.file("a", 5_000_000);
-    let mut unshare = Command::new("unshare");
-    unshare
-        .args(["--mount", "sh", "-c", ON_A_SMALL_DISK])
-        .arg(env!("CARGO_BIN_EXE_sphx"))
-        .current_dir(scratch.path("."))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let Ok(mut recv) = unshare.spawn() else {
-        sphinx_testing::skipped!("there is no unshare");
+    let Some(recv) = receive_where(&scratch, ON_A_SMALL_DISK) else {
         return;
     };
-    while !scratch.path("t").exists() {
-        if let Some(status) = recv.try_wait().unwrap() {
-            assert!(matches!(status.code(), Some(1 | 77)), "{status}");
-            sphinx_testing::skipped!("no privileges to mount a small file system");
-            return;
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
     let sent = scratch.send(&["a"]).end().expect(9);
     let told = sent.error("remote_io")["message"].to_string();
     assert!(told.contains("no space left"), "{told}");

@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
-use crate::common::{Running, Scratch, appears};
+use crate::common::{Running, Scratch, appears, receive_where};
 use rustix::process::Signal;
 
 #[test]
@@ -333,23 +333,9 @@ fn after_a_full_disk_the_same_command_succeeds_once_there_is_space() {
     let scratch = Scratch::new();
     scratch.file("tree/a", 1_000_000);
     scratch.file("tree/b", 5_000_000);
-    let unshare = Command::new("unshare")
-        .args(["--mount", "sh", "-c", FREE_SOME_SPACE])
-        .arg(env!("CARGO_BIN_EXE_sphx"))
-        .current_dir(scratch.path("."))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut recv) = unshare else {
-        sphinx_testing::skipped!("there is no unshare");
+    let Some(mut recv) = receive_where(&scratch, FREE_SOME_SPACE) else {
         return;
     };
-    if let Err(status) = appears(&scratch.path("t"), &mut recv) {
-        assert!(matches!(status.code(), Some(1 | 77)), "{status}");
-        sphinx_testing::skipped!("no privileges to mount a small file system");
-        return;
-    }
     let sent = scratch.send(&["tree"]).end().expect(9);
     assert!(
         sent.error("remote_io")["message"]
@@ -373,43 +359,6 @@ fn after_a_full_disk_the_same_command_succeeds_once_there_is_space() {
     scratch.assert_same("tree/b", "b.arrived");
     let arrived = fs::read_to_string(scratch.path("arrived")).unwrap();
     assert_eq!(arrived, ".\n./tree\n./tree/a\n./tree/b\n");
-}
-
-/// Mounts a file system that compresses on `in`, in a mount namespace of its own, and receives the same twice.
-const WHERE_FILES_ARE_COMPRESSED: &str = r#"truncate -s 300M disk && mkfs.btrfs -q disk && mount -o loop,compress-force=zstd disk in || exit 77
-receive() { "$0" recv --json --once --listen 127.0.0.1:0 --output in --ticket-file "$1"; }
-receive t && sync && receive t2"#;
-
-/// It takes fewer blocks than it has bytes, and has no holes.
-#[test]
-fn a_compressed_file_that_is_there_is_not_sent_again() {
-    let scratch = Scratch::new();
-    fs::write(scratch.path("a"), vec![b'x'; 8_000_000]).unwrap();
-    let unshare = Command::new("unshare")
-        .args(["--mount", "sh", "-c", WHERE_FILES_ARE_COMPRESSED])
-        .arg(env!("CARGO_BIN_EXE_sphx"))
-        .current_dir(scratch.path("."))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut recv) = unshare else {
-        sphinx_testing::skipped!("there is no unshare");
-        return;
-    };
-    if let Err(status) = appears(&scratch.path("t"), &mut recv) {
-        assert!(matches!(status.code(), Some(1 | 77)), "{status}");
-        sphinx_testing::skipped!("no file system that compresses");
-        return;
-    }
-    scratch.send(&["a"]).end().expect(0);
-    appears(&scratch.path("t2"), &mut recv).unwrap();
-    let arguments = ["send", "--json", "--ticket-file", "t2", "a"];
-    let sent = Running::start(&scratch, &arguments, &[]).end().expect(0);
-    assert_eq!(sent.done()["files_present"], 1);
-    let reused = sent.done()["bytes_reused"].as_u64().unwrap();
-    assert!(reused > 6_000_000, "{reused}");
-    assert_eq!(recv.wait().unwrap().code(), Some(0));
 }
 
 fn mode(path: &Path) -> u32 {

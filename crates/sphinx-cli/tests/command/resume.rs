@@ -1,9 +1,8 @@
 //! After anything, the same commands go on.
 
 use std::fs;
-use std::process::{Command, Stdio};
 
-use crate::common::{Running, Scratch, appears};
+use crate::common::{Running, Scratch, appears, receive_where};
 use rustix::process::Signal;
 
 const BYTES: usize = 60_000_000;
@@ -329,23 +328,9 @@ exit $second"#;
 fn after_a_crash_of_the_machine_what_was_not_stored_is_sent_again() {
     let scratch = Scratch::new();
     scratch.file("movie", BYTES);
-    let unshare = Command::new("unshare")
-        .args(["--mount", "sh", "-c", CRASH])
-        .arg(env!("CARGO_BIN_EXE_sphx"))
-        .current_dir(scratch.path("."))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut recv) = unshare else {
-        sphinx_testing::skipped!("there is no unshare");
+    let Some(mut recv) = receive_where(&scratch, CRASH) else {
         return;
     };
-    if let Err(status) = appears(&scratch.path("t"), &mut recv) {
-        assert!(matches!(status.code(), Some(1 | 77)), "{status}");
-        sphinx_testing::skipped!("no privileges to mount a file system");
-        return;
-    }
     scratch.send(&["--cc", "fixed:50mbit", "movie"]).end();
     if let Err(status) = appears(&scratch.path("t2"), &mut recv) {
         assert_eq!(status.code(), Some(77), "{status}");
