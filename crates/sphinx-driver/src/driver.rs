@@ -402,6 +402,8 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             return Some(Time::ZERO);
         }
         let (core, done) = (self.next_timer(), self.executor.next_done());
+        // To be called again and again would not let it leave sooner.
+        let core = core.filter(|at| !self.leaving.is_held_up(*at));
         let timers = [core, self.pause_at, self.datagrams_at, done];
         timers.into_iter().flatten().min()
     }

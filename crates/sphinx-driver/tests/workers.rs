@@ -178,6 +178,25 @@ fn slow_workers_cause_no_loss() {
     }
 }
 
+/// Once as much is elsewhere as may be, nothing more leaves: whoever drives the session sleeps until some of it is back.
+#[test]
+fn who_waits_for_workers_sleeps() {
+    for seed in 0..4 {
+        let link = |seed| LinkConfig {
+            seed,
+            delay: Duration::from_millis(5),
+            ..LinkConfig::default()
+        };
+        let mut scenario = Scenario::new((link(seed), link(seed + 9))).bulk(4_000_000);
+        scenario.seed = seed;
+        scenario.cc = CcKind::Fixed(250_000_000);
+        // So much would leave in this time as ten sessions may have elsewhere.
+        scenario.client.packet_delay_max = 20 * MS;
+        // An end that has something to do again and again at one point in time counts as stuck.
+        scenario.build().must_transfer(30 * SEC);
+    }
+}
+
 /// The peer hears when packets arrived, not when somebody had opened them.
 #[test]
 fn arrivals_are_told_as_they_were() {

@@ -24,6 +24,8 @@ pub(super) struct Leaving {
     runs: VecDeque<(TaskId, Option<Box<SealRun>>)>,
     /// Bytes of all their datagrams.
     bytes: usize,
+    /// When it was looked at last, if what is elsewhere left no room for anything more.
+    held_up: Option<Time>,
     /// Working memory.
     slots: Vec<Slot>,
 }
@@ -37,6 +39,11 @@ impl Leaving {
     /// Whether the next packets are sealed.
     pub(super) fn is_ready(&self) -> bool {
         self.runs.front().is_some_and(|(_, run)| run.is_some())
+    }
+
+    /// Whether it waits for a run that is elsewhere to send what was due at this time: whoever has the run says when it is done.
+    pub(super) fn is_held_up(&self, due: Time) -> bool {
+        self.held_up.is_some_and(|looked| due <= looked)
     }
 
     /// A run comes back.
@@ -64,6 +71,9 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
         out: &mut impl Outbox,
     ) -> Result<(), EndReason> {
+        // What there is for this session, once what has been sealed has left.
+        let room = limit.saturating_sub(out.len_bytes()).min(BYTES_MAX);
+        self.leaving.held_up = None;
         self.collect(now);
         self.release_sealed(limit, workshop, out)?;
         let has_room = |leaving: &Leaving, out: &_| {
@@ -82,7 +92,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
         self.finish_filling(now, workshop, out)?;
         self.collect(now);
-        self.release_sealed(limit, workshop, out)
+        self.release_sealed(limit, workshop, out)?;
+        let leaving = &mut self.leaving;
+        if room > 0 && leaving.bytes >= room && !leaving.is_ready() {
+            leaving.held_up = Some(now);
+        }
+        Ok(())
     }
 
     /// Puts a packet into the run that is being filled.

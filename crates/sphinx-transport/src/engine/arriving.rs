@@ -33,15 +33,22 @@ struct Inside<'a> {
 
 impl Inside<'_> {
     /// The session that all of these datagrams are of, if it takes them together.
-    fn takes_joined(&self, received: &mut Received<'_>) -> Option<ConnectionId> {
-        let len = received.payload.len();
-        let mut of = received.segments().map(|datagram| {
+    fn takes_joined(&self, received: &Received<'_>) -> Option<ConnectionId> {
+        let (datagrams, stride) = (&*received.payload, received.stride.max(1));
+        let of = |datagram: &[u8]| {
             let cid = ConnectionId::of_datagram(datagram).filter(|_| is_data_plane(datagram))?;
             Some(self.routes.session_of(cid))
-        });
-        let session = of.next()??;
-        let is_theirs = self.sessions.get(session)?.association.takes_joined(len);
-        (is_theirs && of.all(|other| other == Some(session))).then_some(session)
+        };
+        let session = of(datagrams.chunks(stride).next()?)?;
+        let association = &self.sessions.get(session)?.association;
+        if !association.takes_joined(datagrams.len()) {
+            return None;
+        }
+        // Nearly always all have the same id, which has been looked for.
+        let same = ConnectionId::leading(datagrams, stride);
+        let mut others = datagrams[same..].chunks(stride);
+        let are_theirs = others.all(|datagram| of(datagram) == Some(session));
+        are_theirs.then_some(session)
     }
 
     /// Takes in the first one of these datagrams, and those behind it that are of the same session: how many bytes they have, and which other shard it is for, if
@@ -137,7 +144,7 @@ impl<Io: PacketIo> Engine<Io> {
             .unwrap_or_default();
         let wall = wall.as_nanos().min(u128::from(u64::MAX)) as u64;
         for index in 0..count {
-            let Some(mut received) = io.rx().received(index) else {
+            let Some(received) = io.rx().received(index) else {
                 break;
             };
             // The kernel's wall clock, carried over to ours; a step of the wall clock between the
@@ -154,7 +161,7 @@ impl<Io: PacketIo> Engine<Io> {
             };
             let (stride, len) = (received.stride, received.payload.len());
             if len >= JOINED_MIN
-                && let Some(session) = inside.takes_joined(&mut received)
+                && let Some(session) = inside.takes_joined(&received)
             {
                 let mut memory = inside.workshop.take_memory();
                 if io.rx().exchange(index, &mut memory) {
