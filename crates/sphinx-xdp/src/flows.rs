@@ -16,7 +16,7 @@ use sphinx_netdev::lookup;
 const KERNEL_FIRST: u32 = 16;
 /// How long an answer is good. Then one packet goes by the kernel, so that it sees to the neighbour as it does for its own traffic.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long to wait where there is no answer yet.
+/// How long to wait where it is not known yet who is next on the link.
 const AGAIN: Duration = Duration::from_millis(20);
 /// Addresses that are remembered, and for how long at least those of sessions that send.
 const ENTRIES_MAX: usize = 4096;
@@ -77,9 +77,10 @@ impl Flows {
             return entry.flow.clone();
         }
         let had_one = entry.flow.take().is_some();
-        let flow = self.ask(to).map(Arc::new);
+        let asked = self.ask(to);
         let entry = &mut self.entries[index];
-        entry.ask_at = now + if flow.is_some() { FRESH } else { AGAIN };
+        entry.ask_at = now + asked.as_ref().map_or_else(|wait| *wait, |_| FRESH);
+        let flow = asked.ok().map(Arc::new);
         entry.flow = flow.clone();
         flow.filter(|_| !had_one)
     }
@@ -119,8 +120,8 @@ impl Flows {
         }
     }
 
-    /// Headers as the kernel would write them. An error of it means that it sees to the packets itself, and tells what is wrong then.
-    fn ask(&self, to: &Destination) -> Option<Flow> {
+    /// Headers as the kernel would write them; or how long it sees to the packets itself, and tells what may be wrong with them, before it is asked again.
+    fn ask(&self, to: &Destination) -> Result<Flow, Duration> {
         let remote = to.remote.ip().to_canonical();
         let scope = match to.remote {
             SocketAddr::V6(remote) => Some(remote.scope_id()).filter(|scope| *scope != 0),
@@ -131,14 +132,16 @@ impl Flows {
             .local_ip
             .or(bound)
             .filter(|ip| ip.is_ipv4() == remote.is_ipv4());
-        let way = lookup::way(remote, wanted, scope).ok().flatten()?;
-        if way.interface != self.interface {
-            return None;
-        }
-        let source = SocketAddr::new(wanted.or(way.source)?, self.local.port());
-        let next = lookup::neighbour(self.interface, way.next).ok().flatten()?;
+        let way = lookup::way(remote, wanted, scope).ok().flatten();
+        // Routes that lead elsewhere seldom change, and there may be many such addresses.
+        let way = way.filter(|way| way.interface == self.interface);
+        let way = way.ok_or(FRESH)?;
+        let source = wanted.or(way.source).ok_or(FRESH)?;
+        let source = SocketAddr::new(source, self.local.port());
+        let next = lookup::neighbour(self.interface, way.next).ok().flatten();
+        let next = next.ok_or(AGAIN)?;
         let remote = SocketAddr::new(remote, to.remote.port());
-        Flow::new((self.mac, next), source, remote)
+        Flow::new((self.mac, next), source, remote).ok_or(FRESH)
     }
 }
 
@@ -204,6 +207,18 @@ mod tests {
             flow.complete(&mut frame, 0);
             assert_eq!(frame[30..34], (0x0a53_0000 + number as u32).to_be_bytes());
         }
+    }
+
+    /// To ask takes longer than to send, and the answer will be the same for a while.
+    #[test]
+    fn who_is_found_elsewhere_is_not_asked_for_all_the_time() {
+        let local = "10.82.0.1:7".parse().unwrap();
+        let mut flows = Flows::new(NOWHERE, [2; 6], local);
+        let now = Instant::now();
+        for _ in 0..=KERNEL_FIRST {
+            assert!(flows.headers(&to(1), now).is_none());
+        }
+        assert_eq!(flows.entries[0].ask_at, now + FRESH);
     }
 
     #[test]

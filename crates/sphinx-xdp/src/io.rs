@@ -235,7 +235,7 @@ impl XdpIo {
                 flows: Flows::new(interface.index, mac, local),
                 now: Instant::now(),
                 kernel,
-                wall_ahead_ns: 0,
+                wall_ahead_ns: wall_ahead_ns(),
                 is_timed: true,
                 held: Vec::with_capacity(RECV_BATCH_MAX),
                 linear: Vec::new(),
