@@ -169,6 +169,13 @@ impl Params {
         self.service == service || self.services.has(service)
     }
 
+    /// Whether this end works in the paper's mode where the other end of a session for `service` wants that: it wants it too, or the session is for measurements.
+    /// The mode takes several times the memory that the window counts, and its sender's rate is what the settings make of it.
+    pub(crate) fn follows_paper(&self, service: Service) -> bool {
+        self.paper
+            .is_some_and(|wanted| wanted.is_some() || service == Service::PERF)
+    }
+
     /// After what silence this end gives the session up, if it says so, nanoseconds.
     pub(crate) fn idle_timeout(&self) -> Option<u64> {
         Some(self.idle_timeout_ms?.saturating_mul(1_000_000))
@@ -459,6 +466,17 @@ mod tests {
         for other in [Service::APPLICATION, Service(61), Service(64), Service(255)] {
             assert!(!several.serves(other));
         }
+    }
+
+    #[test]
+    fn into_the_papers_mode_only_measurements_follow() {
+        let end = |paper| Params { paper, ..params() };
+        let (knows, wants) = (end(Some(None)), end(Some(Some(Paper::default()))));
+        assert!(knows.follows_paper(Service::PERF));
+        // It has both services at one port.
+        assert!(!knows.follows_paper(Service::TUNNEL));
+        assert!(wants.follows_paper(Service::PERF) && wants.follows_paper(Service::TUNNEL));
+        assert!(!end(None).follows_paper(Service::PERF));
     }
 
     #[test]

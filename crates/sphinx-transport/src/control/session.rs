@@ -487,11 +487,20 @@ impl Session {
                 reason: message(theirs, ours, !self.connects),
             });
         }
-        if self.local.paper.flatten().is_some() && peer.paper.is_none() {
-            return Err(Fault::protocol(
-                "the other end does not know the paper's mode: it is of an older version",
-            ));
+        // The client says what the session is for.
+        let service = if self.connects { ours } else { theirs };
+        if self.local.paper.flatten().is_some() && !peer.follows_paper(service) {
+            return Err(Fault::protocol(match peer.paper {
+                None => "the other end does not know the paper's mode: it is of an older version",
+                Some(_) => "the other end knows the paper's mode for measurements only",
+            }));
         }
+        // Nobody is made to work so who has not said that he would.
+        let follows = self.local.follows_paper(service);
+        let peer = Params {
+            paper: peer.paper.filter(|_| follows),
+            ..peer
+        };
         if self.local.sc.flatten().is_some() && peer.sc.is_none() {
             return Err(Fault::protocol(
                 "the other end knows neither sc, sc:rlnc, min-rtt nor ecf: it is of an older version",

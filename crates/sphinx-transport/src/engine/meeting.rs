@@ -271,12 +271,11 @@ impl<Io: PacketIo> Engine<Io> {
         };
         let mut config = Config::new(role, tuple, ids);
         self.options.configure(&mut config);
-        config.paper = config.paper.or(peer.paper.flatten());
-        let theirs = peer.sc.flatten();
+        let theirs = (peer.paper.flatten(), peer.sc.flatten());
         // Should both want something, the client has its way.
-        config.sc = match is_client {
-            true => config.sc.or(theirs),
-            false => theirs.or(config.sc),
+        (config.paper, config.sc) = match is_client {
+            true => (config.paper.or(theirs.0), config.sc.or(theirs.1)),
+            false => (theirs.0.or(config.paper), theirs.1.or(config.sc)),
         };
         config.sc = config.sc.filter(|_| config.paper.is_none());
         config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;

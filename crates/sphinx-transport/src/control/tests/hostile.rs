@@ -252,15 +252,22 @@ fn the_oldest_unfinished_handshake_makes_room() {
 
 /// What the server says of a client that sends `messages(proof, params)` of what would be right, each on a stream of its own.
 fn failure_after(messages: impl Fn(&[u8], &[u8]) -> Vec<Vec<u8>>) -> Option<Failure> {
+    let mut net = after(Service::PERF, messages);
+    net.server().failure().cloned()
+}
+
+/// What has become of a server of this service and such a client.
+fn after(service: Service, messages: impl Fn(&[u8], &[u8]) -> Vec<Vec<u8>>) -> Net {
     let identity = Identity::generate();
-    let settings = settings(Service::PERF);
+    let settings = settings(service);
     let cid = ids().make();
     let params = Params {
         credential: Some(Credential::Ticket(identity.own_secret().id())),
         ..local_params(&settings, settings.budget.window(0), cid)
     };
     let mut net = Net::pair(&identity);
-    let id = net.connect(&ticket_of(&identity), Service::PERF);
+    net.server().control = Control::server(&identity, guests(&identity), settings, ids());
+    let id = net.connect(&ticket_of(&identity), service);
     let client = net.client().control.session(id).expect("alive");
     // As if it had said its own already.
     client.outgoing = Some(StreamId::new(Side::Client, Dir::Uni, 9));
@@ -288,7 +295,24 @@ fn failure_after(messages: impl Fn(&[u8], &[u8]) -> Vec<Vec<u8>>) -> Option<Fail
         net.client().control.drive(id.handle, now);
     }
     net.run(ms(500));
-    net.server().failure().cloned()
+    net
+}
+
+/// Its settings decide what this end keeps and how fast it sends. An honest client goes without the mode if the server does not announce it; another one may ask all
+/// the same.
+#[test]
+fn nobody_is_made_to_work_in_the_papers_mode() {
+    let settings = sphinx_proto::Paper::default().encode();
+    let wanted = [&[10, settings.len() as u8][..], &settings].concat();
+    let mut net = after(Service::FILES, |proof, params| {
+        vec![[proof, params, &wanted].concat()]
+    });
+    let mut events = net.server().events.iter();
+    let heard = events.find_map(|(_, event)| match event {
+        Event::Established { peer, .. } => Some(peer.paper),
+        _ => None,
+    });
+    assert_eq!(heard, Some(None));
 }
 
 #[test]
