@@ -643,6 +643,12 @@ impl Association {
         self.driver.abandon();
     }
 
+    /// Nothing can come of the session, as the peer does not keep to the protocol: it is told why.
+    pub(crate) fn give_up(&mut self, why: &str) {
+        self.farewell = (close_code::PROTOCOL, why.to_owned());
+        self.refused(Error::new(ErrorKind::Protocol, why));
+    }
+
     /// What a server has said that it shows if it has forgotten the session.
     pub(crate) fn expect_reset(&mut self, server: &Params) {
         if let Some(token) = server.reset_token {

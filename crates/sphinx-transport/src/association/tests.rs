@@ -297,3 +297,13 @@ fn a_reset_is_what_the_server_has_promised_of_a_path_and_comes_from_there() {
         assert_eq!(error.io_kind(), Some(io::ErrorKind::ConnectionReset));
     }
 }
+
+/// The other end would take a session that ends without a word for one that has done its part.
+#[test]
+fn who_cannot_go_on_says_why() {
+    let mut client = End::new(Role::Client);
+    client.association.give_up("connect again");
+    assert!(client.association.is_finished());
+    let (code, reason) = client.association.finish();
+    assert_eq!((code, &reason[..]), (close_code::PROTOCOL, "connect again"));
+}

@@ -16,7 +16,7 @@ use crate::budget::Window;
 use crate::control::{
     Beginning, ConnId, PROMISED_CREDIT, PROMISED_STREAMS, PROMISED_WINDOW, Params, Resumption,
 };
-use crate::error::{Error, ErrorKind, close_code};
+use crate::error::{Error, close_code};
 
 /// Sessions whose first packets have come before the datagram that says what opens them.
 const OVERTAKEN_MAX: usize = 8;
@@ -222,7 +222,7 @@ impl<Io: PacketIo> Engine<Io> {
             association.begin_again(now, (remote, rtt), &introduction, keys);
         } else {
             let why = "the server allows less than it did before: connect again";
-            association.refused(Error::new(ErrorKind::Protocol, why));
+            association.give_up(why);
         }
         association.expect_reset(peer);
         self.connections.insert(id, early.cid);
