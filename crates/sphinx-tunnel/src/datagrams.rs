@@ -78,6 +78,16 @@ impl fmt::Debug for Datagrams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken;
 
+/// The flows of IP packets that the other end has opened. Who was refused has none, and ends nobody's.
+#[derive(Debug)]
+pub(crate) struct Entered(Datagrams);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.end_packets();
+    }
+}
+
 /// The datagrams of one flow.
 #[derive(Debug)]
 pub(crate) struct DatagramFlow {
@@ -178,11 +188,11 @@ impl Datagrams {
         first
     }
 
-    /// Begins the flows of IP packets that the other end has opened.
+    /// Begins the flows of IP packets that the other end has opened: until what is returned is dropped.
     ///
     /// # Errors
     /// The other end may not use the numbers, or has such flows already.
-    pub(crate) fn enter_packets(&self, first: u64, packets: Packets) -> Result<(), Taken> {
+    pub(crate) fn enter_packets(&self, first: u64, packets: Packets) -> Result<Entered, Taken> {
         let mut state = self.lock();
         let is_own = first % 2 == state.next_flow % 2;
         let is_too_high = first > FLOW_MAX - 2 * PACKET_FLOWS;
@@ -191,7 +201,7 @@ impl Datagrams {
             return Err(Taken);
         }
         state.packets = Some((first, packets));
-        Ok(())
+        Ok(Entered(self.clone()))
     }
 
     /// Ends the flows of IP packets.
@@ -379,7 +389,7 @@ mod tests {
         let count = move |_: &mut [u8]| {
             counted.fetch_add(1, Ordering::Relaxed);
         };
-        datagrams
+        let _entered = datagrams
             .enter_packets(0, Arc::new(count))
             .expect("they are free");
         let others = async {
@@ -396,6 +406,31 @@ mod tests {
             () = datagrams.run() => panic!("the session has ended"),
             () = others => {}
         }
+    }
+
+    /// A session has these flows once: asking for them again takes nothing from whoever has them.
+    #[tokio::test]
+    async fn who_is_refused_ends_nobodys_packets() {
+        let loopback = Loopback::new();
+        let (_near, far) = loopback.session().await;
+        let datagrams = Datagrams::new(&far, false);
+        let taken = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&taken);
+        let count: Packets = Arc::new(move |_: &mut [u8]| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let enter = |first| datagrams.enter_packets(first, Arc::clone(&count));
+        let give = || {
+            datagrams.hand_out(0, &mut vec![1]);
+            taken.load(Ordering::Relaxed)
+        };
+        let first = enter(0).expect("they are free");
+        assert!(enter(2 * PACKET_FLOWS).is_err());
+        assert_eq!(give(), 1);
+        drop(first);
+        assert_eq!(give(), 1, "nobody wants it any more");
+        let _again = enter(0).expect("they are free again");
+        assert_eq!(give(), 2);
     }
 
     #[tokio::test]

@@ -487,7 +487,6 @@ pub(crate) async fn serve(
         .assign((asked, own), &live.session, &outbox, keeps);
     let held = Held {
         inner,
-        live,
         addresses: assigned?,
         outbox: Arc::clone(&outbox),
     };
@@ -499,11 +498,10 @@ pub(crate) async fn serve(
             arriving.device().write(packet);
         }
     };
-    let entered = live.datagrams.enter_packets(first, Arc::new(arrived));
-    if entered.is_err() {
+    let Ok(_entered) = live.datagrams.enter_packets(first, Arc::new(arrived)) else {
         let message = "IP packets are carried already, or the numbers of their flows are not free";
         return Err(Refusal::new(Status::Unsupported, message));
-    }
+    };
     let settings = Settings {
         addresses: held.addresses.clone(),
         nameservers: nameservers(),
@@ -523,14 +521,12 @@ pub(crate) async fn serve(
 /// What a client has while it is served.
 struct Held<'a> {
     inner: &'a Inner,
-    live: &'a Live,
     addresses: Vec<Prefix>,
     outbox: Arc<Outbox>,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.live.datagrams.end_packets();
         self.inner.clients.take_back(&self.addresses, &self.outbox);
     }
 }
