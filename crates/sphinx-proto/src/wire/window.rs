@@ -1,4 +1,4 @@
-//! Which symbols a repair of a sliding window covers (`docs/protocol.md` §5.1).
+//! Which symbols a repair of a sliding window covers (`docs/protocol.md` §5.2).
 
 use super::{MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN};
 
