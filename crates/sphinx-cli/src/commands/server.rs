@@ -322,7 +322,7 @@ impl Reload {
                         roster.set_limits(args.limits());
                         if Fixed::of(&args) != fixed {
                             reporter
-                                .warn("the limits hold; what else has changed needs another start");
+                                .warn("the clients' limits hold; other changes need another start");
                         }
                         reporter.event(report::Event::new("reloaded"));
                         reporter.note("The configuration was read again");
