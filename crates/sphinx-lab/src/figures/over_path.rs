@@ -12,6 +12,10 @@ use tempfile::TempDir;
 use super::Studio;
 use crate::path::{self, Output, Outputs, PathArgs, Plan, Report};
 
+/// Longer than that, no program may stand still: what it sends and reads late is taken for the path's doing, of which the emulator, that goes before others, says
+/// nothing.
+const STILL_MS_MAX: f64 = 1000.0;
+
 /// What came of a path.
 pub(super) struct Ended {
     pub(super) report: Report,
@@ -57,6 +61,7 @@ pub(super) fn carry(studio: &Studio<'_>, files: &Files, args: PathArgs) -> Resul
         }
     })?;
     let report = report.ok_or("interrupted")?;
+    see_still(report.still_ms_max)?;
     match notices.first() {
         // Without its agent, it would be another experiment.
         Some(notice) => Err(notice.clone()),
@@ -65,6 +70,17 @@ pub(super) fn carry(studio: &Studio<'_>, files: &Files, args: PathArgs) -> Resul
             middle,
             right,
         }),
+    }
+}
+
+/// Refuses a run in which senders and receivers had no processor for so long.
+fn see_still(ms: f64) -> Result<(), String> {
+    match ms <= STILL_MS_MAX {
+        true => Ok(()),
+        false => Err(format!(
+            "senders and receivers had no processor for {:.1} s",
+            ms / 1e3
+        )),
     }
 }
 
@@ -109,6 +125,13 @@ mod tests {
         let said = shell.args(["-c", &agent(&program, "--agent rdb")]).output();
         let said = String::from_utf8(said.unwrap().stdout).unwrap();
         assert_eq!(said, "pep run --json --quiet --agent rdb\n");
+    }
+
+    #[test]
+    fn a_run_that_stood_still_is_none() {
+        assert_eq!(see_still(51.2), Ok(()));
+        let error = see_still(274_049.9).unwrap_err();
+        assert_eq!(error, "senders and receivers had no processor for 274.0 s");
     }
 
     #[test]

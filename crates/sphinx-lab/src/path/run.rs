@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
@@ -39,6 +39,8 @@ pub struct Report {
     pub congestion: String,
     /// Whether SACK was negotiated.
     pub sack: bool,
+    /// The longest time for which a thread like those that send and receive had no processor when it wanted one. Hops have more rights, and go on meanwhile.
+    pub still_ms_max: f64,
     /// The hop from left to middle, and the hop from middle to right, at the end.
     pub hops: [State; 2],
 }
@@ -105,7 +107,7 @@ pub fn run(
             programs.push(program);
         }
     }
-    let (carried, log) = carry_logged(&bed, plan, log, &watch, stop);
+    let (carried, log, still) = carry_logged(&bed, plan, log, &watch, stop);
     // The right one may still ask something of the one in the middle.
     let ended = programs
         .into_iter()
@@ -131,6 +133,7 @@ pub fn run(
         upload: plan.transfer.upload,
         congestion: plan.transfer.congestion.clone(),
         sack: plan.transfer.sack,
+        still_ms_max: still.as_secs_f64() * 1e3,
         hops,
     }))
 }
@@ -166,18 +169,19 @@ fn await_ready(
     }
 }
 
-/// The log that comes back has everything so far, or there is none as it could not be written.
+/// The log that comes back has everything so far, or there is none as it could not be written; and how long the machine has let threads wait at most.
 fn carry_logged(
     bed: &Bed,
     plan: &Plan,
     log: Option<Log>,
     watch: &Mutex<Watch>,
     stop: &AtomicBool,
-) -> (io::Result<Carried>, Option<Result<Log, io::Error>>) {
+) -> (io::Result<Carried>, Option<Result<Log, io::Error>>, Duration) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let done = &done;
         let logging = log.map(|log| scope.spawn(move || keep(log, bed, done)));
+        let waiting = scope.spawn(move || stood_still(done));
         let transfer = &plan.transfer;
         let carried = match &plan.groups[..] {
             [] => transfer::run(bed, transfer, stop).map(Carried::Transfer),
@@ -187,8 +191,19 @@ fn carry_logged(
         done.store(true, Ordering::Relaxed);
         let panicked = |_| Err(io::Error::other("a thread panicked"));
         let log = logging.map(|thread| thread.join().unwrap_or_else(panicked));
-        (carried, log)
+        (carried, log, waiting.join().unwrap_or_default())
     })
+}
+
+/// The longest time for which the calling thread had no processor when it wanted one.
+fn stood_still(done: &AtomicBool) -> Duration {
+    let mut longest = Duration::ZERO;
+    while !done.load(Ordering::Relaxed) {
+        let asleep = Instant::now();
+        thread::sleep(LOOK);
+        longest = longest.max(asleep.elapsed().saturating_sub(LOOK));
+    }
+    longest
 }
 
 fn keep(mut log: Log, bed: &Bed, done: &AtomicBool) -> io::Result<Log> {
