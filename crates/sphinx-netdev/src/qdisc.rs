@@ -9,6 +9,8 @@ const FIXED: usize = 20;
 /// Where the interface is in it.
 const INDEX: usize = 4;
 const KIND: u16 = 1;
+#[cfg(test)]
+const OPTIONS: u16 = 2;
 
 /// The kinds of queues at an interface of the calling thread's namespace, such as `fq_codel`; several where it has one for each of the hardware's.
 ///
@@ -40,24 +42,27 @@ fn kind_at(index: i32, body: &[u8]) -> Option<String> {
     (i32::from_ne_bytes(*at) == index).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
+/// Replaces the queue of an interface, by one with these options or, if there are none, the usual ones.
+#[cfg(test)]
+pub(crate) fn replace(interface: &str, kind: &str, options: &[u8]) -> io::Result<()> {
+    let (index, _) = index_and_mtu(interface)?;
+    let mut fixed = [0; FIXED];
+    fixed[INDEX..INDEX + 4].copy_from_slice(&index.to_ne_bytes());
+    // At the root (TC_H_ROOT).
+    fixed[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
+    let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let name: Vec<u8> = kind.bytes().chain([0]).collect();
+    let message = Message::new(libc::RTM_NEWQDISC, flags, &fixed).with(KIND, &name);
+    match options {
+        [] => message.send(),
+        options => message.with(OPTIONS, options).send(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::netns::Namespace;
-
-    /// Replaces the queue of an interface.
-    fn replace(interface: &str, kind: &str) -> io::Result<()> {
-        let (index, _) = index_and_mtu(interface)?;
-        let mut fixed = [0; FIXED];
-        fixed[INDEX..INDEX + 4].copy_from_slice(&index.to_ne_bytes());
-        // At the root (TC_H_ROOT).
-        fixed[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
-        let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
-        let name: Vec<u8> = kind.bytes().chain([0]).collect();
-        Message::new(libc::RTM_NEWQDISC, flags, &fixed)
-            .with(KIND, &name)
-            .send()
-    }
 
     #[test]
     fn queues_of_an_interface_are_known() {
@@ -66,7 +71,7 @@ mod tests {
         };
         let ran = namespace.run(|| {
             for kind in ["fq_codel", "cake"] {
-                match replace("lo", kind) {
+                match replace("lo", kind, &[]) {
                     Ok(()) => assert_eq!(kinds("lo").expect("a list"), [kind]),
                     Err(error) => sphinx_testing::skipped!("this kernel has no {kind}: {error}"),
                 }

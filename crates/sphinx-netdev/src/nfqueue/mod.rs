@@ -11,6 +11,7 @@ mod rules;
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    os::fd::AsRawFd,
 };
 
 pub use frames::{FrameSender, Mac, Way};
@@ -282,7 +283,7 @@ impl RawSender {
     /// # Errors
     ///
     /// `InvalidInput` for what is no IP packet; `PermissionDenied` for what the packet filter drops; `WouldBlock` while the interface has so much to send
-    /// that there is no room; others of sending.
+    /// that there is no room; ENOBUFS for what the interface's queue drops; others of sending.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         let sent = self.usual.send(packet, self.interface);
         match (sent, &self.untracked) {
@@ -310,6 +311,7 @@ impl RawSockets {
             let socket = socket2::Socket::new(domain, Type::RAW, Some(protocol))?;
             socket.set_mark(mark)?;
             socket.set_nonblocking(true)?;
+            tell_of_drops(&socket, domain)?;
             // Without that right the usual size has to do.
             let _ = make_room(&socket);
             io::Result::Ok(socket)
@@ -347,6 +349,30 @@ impl RawSockets {
     }
 }
 
+/// Has the kernel say what the queue of an interface drops. Of what comes from a raw socket it says nothing otherwise, and nobody would know why packets
+/// are missing.
+fn tell_of_drops(socket: &socket2::Socket, domain: Domain) -> io::Result<()> {
+    let (level, option) = match domain == Domain::IPV6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+        false => (libc::IPPROTO_IP, libc::IP_RECVERR),
+    };
+    let on: libc::c_int = 1;
+    // SAFETY: the value is valid for reading and of the length given; the kernel checks that length against the option.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(&on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Lets a socket have as much on its way as an interface queues: what has no room is lost, and the usual room is for some 90 packets.
 ///
 /// # Errors
@@ -361,6 +387,39 @@ fn make_room(socket: impl AsFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{netns::Namespace, qdisc};
+
+    #[test]
+    fn what_a_queue_drops_is_told() {
+        let Ok(namespace) = Namespace::new() else {
+            return sphinx_testing::skipped!("no network namespaces here");
+        };
+        // Of each family: without payload, to loopback, from somebody else.
+        let mut v4 = [0; 40];
+        (v4[0], v4[8], v4[9], v4[32]) = (0x45, 64, 6, 5 << 4);
+        v4[12..16].copy_from_slice(&[192, 0, 2, 1]);
+        v4[16..20].copy_from_slice(&[127, 0, 0, 1]);
+        let mut v6 = [0; 60];
+        (v6[0], v6[5], v6[6], v6[7], v6[52]) = (0x60, 20, 6, 64, 5 << 4);
+        (v6[8], v6[23], v6[39]) = (0xfd, 1, 1);
+        let ran = namespace.run(|| {
+            let sender = match RawSender::open(1) {
+                Ok(sender) => sender,
+                Err(error) => return sphinx_testing::skipped!("no raw sockets: {error}"),
+            };
+            sender.send(&v4).expect("room");
+            let has_v6 = sender.send(&v6).is_ok();
+            // A queue without room for any packet.
+            if let Err(error) = qdisc::replace("lo", "pfifo", &0_u32.to_ne_bytes()) {
+                return sphinx_testing::skipped!("this kernel has no pfifo: {error}");
+            }
+            for packet in [Some(&v4[..]), has_v6.then_some(&v6[..])].into_iter().flatten() {
+                let error = sender.send(packet).expect_err("no room");
+                assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS), "{error}");
+            }
+        });
+        ran.expect("a thread");
+    }
 
     #[test]
     fn bursts_have_room() {
