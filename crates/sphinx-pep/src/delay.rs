@@ -15,6 +15,10 @@ const UNIT_UNTIL_NS: Time = 60_000 * MS;
 /// about as much as the time for which the sender has sent, as long as its packets fill a queue, and later what the longest queue takes. So it is another one if the
 /// two times differ by more than this and the shorter one.
 const OTHER_NS: Time = 2_000 * MS;
+/// A clock of half or twice the unit never goes away by that: it looks like a queue that fills. But no queue fills without end: the clock is compared with the time
+/// here once in so long, and if it has gone away by more than this, twice running and in the same direction, it has another unit until it has not.
+const COMPARED_NS: Time = 15_000 * MS;
+const DRIFT_NS: i64 = 6_000 * MS as i64;
 /// Clocks stand still while their host sleeps. A silence that is so long, and of which the clock knows nothing, was such a sleep, if the unit was seen to be right
 /// for as long before.
 const SLEEP_NS: Time = 10_000 * MS;
@@ -35,6 +39,12 @@ pub(crate) struct Delay {
     tick_ns: Option<i64>,
     /// By the last packet, the clock has another unit than is known here.
     is_other: bool,
+    /// It may have, as packets that wait would make it look so too.
+    is_doubtful: bool,
+    /// When the clock was compared with the time here last, its position then, and by how much it had gone away from that since the time before.
+    compared: Option<(Time, u64, i64)>,
+    /// It goes away without end.
+    drifts: bool,
     /// Against the first packet's, and when that was.
     shortest: Option<(i64, Time)>,
 }
@@ -66,7 +76,10 @@ impl Delay {
             }
         }
         let clock = ticks.saturating_mul(self.tick_ns.unwrap_or(0)).max(0) as Time;
-        self.is_other = elapsed.abs_diff(clock) > elapsed.min(clock) + OTHER_NS;
+        self.compare(now, at);
+        let away = elapsed.abs_diff(clock);
+        self.is_other = self.drifts || away > elapsed.min(clock) + OTHER_NS;
+        self.is_doubtful = away > elapsed / 3;
         let delay = self.against_first(now, at)?;
         let known = self.shortest.map(|(shortest, at)| {
             let grown = (now.saturating_sub(at) as i64 / 1_000_000).saturating_mul(SKEW_PPM);
@@ -79,6 +92,22 @@ impl Delay {
         Time::try_from(delay.saturating_sub(shortest)).ok()
     }
 
+    /// Looks whether the clock goes away from the time here without end.
+    fn compare(&mut self, now: Time, at: u64) {
+        let Some(((begin, start), tick_ns)) = self.first.zip(self.tick_ns) else {
+            return;
+        };
+        let (then, from, before) = self.compared.unwrap_or((begin, start, 0));
+        let elapsed = now.saturating_sub(then);
+        if elapsed < COMPARED_NS {
+            return;
+        }
+        let clock = (at as i64 - from as i64).saturating_mul(tick_ns);
+        let away = (elapsed as i64).saturating_sub(clock);
+        self.drifts = before.min(away) > DRIFT_NS || before.max(away) < -DRIFT_NS;
+        self.compared = Some((now, at, away));
+    }
+
     /// Whether the clock has stood still since the last packet, or has begun anew too often: what is known of it says nothing of this packet.
     fn has_lost_count(&self, now: Time, sent: u32) -> bool {
         let silence = now.saturating_sub(self.seen);
@@ -88,7 +117,8 @@ impl Delay {
         let ticks = nearest(self.last, sent) as i64 - self.last as i64;
         let clock = ticks.saturating_mul(self.tick_ns.unwrap_or(0)).max(0) as Time;
         // One of another unit goes on as it went before, so that it is never trusted for long.
-        let is_sure = !self.is_other && self.seen.saturating_sub(begin) >= SLEEP_NS;
+        let is_known = !self.is_other && !self.is_doubtful;
+        let is_sure = is_known && self.seen.saturating_sub(begin) >= SLEEP_NS;
         silence.abs_diff(clock) > OTHER_NS && (is_sure || silence > LAP_NS)
     }
 
@@ -228,6 +258,26 @@ mod tests {
                     assert_eq!(seen.is_some(), is_known, "{tick}, {n}");
                     assert_eq!(delay.has_other_unit(), !is_known, "{tick}, {n}");
                 }
+            }
+        }
+    }
+
+    /// Of a host that never stops sending, and of one that does now and then.
+    #[test]
+    fn a_clock_of_half_or_twice_the_unit_is_no_queue() {
+        let ticks = [2 * MS, MS / 2, 2000, 500];
+        let courses = ticks.into_iter().flat_map(|it| [(it, 0), (it, 15_000)]);
+        for (tick, pause) in courses {
+            let mut delay = Delay::default();
+            let mut now = 0;
+            for _ in 0..8 {
+                for _ in 0..1200 {
+                    delay.see(now * MS, (now * MS / tick) as u32);
+                    now += 10;
+                    let is_late = now >= 60_000;
+                    assert!(!is_late || delay.has_other_unit(), "{tick}, {pause}, {now}");
+                }
+                now += pause;
             }
         }
     }

@@ -500,6 +500,21 @@ fn an_upload_whose_clock_has_another_unit_keeps_its_rate() {
     }
 }
 
+/// At first, one that counts 2 ms looks like a queue that fills.
+#[test]
+fn an_upload_whose_clock_has_twice_the_unit_has_its_rate_in_the_end() {
+    let ended = run(Scene {
+        tick: 2 * MS,
+        end: 90 * SECOND,
+        ..SCENE
+    });
+    let rate = ended.rate(None, 60 * SECOND, 90 * SECOND) / 1e6;
+    println!("{rate:.2} Mbit/s, {:?}", ended.counts.upload_states);
+    assert!(rate >= 0.9 * 1.9, "{rate}");
+    let counts = &ended.counts;
+    assert_eq!(counts.unclamped.get(&Unclamped::Clock), Some(&1));
+}
+
 /// Without a look at what is taken for a queue, the upload would be too slow for ever.
 #[test]
 fn a_way_that_becomes_longer_is_no_queue() {
