@@ -1,4 +1,4 @@
-//! The agent's own queue in front of the lossy hop: repairs overtake what waits, and what it drops is
+//! The agent's own queue in front of the lossy hop: repairs overtake what waits, but not without end, and what it drops is
 //! the sender's business. It drops what has waited longest, so that the sender hears of it before what is in the queue has gone: a
 //! sender that doubles its rate in each round trip goes on doubling until then.
 
@@ -31,6 +31,11 @@ pub(crate) struct Queue {
     repairs: VecDeque<Output>,
     packets: VecDeque<Output>,
     bytes: usize,
+    /// Those of repairs.
+    repair_bytes: usize,
+    /// Bytes of repairs that others had to wait for, less what went of others: beyond what the queue holds, they go by turns. A receiver may ask
+    /// for all that is cached at once, again and again, and nobody else would have anything of the hop meanwhile.
+    ahead: usize,
     /// Until when the hop is busy.
     busy: Time,
     /// What was dropped to make room, until somebody takes it.
@@ -46,6 +51,8 @@ impl Queue {
             repairs: VecDeque::new(),
             packets: VecDeque::new(),
             bytes: 0,
+            repair_bytes: 0,
+            ahead: 0,
             busy: 0,
             dropped: VecDeque::new(),
             repairing: 0,
@@ -62,7 +69,7 @@ impl Queue {
         self.repairs.into_iter().chain(self.packets)
     }
 
-    /// The time that all repairs so far take on the hop. What waits leaves later by what is added meanwhile. Each packet that is dropped adds a
+    /// The time that all repairs so far take on the hop, and packets that repairs had to wait for. What waits leaves later by what is added meanwhile. Each packet that is dropped adds a
     /// nanosecond: what waits behind it leaves sooner than was foretold, and this says so without making anybody wait less.
     pub(crate) fn repairing(&self) -> Time {
         self.repairing
@@ -83,6 +90,7 @@ impl Queue {
         let bytes = output.packet.len();
         if is_repair {
             self.repairing += self.time(bytes);
+            self.repair_bytes += bytes;
             self.repairs.push_back(output);
         } else {
             while !self.has_room(self.bytes, bytes)
@@ -97,8 +105,10 @@ impl Queue {
         self.bytes += bytes;
     }
 
+    /// Repairs, however many there are, take no more than half of the room.
     fn has_room(&self, waiting: usize, bytes: usize) -> bool {
-        waiting == 0 || waiting + bytes <= self.radio.queue_bytes
+        let beyond = self.repair_bytes.saturating_sub(self.radio.queue_bytes / 2);
+        waiting == 0 || waiting - beyond + bytes <= self.radio.queue_bytes
     }
 
     /// The next packet that was dropped.
@@ -111,14 +121,27 @@ impl Queue {
         if now < self.busy {
             return None;
         }
-        let output = self
-            .repairs
-            .pop_front()
-            .or_else(|| self.packets.pop_front())?;
-        self.bytes -= output.packet.len();
+        let are_first = self.ahead < self.radio.queue_bytes || self.packets.is_empty();
+        let repair = match are_first {
+            true => self.repairs.pop_front(),
+            false => None,
+        };
+        let is_repair = repair.is_some();
+        let output = repair.or_else(|| self.packets.pop_front())?;
+        let bytes = output.packet.len();
+        self.bytes -= bytes;
+        if is_repair {
+            self.repair_bytes -= bytes;
+            self.ahead += if self.packets.is_empty() { 0 } else { bytes };
+        } else {
+            self.ahead = self.ahead.saturating_sub(bytes);
+            if !self.repairs.is_empty() {
+                self.repairing += self.time(bytes);
+            }
+        }
         // A caller that is a little late does not lower the rate.
         let start = self.busy.max(now.saturating_sub(MS));
-        self.busy = start + self.time(output.packet.len());
+        self.busy = start + self.time(bytes);
         Some(output)
     }
 

@@ -560,7 +560,7 @@ fn drops_of_the_fair_queue_are_not_repaired() {
     assert_eq!(counts.releases(Release::NotCached), 1);
 }
 
-/// Where repairs alone take the room, what comes has to go.
+/// Where half of the room is less than a packet, what comes has to go.
 #[test]
 fn repairs_are_not_dropped_for_what_comes() {
     let config = Config {
@@ -587,6 +587,41 @@ fn repairs_are_not_dropped_for_what_comes() {
     path.data(5);
     path.ack(4);
     assert_eq!(path.sack(4, &[(5, 6)]), [Cause::Passed]);
+}
+
+/// A receiver may say that it lacks everything that is cached.
+#[test]
+fn what_comes_has_its_part_beside_many_repairs() {
+    let mut path = Path::new(Profile::Sack);
+    (0..40).for_each(|n| path.data(n));
+    let config = Config {
+        radio: Some(Radio {
+            bits_per_second: 1_000_000,
+            queue_bytes: 10_000,
+        }),
+        ..Config::default()
+    };
+    path.agent.reconfigure(path.now, config);
+    path.now += 2 * MS;
+    path.ack(1);
+    // One goes, and 37 wait, 8 ms each.
+    assert_eq!(path.sack(1, &[(39, 40)]), [Cause::Repair]);
+    for n in 40..44 {
+        assert_eq!(path.down(path.segment(n)), []);
+    }
+    assert_eq!(path.agent.counts().dropped_queue, 0);
+    // Half of the room is for what comes, and no more.
+    assert_eq!(path.down(path.segment(44)), []);
+    assert_eq!(path.agent.counts().dropped_queue, 1);
+    // Ten repairs are as much as the queue holds. From then on, each second packet is a new one.
+    let mut outputs = causes(&path.wait(200));
+    outputs.retain(|it| *it != Cause::Released);
+    let (first, then) = outputs.split_at(10);
+    assert_eq!(first, [Cause::Repair; 10]);
+    assert_eq!(then[..7], [Cause::Passed, Cause::Repair].repeat(4)[..7]);
+    assert!(then[7..].iter().all(|it| *it == Cause::Repair));
+    // None of them was sent again while it waited.
+    assert_eq!(path.agent.counts().repaired, 38);
 }
 
 /// What waited behind a packet that was dropped left sooner than was foretold: it has overtaken no repair, and gives no round trip.
