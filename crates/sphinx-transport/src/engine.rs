@@ -298,11 +298,11 @@ impl<Io: PacketIo> Engine<Io> {
                 break;
             }
         }
-        let (letters, more_letters) = match self.behind {
-            None => self.take_letters(),
+        let (handed_over, more_handed_over) = match self.behind {
+            None => self.take_handed_over(),
             Some(_) => (0, true),
         };
-        received += letters;
+        received += handed_over;
         let clock = Instant::now();
         let now = time_since(self.base, clock);
         for remote in self.io.rx().take_refused() {
@@ -341,7 +341,7 @@ impl<Io: PacketIo> Engine<Io> {
         let stop_wake = self.stopping.map(|at| at.saturating_duration_since(clock));
         let timer = self.sessions.next_timer();
         let timer_wake = timer.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-        let more = more_letters && self.behind.is_none();
+        let more = more_handed_over && self.behind.is_none();
         let ready_wake = (more || self.sessions.ready() > 0).then_some(Duration::ZERO);
         let wakes = [control_wake, stop_wake, timer_wake, ready_wake];
         wake = wake.into_iter().chain(wakes.into_iter().flatten()).min();

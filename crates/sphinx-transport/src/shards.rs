@@ -18,7 +18,7 @@ use crate::options::Options;
 /// Most shards of a server.
 pub const SHARDS_MAX: usize = 64;
 /// What may be on its way to a shard from all others: runs of datagrams, each of at most 64 KiB.
-const LETTERS_MAX: usize = 256;
+const HANDOVERS_MAX: usize = 256;
 
 /// How many shards and, for each, workers a server has that was not told: what is given stays. One shard for each group of processors as large as an
 /// engine and its workers; `docs/line-rate.md` says why. Of these `cpus`, or without any, of all that this process may use.
@@ -84,8 +84,8 @@ impl Place {
     }
 }
 
-/// What one shard has for another.
-pub(crate) enum Letter {
+/// What one shard hands over to another: it arrived at the socket of the one and is for sessions of the other.
+pub(crate) enum Handover {
     /// Datagrams, one after another, all of the same length but the last one.
     Datagrams {
         origin: Origin,
@@ -98,7 +98,7 @@ pub(crate) enum Letter {
 
 /// One of several engines of an endpoint, as the others see it.
 struct Neighbour {
-    letters: SyncSender<Letter>,
+    handovers: SyncSender<Handover>,
     waker: Waker,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Shard {
     steered_by: &'static str,
     /// Zero of the clock of all of them.
     base: Instant,
-    letters: Receiver<Letter>,
+    handovers: Receiver<Handover>,
     /// All shards, this one among them.
     all: Arc<[Neighbour]>,
 }
@@ -120,22 +120,22 @@ impl Shard {
         wakers: Vec<Waker>,
         steered_by: &'static str,
     ) -> Vec<Self> {
-        let (neighbours, letters): (Vec<_>, Vec<_>) = wakers
+        let (neighbours, handovers): (Vec<_>, Vec<_>) = wakers
             .into_iter()
             .map(|waker| {
-                let (sender, receiver) = sync_channel(LETTERS_MAX);
-                let letters = sender;
-                (Neighbour { letters, waker }, receiver)
+                let (sender, receiver) = sync_channel(HANDOVERS_MAX);
+                let handovers = sender;
+                (Neighbour { handovers, waker }, receiver)
             })
             .unzip();
         let all: Arc<[Neighbour]> = neighbours.into();
         let base = Instant::now();
-        let shards = Place::all(steering).zip(letters);
-        let shards = shards.map(|(place, letters)| Self {
+        let shards = Place::all(steering).zip(handovers);
+        let shards = shards.map(|(place, handovers)| Self {
             place,
             steered_by,
             base,
-            letters,
+            handovers,
             all: Arc::clone(&all),
         });
         shards.collect()
@@ -166,11 +166,11 @@ impl Shard {
     }
 
     /// Hands something over; whether there was room. It is lost otherwise, as in a full socket.
-    pub(crate) fn hand_over(&self, to: usize, letter: Letter) -> bool {
+    pub(crate) fn hand_over(&self, to: usize, handover: Handover) -> bool {
         let Some(neighbour) = self.all.get(to) else {
             return false;
         };
-        let is_sent = neighbour.letters.try_send(letter).is_ok();
+        let is_sent = neighbour.handovers.try_send(handover).is_ok();
         neighbour.waker.wake();
         is_sent
     }
@@ -178,13 +178,13 @@ impl Shard {
     /// Tells all others.
     pub(crate) fn tell_refused(&self, remote: SocketAddr) {
         for other in (0..self.count()).filter(|other| *other != self.place.shard) {
-            self.hand_over(other, Letter::Refused(remote));
+            self.hand_over(other, Handover::Refused(remote));
         }
     }
 
     /// What others have handed over.
-    pub(crate) fn next_letter(&self) -> Option<Letter> {
-        self.letters.try_recv().ok()
+    pub(crate) fn next_handover(&self) -> Option<Handover> {
+        self.handovers.try_recv().ok()
     }
 
     /// Lets the others look at what has changed.

@@ -13,12 +13,12 @@ use super::{Engine, Member, time_since};
 use crate::control::Control;
 use crate::routes::Routes;
 use crate::sessions::Sessions;
-use crate::shards::{Letter, Shard};
+use crate::shards::{Handover, Shard};
 
 /// Bytes that arrived as one which may be worth giving away with their memory.
 const JOINED_MIN: usize = 16 << 10;
 /// Runs that are taken from other shards in one turn.
-const TURN_LETTERS: usize = 64;
+const TURN_HANDOVERS: usize = 64;
 
 /// Whom datagrams are for.
 struct Inside<'a> {
@@ -194,12 +194,12 @@ impl<Io: PacketIo> Engine<Io> {
             }
             for (to, payload) in away {
                 let datagrams = payload.len().div_ceil(stride);
-                let letter = Letter::Datagrams {
+                let handover = Handover::Datagrams {
                     origin,
                     stride,
                     payload,
                 };
-                if !shard.is_some_and(|shard| shard.hand_over(to, letter)) {
+                if !shard.is_some_and(|shard| shard.hand_over(to, handover)) {
                     *inside.strays += datagrams as u64;
                 }
             }
@@ -208,15 +208,15 @@ impl<Io: PacketIo> Engine<Io> {
     }
 
     /// What has arrived at other shards and is for this one, for a turn; how many runs there were, and whether there may be more.
-    pub(super) fn take_letters(&mut self) -> (usize, bool) {
+    pub(super) fn take_handed_over(&mut self) -> (usize, bool) {
         let clock = Instant::now();
         let now = time_since(self.base, clock);
-        for taken in 0..TURN_LETTERS {
+        for taken in 0..TURN_HANDOVERS {
             let (_, shard, mut inside) = self.split();
-            match shard.and_then(Shard::next_letter) {
+            match shard.and_then(Shard::next_handover) {
                 None => return (taken, false),
-                Some(Letter::Refused(remote)) => self.note_refused(clock, now, remote),
-                Some(Letter::Datagrams {
+                Some(Handover::Refused(remote)) => self.note_refused(clock, now, remote),
+                Some(Handover::Datagrams {
                     origin,
                     stride,
                     mut payload,
@@ -231,6 +231,6 @@ impl<Io: PacketIo> Engine<Io> {
                 }
             }
         }
-        (TURN_LETTERS, true)
+        (TURN_HANDOVERS, true)
     }
 }
