@@ -114,7 +114,7 @@ pub(crate) struct Link {
     flows: HashMap<(SocketAddr, Option<IpAddr>), (Flow, Instant)>,
     /// When its addresses are announced next, and the pause behind that; `None` if they are not.
     announced: Option<(Instant, Duration)>,
-    /// Frames that ask or answer.
+    /// Frames to send: requests and replies.
     out: Vec<Vec<u8>>,
 }
 
@@ -221,26 +221,26 @@ impl Link {
         let (mac, is_due) = self.neighbours.look_up(next, now);
         if is_due {
             self.out
-                .extend(neighbours::question((source, self.mac), next));
+                .extend(neighbours::request((source, self.mac), next));
         }
         mac
     }
 
-    /// Hears what a frame says of neighbours.
+    /// Takes in what a frame says of neighbours (ARP, neighbour discovery), and replies to requests for this end's addresses.
     pub(crate) fn hear(&mut self, frame: &[u8], now: Instant) {
         match neighbours::read(frame) {
-            Some(Heard::Question { target, from }) => {
+            Some(Heard::Request { target, from }) => {
                 // Whoever asks says where it is, if it has an address; who has moved to another card asks for its own (RFC 5227). But only what was
                 // asked for is kept.
                 if !from.0.is_unspecified() {
                     self.neighbours.learn(from.0, from.1, now);
                 }
                 if let Some(own) = self.addresses.iter().find(|own| own.ip == target) {
-                    self.out
-                        .extend(neighbours::answer((own.ip, self.mac), from));
+                    let reply = neighbours::reply((own.ip, self.mac), from);
+                    self.out.extend(reply);
                 }
             }
-            Some(Heard::Answer { ip, mac }) => self.neighbours.learn(ip, mac, now),
+            Some(Heard::Reply { ip, mac }) => self.neighbours.learn(ip, mac, now),
             Some(Heard::ListenerQuery) => self.report_listening(),
             None => {}
         }
@@ -333,7 +333,7 @@ mod tests {
         here.neighbours.look_up(none, now);
         for (target, answers) in [("fd00::1", 1), ("fd00::2", 0)] {
             let target: IpAddr = target.parse().unwrap();
-            let asked = neighbours::question((none, [4; 6]), target).unwrap();
+            let asked = neighbours::request((none, [4; 6]), target).unwrap();
             here.hear(&asked, now);
             let frames = here.take_frames();
             assert_eq!(frames.len(), answers, "{target}");
@@ -341,7 +341,7 @@ mod tests {
                 // To all hosts.
                 assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
                 let mac = [2; 6];
-                let expected = Heard::Answer { ip: target, mac };
+                let expected = Heard::Reply { ip: target, mac };
                 assert_eq!(neighbours::read(&frame), Some(expected));
             }
         }
@@ -353,7 +353,7 @@ mod tests {
         let now = Instant::now();
         let mut here = link([2; 6], vec!["10.0.0.1/24".parse().unwrap()], 7);
         let own = ("10.0.0.2".parse().unwrap(), [4; 6]);
-        let unasked = neighbours::answer(own, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
+        let unasked = neighbours::reply(own, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
         here.hear(&unasked, now);
         assert!(!here.has_news());
         assert!(matches!(here.way(&to("10.0.0.2:5"), now), Way::Wait(..)));
@@ -399,7 +399,7 @@ mod tests {
         assert!(matches!(here.way(&peer, now), Way::Wait(..)));
         assert_eq!(here.take_frames().len(), 1);
         for mac in [[4; 6], [6; 6]] {
-            let moved = neighbours::question((ip, mac), ip).unwrap();
+            let moved = neighbours::request((ip, mac), ip).unwrap();
             here.hear(&moved, now);
             assert!(here.take_frames().is_empty());
             let Way::Headers(flow) = here.way(&peer, now + AGAIN) else {
@@ -421,7 +421,7 @@ mod tests {
         let far = to("192.0.2.1:5");
         assert!(matches!(here.way(&far, now), Way::Wait(..)));
         let gateway = ("10.0.0.2".parse().unwrap(), [4; 6]);
-        let answer = neighbours::answer(gateway, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
+        let answer = neighbours::reply(gateway, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
         here.hear(&answer, now);
         for number in 0..2 * NEIGHBOURS_MAX as u32 {
             let ip = std::net::Ipv4Addr::from_bits(0x0a01_0000 + number);
@@ -450,7 +450,7 @@ mod tests {
             panic!()
         };
         let own = ("10.0.0.2".parse().unwrap(), [4; 6]);
-        let answer = neighbours::answer(own, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
+        let answer = neighbours::reply(own, ("10.0.0.1".parse().unwrap(), [2; 6])).unwrap();
         first.hear(&answer, now);
         let woken = waker.wait(None, sphinx_net::Interest::Read, Some(0));
         assert!(woken.unwrap().woken);

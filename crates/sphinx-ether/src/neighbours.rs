@@ -31,10 +31,10 @@ const LISTENER_REPORT: u8 = 143;
 const TO_EXCLUDE_NONE: [u8; 4] = [4, 0, 0, 0];
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Of an answer: to a question of one host; and it replaces what was known.
+/// Flags of an advertisement (RFC 4861 §4.4): it answers a solicitation, and its address replaces the one that was known.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// Options that hold an Ethernet address: of who asks, of what was asked for.
+/// Options that hold an Ethernet address: the sender's in a solicitation, the target's in an advertisement.
 const SOURCE_ADDRESS: u8 = 1;
 const TARGET_ADDRESS: u8 = 2;
 /// Type, code, checksum, flags, target; options follow.
@@ -43,21 +43,21 @@ const TARGET_END: usize = 24;
 /// What a frame says about neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Somebody asks who has an address.
-    Question {
-        /// The address.
+    /// An ARP request or a neighbour solicitation: somebody asks who has an address.
+    Request {
+        /// The address asked for.
         target: IpAddr,
-        /// Who asks, and where. Who has no address yet has the unspecified one, and wants to know whether the one it asks for is free.
+        /// The sender. Its IP address is unspecified while it has none and probes whether `target` is free (RFC 4862 §5.4, RFC 5227).
         from: (IpAddr, Mac),
     },
-    /// Somebody has an address.
-    Answer {
+    /// An ARP reply or a neighbour advertisement: somebody has an address.
+    Reply {
         /// The address.
         ip: IpAddr,
-        /// Where it is.
+        /// The Ethernet address of the host that has it.
         mac: Mac,
     },
-    /// A router or switch asks who listens to which groups of IPv6.
+    /// A multicast listener query (MLD): a router or switch asks which IPv6 groups anybody listens to.
     ListenerQuery,
 }
 
@@ -77,11 +77,11 @@ fn read_arp(packet: &[u8]) -> Option<Heard> {
     let packet = packet.to_packet().try_eth_ipv4().ok()?;
     let (from, mac) = (IpAddr::from(packet.sender_ipv4), packet.sender_mac);
     match packet.operation {
-        ArpOperation::REQUEST => Some(Heard::Question {
+        ArpOperation::REQUEST => Some(Heard::Request {
             target: packet.target_ipv4.into(),
             from: (from, mac),
         }),
-        ArpOperation::REPLY => Some(Heard::Answer { ip: from, mac }),
+        ArpOperation::REPLY => Some(Heard::Reply { ip: from, mac }),
         _ => None,
     }
 }
@@ -140,11 +140,11 @@ fn read_ndp((from, to): (Ipv6Addr, Ipv6Addr), message: &[u8], source: Mac) -> Op
         {
             None
         }
-        [SOLICITATION, 0, ..] => Some(Heard::Question {
+        [SOLICITATION, 0, ..] => Some(Heard::Request {
             target: target.into(),
             from: (from.into(), told[0].unwrap_or(source)),
         }),
-        [ADVERTISEMENT, 0, ..] => Some(Heard::Answer {
+        [ADVERTISEMENT, 0, ..] => Some(Heard::Reply {
             ip: target.into(),
             mac: told[1].unwrap_or(source),
         }),
@@ -152,9 +152,9 @@ fn read_ndp((from, to): (Ipv6Addr, Ipv6Addr), message: &[u8], source: Mac) -> Op
     }
 }
 
-/// A frame from `own` that asks who has `target`; `None` if they are of different families.
+/// A frame from `own` that asks who has `target`: an ARP request or a neighbour solicitation. `None` if they are of different families.
 #[must_use]
-pub fn question(own: (IpAddr, Mac), target: IpAddr) -> Option<Vec<u8>> {
+pub fn request(own: (IpAddr, Mac), target: IpAddr) -> Option<Vec<u8>> {
     match (own.0, target) {
         (IpAddr::V4(from), IpAddr::V4(target)) => {
             let operation = ArpOperation::REQUEST;
@@ -176,9 +176,10 @@ fn listeners(target: Ipv6Addr) -> (Ipv6Addr, Mac) {
     (group, [0x33, 0x33, 0xff, a, b, c])
 }
 
-/// The answer to a question for `own`: to all hosts if who asks has no address (RFC 4862 §5.4.3). `None` if it is of another family.
+/// The reply to a request for `own` by `from`: to all hosts if the sender has no address yet (RFC 4862 §5.4.3). `None` if the two are
+/// of different families.
 #[must_use]
-pub fn answer(own: (IpAddr, Mac), from: (IpAddr, Mac)) -> Option<Vec<u8>> {
+pub fn reply(own: (IpAddr, Mac), from: (IpAddr, Mac)) -> Option<Vec<u8>> {
     match (own.0, from.0) {
         (IpAddr::V4(ip), IpAddr::V4(to)) => {
             Some(arp(ArpOperation::REPLY, (ip, own.1), (to, from.1), from.1))
@@ -199,8 +200,8 @@ pub fn answer(own: (IpAddr, Mac), from: (IpAddr, Mac)) -> Option<Vec<u8>> {
 #[must_use]
 pub fn announcement(own: (IpAddr, Mac)) -> Option<Vec<u8>> {
     match own.0 {
-        IpAddr::V4(_) => question(own, own.0),
-        IpAddr::V6(_) => answer(own, (Ipv6Addr::UNSPECIFIED.into(), own.1)),
+        IpAddr::V4(_) => request(own, own.0),
+        IpAddr::V6(_) => reply(own, (Ipv6Addr::UNSPECIFIED.into(), own.1)),
     }
 }
 
@@ -306,19 +307,19 @@ mod tests {
         let (here, there) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
         for (own, other) in [("192.0.2.1", "192.0.2.2"), ("fd00::1", "fd00::aabb:ccdd")] {
             let (own, other): (IpAddr, IpAddr) = (own.parse().unwrap(), other.parse().unwrap());
-            let asked = question((own, here), other).unwrap();
+            let asked = request((own, here), other).unwrap();
             let from = (own, here);
             assert_eq!(
                 read(&asked),
-                Some(Heard::Question {
+                Some(Heard::Request {
                     target: other,
                     from
                 })
             );
-            let answered = answer((other, there), from).unwrap();
+            let answered = reply((other, there), from).unwrap();
             assert_eq!(
                 read(&answered),
-                Some(Heard::Answer {
+                Some(Heard::Reply {
                     ip: other,
                     mac: there
                 })
@@ -331,7 +332,7 @@ mod tests {
             }
         }
         let v6: IpAddr = "fd00::1".parse().unwrap();
-        assert!(question((v6, here), Ipv4Addr::LOCALHOST.into()).is_none());
+        assert!(request((v6, here), Ipv4Addr::LOCALHOST.into()).is_none());
     }
 
     /// RFC 4862: it has an address in mind, and asks whether somebody has it.
@@ -339,8 +340,8 @@ mod tests {
     fn who_has_no_address_is_told_whose_it_is() {
         let none = (IpAddr::from(Ipv6Addr::UNSPECIFIED), [2, 0, 0, 0, 0, 2]);
         let own: Ipv6Addr = "fd00::aabb:ccdd".parse().unwrap();
-        let asked = question(none, own.into()).unwrap();
-        let heard = Heard::Question {
+        let asked = request(none, own.into()).unwrap();
+        let heard = Heard::Request {
             target: own.into(),
             from: none,
         };
@@ -354,17 +355,17 @@ mod tests {
         );
         assert_eq!(read(&to_all), None);
         // One that says where it is all the same. The checksum is that of an address whose words add up to as good as nothing.
-        let mut told = question(("fffe::1".parse().unwrap(), none.1), own.into()).unwrap();
+        let mut told = request(("fffe::1".parse().unwrap(), none.1), own.into()).unwrap();
         assert!(read(&told).is_some());
         told[ETHERNET_BYTES + 8..ETHERNET_BYTES + 24].fill(0);
         assert_eq!(read(&told), None);
 
-        let answered = answer((own.into(), [2; 6]), none).unwrap();
+        let answered = reply((own.into(), [2; 6]), none).unwrap();
         let message = ETHERNET_BYTES + IPV6_BYTES;
         assert_eq!(answered[..6], ALL_NODES.1);
         assert_eq!(answered[message - 16..message], ALL_NODES.0.octets());
         assert_eq!(answered[message + 4], OVERRIDE);
-        let heard = Heard::Answer {
+        let heard = Heard::Reply {
             ip: own.into(),
             mac: [2; 6],
         };
@@ -378,12 +379,12 @@ mod tests {
         let frame = announcement((v4, mac)).unwrap();
         assert_eq!(frame[..6], EVERYBODY);
         let from = (v4, mac);
-        assert_eq!(read(&frame), Some(Heard::Question { target: v4, from }));
+        assert_eq!(read(&frame), Some(Heard::Request { target: v4, from }));
         let v6 = "fd00::1".parse().unwrap();
         let frame = announcement((v6, mac)).unwrap();
         assert_eq!(frame[..6], ALL_NODES.1);
         assert_eq!(frame[ETHERNET_BYTES + IPV6_BYTES + 4], OVERRIDE);
-        assert_eq!(read(&frame), Some(Heard::Answer { ip: v6, mac }));
+        assert_eq!(read(&frame), Some(Heard::Reply { ip: v6, mac }));
     }
 
     #[test]
@@ -432,7 +433,7 @@ mod tests {
     #[test]
     fn what_has_made_a_hop_is_not_believed() {
         let own: IpAddr = "fd00::1".parse().unwrap();
-        let mut frame = question((own, [2; 6]), "fd00::2".parse().unwrap()).unwrap();
+        let mut frame = request((own, [2; 6]), "fd00::2".parse().unwrap()).unwrap();
         frame[ETHERNET_BYTES + 7] = 254;
         assert_eq!(read(&frame), None);
     }

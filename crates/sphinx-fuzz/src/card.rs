@@ -23,17 +23,17 @@ pub fn frames(data: &[u8]) {
     if let Some(heard) = neighbours::read(data) {
         // What is believed is about addresses of one family.
         match heard {
-            neighbours::Heard::Question { target, from } => {
+            neighbours::Heard::Request { target, from } => {
                 assert_eq!(target.is_ipv4(), from.0.is_ipv4());
-                let answer = neighbours::answer((target, [2; 6]), from).expect("of one family");
-                let expected = neighbours::Heard::Answer {
+                let answer = neighbours::reply((target, [2; 6]), from).expect("of one family");
+                let expected = neighbours::Heard::Reply {
                     ip: target,
                     mac: [2; 6],
                 };
                 assert_eq!(neighbours::read(&answer), Some(expected));
             }
-            neighbours::Heard::Answer { ip, .. } => {
-                assert!(neighbours::question((ip, [2; 6]), ip).is_some());
+            neighbours::Heard::Reply { ip, .. } => {
+                assert!(neighbours::request((ip, [2; 6]), ip).is_some());
             }
             neighbours::Heard::ListenerQuery => {}
         }
