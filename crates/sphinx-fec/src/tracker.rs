@@ -280,12 +280,6 @@ impl Tracker {
         self.deficit() == 0
     }
 
-    /// Whether source symbol `i` arrived.
-    #[must_use]
-    pub fn has_source(&self, i: usize) -> bool {
-        bits::contains(&self.received, i)
-    }
-
     /// The source symbols that arrived, as a bit map (see [`bits`]).
     #[must_use]
     pub fn received(&self) -> &[u64] {
@@ -296,10 +290,5 @@ impl Tracker {
     #[must_use]
     pub fn known(&self) -> &[u64] {
         &self.known
-    }
-
-    /// The source symbols that have not arrived, in order.
-    pub fn missing_symbols(&self) -> impl Iterator<Item = usize> + '_ {
-        bits::absent(&self.received, self.n)
     }
 }

@@ -113,11 +113,6 @@ impl WindowEncoder {
         self
     }
 
-    /// Changes the number of repairs for every source symbol.
-    pub fn set_redundancy(&mut self, redundancy: f64) {
-        self.redundancy = possible(redundancy);
-    }
-
     /// Takes in the next source symbol and returns its number, from 0. A short
     /// one is padded with zeros.
     ///

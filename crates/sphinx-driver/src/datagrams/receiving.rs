@@ -443,10 +443,6 @@ impl<S: Clone + Default> RecvQueue<S> {
         self.ready.front().map(|next| next.data.len())
     }
 
-    pub(crate) fn can_accept(&self) -> bool {
-        !self.accepting.is_empty()
-    }
-
     /// The next flow of live messages.
     pub(crate) fn accept(&mut self) -> Option<(u64, S)> {
         let flow = self.accepting.pop_front()?;

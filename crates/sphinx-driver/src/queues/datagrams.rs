@@ -99,12 +99,7 @@ impl<A: Application> Queues<A> {
         self.datagrams.receiving.accept()
     }
 
-    /// Whether there is one.
-    pub fn can_accept_live(&self) -> bool {
-        self.datagrams.receiving.can_accept()
-    }
-
-    /// What tells that there is one.
+    /// What tells that there is such a flow.
     pub fn accepts_live(&self) -> A::Signal {
         self.datagrams.receiving.accepts.clone()
     }

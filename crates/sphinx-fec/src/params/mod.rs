@@ -74,13 +74,7 @@ pub fn repair_for(n: usize, p: f64, epsilon: f64) -> usize {
 /// arrive with 99 % probability: min r with P(Bin(r, 1 − p) ≥ deficit) ≥ 0.99.
 #[must_use]
 pub fn reactive(deficit: usize, p: f64) -> usize {
-    reactive_with(deficit, p, 0.01)
-}
-
-/// As [`reactive`], where too few arrive with at most probability `epsilon`.
-#[must_use]
-pub fn reactive_with(deficit: usize, p: f64, epsilon: f64) -> usize {
-    deficit + repair_for(deficit, p, epsilon)
+    deficit + repair_for(deficit, p, 0.01)
 }
 
 pub(crate) fn clamp_loss(p: f64) -> f64 {
