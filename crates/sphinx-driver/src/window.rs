@@ -8,8 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sphinx_fec::span::{Covered, SpanBlock, SpanDecoder, SpanLimits};
 use sphinx_fec::{Added, Error, Row, RowMaker};
-use sphinx_proto::wire::{MAX_BLOCK_SYMBOLS, SymbolId};
-use sphinx_proto::{AbandonedBlock, BlockId, CoveredBlock, Job, PastBlock, Placement, Slot};
+use sphinx_proto::wire::SymbolId;
+use sphinx_proto::{
+    AbandonedBlock, BlockId, CoveredBlock, Job, PastBlock, Placement, SYMBOL_STRIDE, Slot,
+};
 
 use crate::blocks::RxBlocks;
 use crate::pool::BufferPool;
@@ -17,8 +19,6 @@ use crate::work::TaskId;
 
 /// Bytes of what may wait for a block that is being decoded: some milliseconds of a fast path.
 const WAITING_MAX: usize = 256 << 10;
-/// Numbers of symbols from one block to the next.
-const STRIDE: u64 = MAX_BLOCK_SYMBOLS as u64;
 /// The core follows the same rows, so this cannot happen.
 const OUT_OF_STEP: Error = Error::NotDecodable { deficit: 1 };
 
@@ -179,7 +179,7 @@ impl Window {
             return Ok(());
         };
         let value = rx.symbol(*slot, index).ok_or(OUT_OF_STEP)?;
-        decoder.learn(STRIDE * id.get() + u64::from(index), value);
+        decoder.learn(SYMBOL_STRIDE * id.get() + u64::from(index), value);
         self.store_restored(rx)
     }
 
@@ -194,8 +194,8 @@ impl Window {
         let id = past.block;
         let (memory, symbol_len) = rx.whole(job.slot).ok_or(OUT_OF_STEP)?;
         if let Some(decoder) = &mut self.decoder {
-            let first = STRIDE * id.get();
-            let unknown: Vec<u64> = decoder.unknown(first, first + STRIDE).collect();
+            let first = SYMBOL_STRIDE * id.get();
+            let unknown: Vec<u64> = decoder.unknown(first, first + SYMBOL_STRIDE).collect();
             for number in unknown {
                 let at = (number - first) as usize * symbol_len;
                 let value = memory.get(at..at + symbol_len).ok_or(OUT_OF_STEP)?;
@@ -224,8 +224,8 @@ impl Window {
     /// A block will never be complete.
     pub(crate) fn give_up(&mut self, block: BlockId) {
         if let Some(decoder) = &mut self.decoder {
-            let first = STRIDE * block.get();
-            decoder.give_up(first, first + STRIDE);
+            let first = SYMBOL_STRIDE * block.get();
+            decoder.give_up(first, first + SYMBOL_STRIDE);
         }
         self.slots.remove(&block.truncated());
     }
@@ -234,7 +234,7 @@ impl Window {
     fn store_restored(&mut self, rx: &mut RxBlocks) -> Result<(), Error> {
         while let Some((number, value)) = self.decoder.as_mut().and_then(SpanDecoder::next_restored)
         {
-            let (block, index) = (number / STRIDE, (number % STRIDE) as u16);
+            let (block, index) = (number / SYMBOL_STRIDE, (number % SYMBOL_STRIDE) as u16);
             let slot = self.slots.get(&(block as u32));
             if !slot.is_some_and(|(_, slot)| rx.restore(*slot, index, &value)) {
                 return Err(OUT_OF_STEP);
@@ -266,7 +266,7 @@ fn view_of<'a>(
             symbol_len,
             count: usize::from(block.count),
         },
-        first: STRIDE * block.block.get(),
+        first: SYMBOL_STRIDE * block.block.get(),
         known,
     })
 }

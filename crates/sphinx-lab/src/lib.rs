@@ -58,7 +58,7 @@ pub use latency::{Latencies, PageTimes};
 pub use link::LinkSpec;
 pub use numbers::{BlockNumbers, BufferNumbers, Done, NotDone, VideoNumbers, WebNumbers};
 pub use run::{Cpu, Lateness, Memory, Run, Validity, Wire};
-pub use several::{Beginning, PATHS_MAX, PathSpec};
+pub use several::{Beginning, PathSpec};
 pub use testbed::{Testbed, TestbedError};
 pub use virtual_time::Simulated;
 pub use watch::Carried;

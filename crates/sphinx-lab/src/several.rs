@@ -6,9 +6,6 @@ use sphinx_link::Loss;
 
 use crate::LinkSpec;
 
-/// Paths that a session of Sphinx may have at once.
-pub const PATHS_MAX: usize = 8;
-
 /// One of several paths: a link between an interface of its own at either end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathSpec {
@@ -92,9 +89,9 @@ pub(crate) fn interface(end: &str, index: usize) -> String {
     }
 }
 
-/// The left and the right one.
+/// Addresses of the two ends of the path with this index, the left one first: 10.77.INDEX.1 and 10.77.INDEX.2.
 pub(crate) fn addresses(index: usize) -> [Ipv4Addr; 2] {
-    // There are no more than `PATHS_MAX`.
+    // A link has at most `sphinx_proto::PATHS_MAX` paths.
     let net = u8::try_from(index).unwrap_or(u8::MAX);
     [1, 2].map(|host| Ipv4Addr::new(10, 77, net, host))
 }

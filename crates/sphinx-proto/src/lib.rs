@@ -53,7 +53,7 @@ mod time;
 mod types;
 pub mod wire;
 
-pub use blocks::EPSILON;
+pub use blocks::{EPSILON, SYMBOL_STRIDE};
 pub use config::{Config, ConnectionIds, Icm, PathMemory, Profile, Role};
 pub use numbers::{BlockId, CidSequence, JobId, PacketNumber, PathId, WindowNumber};
 pub use paper::{Delta, Paper, Redundant, Resend, Triggers, redundant};

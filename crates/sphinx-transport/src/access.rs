@@ -27,7 +27,8 @@ const SEED_LEN: usize = 32;
 const KEY_PREFIX: &str = "ed25519:";
 /// How a client's key that is kept begins.
 const KEY_MAGIC: &[u8] = b"sphx client key 1\n";
-const NO_RANDOMNESS: &str = "the operating system gives randomness";
+/// What is expected of the system's source of randomness: without it nothing can be kept secret, and the thread panics.
+pub(crate) const NO_RANDOMNESS: &str = "the operating system gives randomness";
 /// In front of what a client signs, so that the signature is of use nowhere else.
 const SIGNED: &[u8] = b"sphinx/2 identity";
 

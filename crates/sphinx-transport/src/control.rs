@@ -34,7 +34,7 @@ use sphinx_proto::Tuple;
 use sphinx_proto::wire::{ConnectionId, MAX_DATAGRAM, ResetToken};
 use zeroize::Zeroizing;
 
-use crate::access::{AccessList, DOOR_KEY_LEN, Guests, Peer};
+use crate::access::{AccessList, DOOR_KEY_LEN, Guests, NO_RANDOMNESS, Peer};
 use crate::budget::Window;
 use crate::routing::IdMaker;
 use crate::ticket::{Identity, Ticket};
@@ -50,6 +50,7 @@ pub(crate) use params::{Params, Service, Services};
 use repeat::Copies;
 pub(crate) use reset::ResetKey;
 use reset::Resets;
+pub(crate) use session::AMPLIFICATION_LIMIT;
 use session::{OTHER_VERSION, Session, Trust, is_other_version};
 pub(crate) use types::{Begun, ConnId, Event, Failure, Settings, Stats, Traffic, Transmit};
 
@@ -694,11 +695,13 @@ fn local_params(settings: &Settings, window: Window, cid: ConnectionId) -> Param
     }
 }
 
+/// `N` random bytes that nobody can guess.
+///
 /// # Panics
 ///
 /// When the operating system gives no randomness.
 pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    rand::fill(&mut bytes).expect("the operating system gives randomness");
+    rand::fill(&mut bytes).expect(NO_RANDOMNESS);
     bytes
 }

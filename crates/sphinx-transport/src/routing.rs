@@ -7,6 +7,7 @@ use aws_lc_rs::rand;
 use sphinx_proto::wire::{ConnectionId, is_data_plane};
 use zeroize::Zeroizing;
 
+use crate::access::NO_RANDOMNESS;
 use crate::control::random_bytes;
 use crate::shards::Place;
 
@@ -53,7 +54,7 @@ impl RoutingKey {
     /// When the operating system gives no randomness.
     fn random() -> Self {
         let mut key = Zeroizing::new([0; ROUTING_KEY_LEN]);
-        rand::fill(key.as_mut_slice()).expect("the operating system gives randomness");
+        rand::fill(key.as_mut_slice()).expect(NO_RANDOMNESS);
         Self(key)
     }
 

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use sphinx_driver::keys::SECRET_LEN;
 
-use crate::access::{ClientKey, DOOR_KEY_LEN, OWN_SECRET_LEN, TicketSecret};
+use crate::access::{ClientKey, DOOR_KEY_LEN, NO_RANDOMNESS, OWN_SECRET_LEN, TicketSecret};
 
 /// Most addresses in one ticket.
 const MAX_ADDRESSES: usize = 16;
@@ -262,7 +262,6 @@ impl Identity {
     ///
     /// When the operating system gives no randomness.
     pub(crate) fn generate() -> Self {
-        const NO_RANDOMNESS: &str = "the operating system gives randomness";
         let mut secret = Zeroizing::new([0; SECRET_LEN]);
         rand::fill(secret.as_mut_slice()).expect(NO_RANDOMNESS);
         // Ed25519 keeps the server's first flight within one datagram.

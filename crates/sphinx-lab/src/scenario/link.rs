@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 use sphinx_link::{Depth, GilbertElliott, Loss, settings::ReadFile};
+use sphinx_proto::PATHS_MAX;
 
 use super::{
     ScenarioError, units,
     value::{Rate, Share, Size, Time, Values},
 };
-use crate::{LinkSpec, PATHS_MAX, PathSpec, several};
+use crate::{LinkSpec, PathSpec, several};
 
 /// The smallest buffer that a receiver of Sphinx can be bounded to.
 const RECEIVE_BUFFER_MIN: u64 = 16 << 10;

@@ -29,6 +29,7 @@ pub(crate) use deadline::Horizon;
 pub(crate) use icm::Compensation;
 pub(crate) use incoming::{Complete, RxBlocks, Shape, Taken};
 pub(crate) use protect::{Idle, Protection, Tail};
+pub use restoring::SYMBOL_STRIDE;
 pub(crate) use restoring::{Covering, Restoring};
 pub(crate) use riding::Rides;
 pub use selector::EPSILON;

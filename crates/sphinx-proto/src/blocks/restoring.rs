@@ -21,8 +21,9 @@ const PAST_MAX: usize = 1024;
 /// Bytes of these, and bytes of the rows, each; and as a share of the window for received blocks.
 const BYTES_MAX: u64 = 2 << 20;
 const SHARE: u64 = 4;
-/// Numbers of symbols from one block to the next.
-const STRIDE: u64 = MAX_BLOCK_SYMBOLS as u64;
+/// Sliding windows number the source symbols of all blocks in one sequence: symbol `i` of block `b` has the number
+/// `SYMBOL_STRIDE · b + i`, whatever size the blocks have. Core and driver must number them alike.
+pub const SYMBOL_STRIDE: u64 = MAX_BLOCK_SYMBOLS as u64;
 
 /// A block of which a repair covers the first `count` symbols.
 pub(crate) struct Covering<'a> {
@@ -92,7 +93,7 @@ impl Restoring {
             return Added::Redundant;
         };
         let symbols = covered.map(|covering| CoveredSymbols {
-            first: STRIDE * covering.block.get(),
+            first: SYMBOL_STRIDE * covering.block.get(),
             count: usize::from(covering.count),
             known: covering.known,
         });
@@ -102,23 +103,23 @@ impl Restoring {
     /// A source symbol has arrived.
     pub(crate) fn learn(&mut self, block: BlockId, index: u16) {
         if let Some(tracker) = &mut self.tracker {
-            tracker.learn(STRIDE * block.get() + u64::from(index));
+            tracker.learn(SYMBOL_STRIDE * block.get() + u64::from(index));
         }
     }
 
     /// A block will never be complete.
     pub(crate) fn give_up(&mut self, block: BlockId) {
         if let Some(tracker) = &mut self.tracker {
-            let first = STRIDE * block.get();
-            tracker.give_up(first, first + STRIDE);
+            let first = SYMBOL_STRIDE * block.get();
+            tracker.give_up(first, first + SYMBOL_STRIDE);
         }
     }
 
     /// All of a block is there or can be decoded. What is to be done with it, in a session with windows.
     pub(crate) fn complete(&mut self, block: BlockId, shape: Shape) -> Option<PastBlock> {
         let tracker = self.tracker.as_mut()?;
-        let first = STRIDE * block.get();
-        let unknown: Vec<u64> = tracker.unknown(first, first + STRIDE).collect();
+        let first = SYMBOL_STRIDE * block.get();
+        let unknown: Vec<u64> = tracker.unknown(first, first + SYMBOL_STRIDE).collect();
         unknown.into_iter().for_each(|symbol| tracker.learn(symbol));
         self.past.push_back(block);
         self.shapes.insert(block, shape);
@@ -138,7 +139,10 @@ impl Restoring {
     /// The next source symbol that repairs have restored: its block, which is incomplete, and its index there.
     pub(crate) fn next_restored(&mut self) -> Option<(BlockId, u16)> {
         let symbol = self.tracker.as_mut()?.next_restored()?;
-        Some((BlockId::new(symbol / STRIDE), (symbol % STRIDE) as u16))
+        Some((
+            BlockId::new(symbol / SYMBOL_STRIDE),
+            (symbol % SYMBOL_STRIDE) as u16,
+        ))
     }
 }
 

@@ -9,15 +9,13 @@ use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Introduction, Nanos, Time, Tuple};
 
 use super::{Association, Frames};
-use crate::control::{Params, Resumption};
+use crate::control::{AMPLIFICATION_LIMIT, Params, Resumption};
 use crate::memory::unix_now;
 use crate::resumptions::ResumptionFile;
 use crate::stats::EarlyData;
 
 /// IP bytes of the largest packet that leaves before the path is known.
 const PACKET_MAX: u64 = 1500;
-/// What leaves for an address that has not shown that anybody is there, in parts of what has come from it (RFC 9000 §8.1).
-const AMPLIFICATION_LIMIT: u64 = 3;
 
 /// How far a session is with its handshake.
 pub(super) enum Phase {

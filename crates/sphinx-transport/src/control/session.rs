@@ -34,9 +34,8 @@ const MAX_REPEATED_CLOSES: u32 = 2;
 const MIN_REPEATED_LEN: usize = 64;
 /// Times that a server answers a repeated first flight with its own again. A client sends no more copies of its own accord.
 const MAX_ANSWERED_AGAIN: u32 = 4;
-/// What an end may send to an address that has not been validated, per byte received from it
-/// (RFC 9000 §8.1).
-const AMPLIFICATION_LIMIT: u64 = 3;
+/// Bytes that an end may send to an address that has not been validated, per byte received from it (RFC 9000 §8.1).
+pub(crate) const AMPLIFICATION_LIMIT: u64 = 3;
 /// TLS alert no_application_protocol (RFC 7301 §3.2): the ends have no version in common.
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 pub(super) const OTHER_VERSION: &str = "the other end speaks another version of the protocol (this \
