@@ -176,10 +176,16 @@ fn lossy(rtt: Duration, percent: f64) -> LinkSpec {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    /// A cell of the small set by its name: 50 Mbit/s, 24 s.
+    pub(crate) fn cell(name: &str) -> Cell {
+        let cells = CellSet::Slice.cells(50_000_000, Duration::from_secs(24));
+        cells.into_iter().find(|cell| cell.name == name).unwrap()
+    }
 
     #[test]
     fn the_small_set_is_part_of_the_full_one() {

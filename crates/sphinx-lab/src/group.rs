@@ -183,12 +183,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{BlockNumbers, CellSet, run::tests::example};
-
-    fn cell(name: &str) -> Cell {
-        let cells = CellSet::Slice.cells(50_000_000, Duration::from_secs(24));
-        cells.into_iter().find(|cell| cell.name == name).unwrap()
-    }
+    use crate::{BlockNumbers, cell::tests::cell, run::tests::example};
 
     fn group(goodputs: &[(f64, Validity)]) -> Group {
         let mut group = Group::new("x");

@@ -499,6 +499,36 @@ pub(crate) fn assert_done_schema(done: &Value) {
     }
 }
 
+/// What becomes of `sphx server ARGUMENTS` (`invite`, `revoke`, …) for the server whose state is in `s`.
+pub(crate) fn admin(scratch: &Scratch, arguments: &[&str]) -> Ended {
+    let base = ["server", arguments[0], "--json", "--state", "s"];
+    Running::start(scratch, &[&base, &arguments[1..]].concat(), &[]).end()
+}
+
+/// `sphx ARGUMENTS` of the user whose state is in `home`.
+pub(crate) fn user(scratch: &Scratch, home: &str, arguments: &[&str]) -> Running {
+    let home = scratch.path(home);
+    fs::create_dir_all(&home).expect("a directory");
+    let home = home.to_str().expect("a path");
+    Running::start(
+        scratch,
+        arguments,
+        &[("XDG_STATE_HOME", home), ("STATE_DIRECTORY", "")],
+    )
+}
+
+/// A directory for a test of emulated links; `None`, saying why the test is skipped, where namespaces or TUN devices are not allowed.
+#[cfg(feature = "lab")]
+pub(crate) fn ground() -> Option<Scratch> {
+    match sphinx_netdev::netns::probe() {
+        Ok(_) => Some(Scratch::new()),
+        Err(error) => {
+            sphinx_testing::skipped!("{error}");
+            None
+        }
+    }
+}
+
 /// Whether this test may make network namespaces beside its threads; says why it is skipped if not.
 #[cfg(all(feature = "lab", feature = "pep"))]
 pub(crate) fn may_make_namespaces() -> bool {

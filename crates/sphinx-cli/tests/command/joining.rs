@@ -8,7 +8,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::common::{Ended, PATIENCE, Running, Scratch, until};
+use crate::common::{Ended, PATIENCE, Running, Scratch, admin, until, user};
 
 /// A server with its state in `s`, and where it listens.
 fn server(scratch: &Scratch, more: &[&str]) -> (Running, String) {
@@ -22,23 +22,6 @@ fn server(scratch: &Scratch, more: &[&str]) -> (Running, String) {
     let listening = server.event("listening");
     let at = listening["listen"].as_str().expect("an address").to_owned();
     (server, at)
-}
-
-fn admin(scratch: &Scratch, arguments: &[&str]) -> Ended {
-    let base = ["server", arguments[0], "--json", "--state", "s"];
-    Running::start(scratch, &[&base, &arguments[1..]].concat(), &[]).end()
-}
-
-/// `sphx …` of the user whose state is in `home`.
-fn user(scratch: &Scratch, home: &str, arguments: &[&str]) -> Running {
-    let home = scratch.path(home);
-    fs::create_dir_all(&home).expect("a directory");
-    let home = home.to_str().expect("a path");
-    Running::start(
-        scratch,
-        arguments,
-        &[("XDG_STATE_HOME", home), ("STATE_DIRECTORY", "")],
-    )
 }
 
 fn join(scratch: &Scratch, home: &str, ticket: &str) -> Ended {

@@ -7,21 +7,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Ended, PATIENCE, Running, Scratch};
+use crate::common::{Ended, PATIENCE, Running, Scratch, ground};
 use rustix::process::Signal;
 use serde_json::Value;
-use sphinx_netdev::netns::probe;
-
-/// A directory for a test's links, or nothing where there can be none.
-fn ground() -> Option<Scratch> {
-    match probe() {
-        Ok(_) => Some(Scratch::new()),
-        Err(error) => {
-            sphinx_testing::skipped!("{error}");
-            None
-        }
-    }
-}
 
 fn start(scratch: &Scratch, arguments: &[&str]) -> Running {
     // Links are found below this directory.

@@ -6,23 +6,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, Running, Scratch};
+use crate::common::{PATIENCE, Running, Scratch, ground};
 use rustix::process::Signal;
 use serde_json::Value;
-use sphinx_netdev::netns::probe;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_sphx");
-
-/// A directory for a test, or nothing where there can be no paths.
-fn ground() -> Option<Scratch> {
-    match probe() {
-        Ok(_) => Some(Scratch::new()),
-        Err(error) => {
-            sphinx_testing::skipped!("{error}");
-            None
-        }
-    }
-}
 
 fn start(scratch: &Scratch, hops: [&str; 2], more: &[&str]) -> Running {
     let base = ["lab", "path", "--json", "--hop", hops[0], "--hop", hops[1]];

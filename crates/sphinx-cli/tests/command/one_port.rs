@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::common::{Ended, Running, Scratch, until};
+use crate::common::{Ended, Running, Scratch, admin, until, user};
 
 /// A server with its state in `s` that receives files in `in`, and where it listens.
 fn server(scratch: &Scratch, more: &[&str]) -> Running {
@@ -20,23 +20,6 @@ fn server(scratch: &Scratch, more: &[&str]) -> Running {
 
 fn kept(scratch: &Scratch) -> Running {
     server(scratch, &["--state", "s", "--output", "in"])
-}
-
-fn admin(scratch: &Scratch, arguments: &[&str]) -> Ended {
-    let base = ["server", arguments[0], "--json", "--state", "s"];
-    Running::start(scratch, &[&base, &arguments[1..]].concat(), &[]).end()
-}
-
-/// `sphx …` of the user whose state is in `home`.
-fn user(scratch: &Scratch, home: &str, arguments: &[&str]) -> Running {
-    let home = scratch.path(home);
-    fs::create_dir_all(&home).expect("a directory");
-    let home = home.to_str().expect("a path");
-    Running::start(
-        scratch,
-        arguments,
-        &[("XDG_STATE_HOME", home), ("STATE_DIRECTORY", "")],
-    )
 }
 
 /// Somebody who may do this, and calls the server "office".

@@ -132,7 +132,8 @@ fn parameter(text: &str) -> Result<(String, String), LinkError> {
     }
 }
 
-fn usage(message: String) -> LinkError {
+/// What was asked for cannot be: a failure that refers to `sphx lab path --help`.
+pub(super) fn usage(message: String) -> LinkError {
     let hint = "sphx lab path --help shows what can be written";
     LinkError::new(LinkErrorKind::Usage, message, hint)
 }

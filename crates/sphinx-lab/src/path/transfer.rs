@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use sphinx_netdev::{netns::Namespace, tcp};
 
 use super::bed::{Bed, left_address, middle_address};
+use crate::peers::tcp::is_temporary;
 
 /// Between two looks at the clock while nothing moves.
 const POLL: Duration = Duration::from_millis(20);
@@ -106,13 +107,6 @@ impl Until<'_> {
         }
         Ok(None)
     }
-}
-
-fn is_temporary(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Interrupted | ErrorKind::TimedOut | ErrorKind::WouldBlock
-    )
 }
 
 /// A way to a connection; none when the time is over before.

@@ -265,7 +265,8 @@ impl Outgoing {
     }
 }
 
-fn is_temporary(kind: ErrorKind) -> bool {
+/// Whether a call on a socket with a timeout is to be repeated: nothing came in time, or a signal came first.
+pub(crate) fn is_temporary(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::Interrupted | ErrorKind::TimedOut | ErrorKind::WouldBlock

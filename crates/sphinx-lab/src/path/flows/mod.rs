@@ -13,7 +13,8 @@ pub use delays::Delays;
 pub(super) use run::run;
 pub(super) use watch::{Edge, Watch};
 
-use crate::emulator::{LinkError, LinkErrorKind};
+use super::plan::usage;
+use crate::emulator::LinkError;
 
 /// Where groups listen that are not told where: this and the following.
 const PORT: u16 = 7001;
@@ -231,11 +232,6 @@ impl Group {
         }
         Ok(groups)
     }
-}
-
-fn usage(message: String) -> LinkError {
-    let hint = "sphx lab path --help shows what can be written";
-    LinkError::new(LinkErrorKind::Usage, message, hint)
 }
 
 #[cfg(test)]
