@@ -3,7 +3,6 @@
 //!
 //! `SPHINX_PEP_QUEUES` says how many random queues are taken.
 
-#[allow(dead_code)] // Each test program needs other parts of it.
 mod common;
 
 use std::collections::{BTreeSet, VecDeque};

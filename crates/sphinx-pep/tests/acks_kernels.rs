@@ -3,7 +3,6 @@
 //!
 //! The receiver's machine has the agent. Whatever the kernels are told to do, the streams are those that were sent.
 
-#[allow(dead_code)] // Another test needs the rest of it.
 #[path = "own/link.rs"]
 mod link;
 #[path = "own/streams.rs"]

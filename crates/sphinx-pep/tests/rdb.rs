@@ -1,7 +1,6 @@
 //! RDB, packet by packet: what is bundled, what is learned from answers, and what the sender hears of it. The first tests are the
 //! sequences of the published patch's own tests (packetdrill, `net/ipv4/tcp_rdb.c`).
 
-#[allow(dead_code)] // Each test program needs other parts of it.
 mod common;
 
 use bytes::Bytes;

@@ -1,7 +1,6 @@
 //! Receiver-side flow control in virtual time: uploads of window-limited senders over one link with a deep queue, and what is never done to a
 //! window.
 
-#[allow(dead_code)] // Each test program needs other parts of it.
 mod common;
 
 use std::{

@@ -1,7 +1,6 @@
 //! Uploads between two kernels over a link with a deep queue, and an agent on the receiver's machine that lowers their windows. Skipped, saying why, where namespaces or
 //! queues are not to be had.
 
-#[allow(dead_code)] // Another test needs the rest of it.
 #[path = "own/link.rs"]
 mod link;
 #[path = "own/streams.rs"]

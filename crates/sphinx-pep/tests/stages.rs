@@ -1,7 +1,6 @@
 //! The stages beside the filter of acknowledgements, packet by packet: reconstruction, fewer of them for a long queue, pacing, and no Limited
 //! Transmit.
 
-#[allow(dead_code)] // Each test program needs other parts of it.
 mod common;
 
 use bytes::Bytes;

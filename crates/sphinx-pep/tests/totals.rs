@@ -1,6 +1,5 @@
 //! What an agent tells of all its flows together is the sum of what it tells of each.
 
-#[allow(dead_code)] // Each test program needs other parts of it.
 mod common;
 
 use std::net::SocketAddr;

@@ -1,5 +1,7 @@
 //! TCP segments, written and read by another library than the agent's own views.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;

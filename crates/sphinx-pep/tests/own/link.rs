@@ -1,5 +1,7 @@
 //! Two hosts, and a link between them that loses, refuses and counts packets.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::{
     collections::VecDeque,
     net::IpAddr,
