@@ -362,7 +362,7 @@ pub(super) fn rounded(value: f64, places: i32) -> Value {
 mod tests {
     use super::*;
 
-    /// DESIGN §6: the fields of `done`.
+    /// The fields of `done` (`docs/figures-of-merit.md`).
     const FIELDS: &str = "v event bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \
         wire_bytes_received overhead overhead_headers overhead_repair_ahead \
         overhead_repair_after_loss redundancy bytes_carried plr_return_mean repair_proactive repair_reactive bundled_bytes bundles plr_mean burst rtt_ms window_bytes window_limited_ms streams_peak blocks \

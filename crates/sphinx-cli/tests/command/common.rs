@@ -471,7 +471,7 @@ pub(crate) fn receive_where(scratch: &Scratch, script: &str) -> Option<Child> {
     Some(receiver)
 }
 
-/// DESIGN §6: what `done` has at either end.
+/// The fields that `done` has at either end (`docs/figures-of-merit.md`).
 #[track_caller]
 pub(crate) fn assert_done_schema(done: &Value) {
     const NUMBERS: &str = "bytes seconds goodput_mbit_s wire_bytes_sent wire_packets_sent \

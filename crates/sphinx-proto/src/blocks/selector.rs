@@ -1,4 +1,4 @@
-//! The Parameter Selector: how much repair a flight gets (`DESIGN`: profiles, ICM).
+//! The Parameter Selector: how much repair a flight gets, ahead of loss (ProFEC) and after it (ReFEC).
 
 use sphinx_fec::params;
 
