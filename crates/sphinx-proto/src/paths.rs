@@ -48,15 +48,15 @@ pub(crate) struct Lane {
     pub(crate) peer_ids: PeerIds,
     pub(crate) last_sent: Time,
     pub(crate) counts: Counts,
-    /// What it was given to send has not left this end: symbols are for others.
+    /// Packets of this path still wait in this host for its socket: it gets no more symbols until they have left.
     pub(crate) is_held_up: bool,
-    /// What has arrived on it is to be told on the fastest path too, where that is heard sooner.
+    /// Its next SACK is to leave on the fastest path too, where the peer hears it sooner.
     is_untold: bool,
     /// What it is to be used for.
     policy: PathPolicy,
-    /// Why it carries nothing although it may work; [`Paths::arrange`] looks.
+    /// Why it carries no data even if it works, as [`Paths::arrange`] decides; `None`: it may carry data.
     barred: Option<PathState>,
-    /// What is known of its queue and those of others.
+    /// Its queueing delays, from which it is found out whether it shares a bottleneck with another path ([`Couple::Auto`]).
     meeting: Option<Meeting>,
 }
 
@@ -103,18 +103,19 @@ pub(crate) struct Paths {
     lanes: Vec<Lane>,
     /// How many may be open at a time.
     most: usize,
-    /// Ids of paths that the peer may open, or this end, once the other one has given one out too.
+    /// Paths that are not open yet, and the connection id that this end has given out for each. One can be opened once both ends have given one out.
     ready_here: BTreeMap<PathId, ConnectionId>,
+    /// The same, with the connection id that the peer has given out.
     ready_there: BTreeMap<PathId, PeerIds>,
-    /// No id is used twice.
+    /// One above the highest id of a path that was opened or given up so far: ids are never used twice.
     next: u32,
     bond: Bond,
     couple: Couple,
     thrift: Thrift,
     limiter: Option<Limiter>,
-    /// What the client says of paths, and in which of its words.
+    /// The newest PATH_STATUS of the client for each path: its number and what it says.
     told: BTreeMap<PathId, (u64, PathPolicy)>,
-    /// It says so of every path but the first, and before it does others are used.
+    /// The client sends PATH_STATUS for every path but the first: until it has come for a path, others are used.
     awaits_status: bool,
 }
 
@@ -163,7 +164,7 @@ impl Paths {
         &mut self.lanes[index]
     }
 
-    /// Where the path is among those that are open.
+    /// The index of the path among those that are open. Methods that take or give an `index`, or a path "at this place", mean this.
     pub(crate) fn index(&self, id: PathId) -> Option<usize> {
         self.lanes.iter().position(|lane| lane.id() == id)
     }
@@ -186,11 +187,11 @@ impl Paths {
         if let Some((id, _)) = ready.find(|(_, ready)| **ready == cid) {
             return Some(*id);
         }
-        // The id of the handshake.
+        // Any other id is one of the handshake, which belongs to the first path.
         self.index(PATH).map(|_| PATH)
     }
 
-    /// Of the paths that work and carry data the one with the shortest round trip; else one that did work.
+    /// The main path: the one with the shortest round trip of those that work and carry data; if there is none, the best of the others.
     fn main_index(&self) -> usize {
         if self.lanes.len() == 1 {
             return 0;
@@ -216,7 +217,7 @@ impl Paths {
         lanes.min_by_key(|lane| lane.path.rtt().smoothed())
     }
 
-    /// Its round trip.
+    /// The smoothed round-trip time of the fastest path that works.
     pub(crate) fn shortest_rtt(&self) -> Option<Nanos> {
         self.fastest().map(|lane| lane.path.rtt().smoothed())
     }
@@ -230,7 +231,7 @@ impl Paths {
         &mut self.lanes[index]
     }
 
-    /// Indices, best first, and how many there are.
+    /// Indices of all open paths in the order in which packets are offered to them, best first, and how many they are.
     pub(crate) fn order(&self) -> ([usize; PATHS_MAX], usize) {
         let mut order = [0; PATHS_MAX];
         let count = self.lanes.len();
@@ -251,7 +252,7 @@ impl Paths {
         (order, count)
     }
 
-    /// Whether the peer has answered on any of them: on the one that is left it may not have.
+    /// Whether any open path is validated. None may be: the validated ones may have been given up before the last one was.
     pub(crate) fn is_any_validated(&self) -> bool {
         self.lanes.iter().any(|lane| lane.path.is_validated())
     }
@@ -312,7 +313,7 @@ impl Paths {
         }
     }
 
-    /// Where what arrives on the path at this place is told too.
+    /// The index of the faster path on which SACKs of this one are repeated; `None` if they leave on their own path alone.
     pub(crate) fn told_on(&self, index: usize) -> Option<usize> {
         let is_repaired = matches!(self.bond, Bond::Aggregate | Bond::Cheapest);
         if self.lanes.len() == 1 || !is_repaired || !self.lanes[index].is_chosen() {
@@ -323,7 +324,7 @@ impl Paths {
         (main != index && self.lanes[main].is_chosen()).then_some(main)
     }
 
-    /// Paths whose news the one at this place is to tell too, if that is the fastest.
+    /// Indices of the paths whose SACKs are to leave on this one too: none unless it is the main path.
     pub(crate) fn untold(&self, index: usize) -> impl Iterator<Item = usize> {
         let is_main = self.lanes.len() > 1 && self.main_index() == index;
         let lanes = self.lanes.iter().enumerate();
@@ -332,7 +333,7 @@ impl Paths {
             .map(|(other, _)| other)
     }
 
-    /// Takes note that this has been told.
+    /// The SACK of the path at this place has left on the main path too.
     pub(crate) fn told(&mut self, index: usize) {
         self.lanes[index].is_untold = false;
     }
@@ -356,12 +357,13 @@ impl Paths {
 
     // ---- what each is for -------------------------------------------------------------------------
 
-    /// If it is slow: how much faster paths carry until what leaves here now has arrived. `room`: beside what is on its way.
+    /// If the path is slow ([`SLOW_PART`], [`SLOW_MIN`]): how far ahead of the faster ones it takes data. `room`: bytes that may be on their way in
+    /// addition to what is.
     fn reach(&self, index: usize, room: u64) -> Option<Reach> {
         let lane = &self.lanes[index];
         let rtt = lane.path.rtt().smoothed();
         let (mut shortest, mut rate) = (rtt, 0_u64);
-        // Dear paths do what cheap ones cannot, and not the other way round.
+        // With [`Bond::Cheapest`] only paths that cost no more count as faster: a cheap path never waits for a dearer one.
         let is_thrifty = self.bond == Bond::Cheapest;
         let may_wait = |other: &&Lane| {
             other.is_chosen() && (!is_thrifty || other.policy.cost <= lane.policy.cost)
@@ -391,7 +393,8 @@ impl Paths {
         })
     }
 
-    /// What has to be handed over ahead for slow paths to find what they are to carry, in blocks of so many bytes; `None`: no path is slow.
+    /// How many bytes the application has to hand over ahead of sending so that slow paths find data far enough back in the queue, with blocks of
+    /// `block` bytes; `None`: no path is slow.
     pub(crate) fn look_ahead(&self, block: u64) -> Option<u64> {
         if self.lanes.len() == 1 || matches!(self.bond, Bond::Redundant { .. }) {
             return None;
@@ -420,7 +423,7 @@ impl Paths {
             return Duty::Standby;
         }
         if matches!(self.bond, Bond::Redundant { .. }) {
-            // What a slow path takes first leaves on a fast one too.
+            // Every symbol leaves on several paths, so that none is waited for because it left on a slow one.
             return Duty::All;
         }
         if self.is_spared(index, sender, demand) {
@@ -429,7 +432,7 @@ impl Paths {
         let Some(mut reach) = self.reach(index, room) else {
             return Duty::All;
         };
-        // Of what is in no order it takes a part where faster paths could not send all that may be sent until it has arrived.
+        // A slow path takes unordered data only if more is queued than faster paths can send until its packets arrive.
         let unsent = sender.blocks().unsent_before(Urgency::LEAST) + sender.waiting().bytes();
         let left = match demand.backlog() {
             true => sender.streams().credit_left().saturating_add(unsent),
@@ -456,7 +459,7 @@ impl Paths {
         }
     }
 
-    /// Where the copy of CLOSE with this number leaves: every path that works has its share.
+    /// The index of the path on which the `copy`-th CLOSE leaves: paths that work take turns.
     pub(crate) fn for_close(&self, copy: usize) -> usize {
         let (order, count) = self.order();
         let works = |at: &&usize| self.lanes[**at].works();
@@ -464,7 +467,7 @@ impl Paths {
         order[copy % count]
     }
 
-    /// The smallest round trip of the path that has the longest.
+    /// The largest of the paths' minimum round-trip times.
     pub(crate) fn slowest_rtt(&self) -> Nanos {
         let rtts = self.lanes.iter().map(|lane| lane.path.rtt().min());
         rtts.max().unwrap_or(0)
@@ -547,7 +550,7 @@ impl Paths {
         self.ready_here.contains_key(&id)
     }
 
-    /// A path that has not been opened will not be: the id that this end has given out for it.
+    /// A path that was prepared and not opened is given up: the connection id that this end had given out for it.
     pub(crate) fn take_back(&mut self, id: PathId) -> Option<ConnectionId> {
         let here = self.ready_here.remove(&id)?;
         self.ready_there.remove(&id);
@@ -567,7 +570,7 @@ impl Paths {
         Some(id)
     }
 
-    /// A packet of a path that is not open has opened: it is open from now on. Whether there is one.
+    /// The peer has opened a path: a packet of it has been authenticated. Returns whether it is open now; `false` if there was no room for it.
     pub(crate) fn opened_by_peer(&mut self, now: Time, id: PathId, tuple: Tuple) -> bool {
         let policy = self.told.get(&id).map(|(_, policy)| *policy);
         let begins = self.begin(now, id, tuple, false);
@@ -577,7 +580,7 @@ impl Paths {
         begins
     }
 
-    /// The client says what a path is to be used for. `false`: of one that cannot be.
+    /// PATH_STATUS: the client says what a path is to be used for. `false` if there never was such a path, which breaks the protocol.
     pub(crate) fn on_status(&mut self, status: &PathStatus) -> bool {
         let id = status.path;
         if self.index(id).is_none() && !self.is_ready(id) {
@@ -598,7 +601,7 @@ impl Paths {
         true
     }
 
-    /// The peer allows so many paths, which it does not take back.
+    /// MAX_PATHS: the peer allows this many open paths. A smaller number than before changes nothing.
     pub(crate) fn allow(&mut self, paths: u8) {
         if self.may_be_several() {
             self.most = self.most.max(usize::from(paths).min(PATHS_MAX));
@@ -626,7 +629,7 @@ impl Paths {
         true
     }
 
-    /// The path is no more. It was there, and is not the last one.
+    /// Removes an open path and returns it; `None` if it is not open, or the only one.
     pub(crate) fn remove(&mut self, id: PathId) -> Option<Lane> {
         let index = self.index(id).filter(|_| self.lanes.len() > 1)?;
         let lane = self.lanes.remove(index);

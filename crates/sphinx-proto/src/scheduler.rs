@@ -52,7 +52,7 @@ pub(crate) enum Next {
     Window(WindowChoice),
     /// Nothing but a PING.
     Ping,
-    /// Nothing, for the peer's window with this number is too small, which it does not know yet.
+    /// No symbol, but HELD: the peer's window with this number is too small for the path, and the peer has not been told.
     Held(WindowNumber),
 }
 
@@ -61,13 +61,13 @@ pub(crate) enum Next {
 pub(crate) enum Duty {
     /// Everything.
     All,
-    /// What has not been sent before, from so far behind what others send: these repair sooner.
+    /// New data only, from further back in the queue ([`Reach`]): the path is slow, and faster ones send what is needed first, repairs among it.
     Ahead(Reach),
-    /// Feedback of its own packets: what it carried would be waited for.
+    /// Only feedback for its own packets: what it carried now would arrive too late.
     Rest,
-    /// Feedback of its own packets: others are to be used.
+    /// Only feedback for its own packets: other paths are to carry the data.
     Standby,
-    /// It does not answer, while others do: probes, and feedback.
+    /// Probes and feedback: it does not answer, while others do.
     Probes,
     /// Nothing but challenges and answers to them.
     Validation,
@@ -88,10 +88,10 @@ struct Leaving {
     first: PacketNumber,
 }
 
-/// What is sent for its own sake, and what has begun to leave.
+/// What one path sends besides the blocks' symbols (probes, PINGs, copies), and the symbol that is leaving in parts.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    /// When the session began: time has no other origin.
+    /// When the path began; [`RISK_TIME`] is counted from it, as the origin of [`Time`] means nothing.
     began: Time,
     /// Packets that may leave beyond the window, to find out about a silent path.
     probes: u32,
@@ -100,23 +100,24 @@ pub(crate) struct Scheduler {
     /// A PING is wanted.
     ping: bool,
     leaving: Option<Leaving>,
-    /// What has left on other paths and is to leave on this one too, oldest first.
+    /// Symbols that have left on other paths and are to leave on this one too ([`Bond::Redundant`](crate::Bond::Redundant)), oldest first.
     copies: VecDeque<SymbolChoice>,
-    /// Rate control knows that there is nothing to send.
+    /// Rate control has been told that the application has nothing to send.
     app_limited_told: bool,
-    /// Something has left on this path ahead of its turn, since it last rested.
+    /// The path has sent data ([`Duty::Ahead`]) since it last had none to send.
     has_carried: bool,
-    /// Since when the peer's window is all that keeps symbols from leaving, and how long it was before.
+    /// Since when the peer's window is all that keeps symbols from leaving; `None` if it does not.
     held_since: Option<Time>,
+    /// How long it did in earlier spans, nanoseconds.
     held_for: Nanos,
 }
 
-/// What there is to choose from.
+/// What the scheduler of a path chooses from.
 pub(crate) struct Sources<'a> {
     pub(crate) duty: Duty,
-    /// All paths together have sent what they may, or what this one was given has not left.
+    /// No symbols may leave now: the session's rate limit is used up, or packets of this path still wait for its socket.
     pub(crate) is_held: bool,
-    /// Of all paths; `None`: there is only this one.
+    /// What all paths carry together; `None`: there is only this one.
     pub(crate) capacity: Option<Capacity>,
     pub(crate) path: &'a mut Path,
     pub(crate) sender: &'a mut Sender,

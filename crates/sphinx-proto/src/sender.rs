@@ -42,11 +42,11 @@ pub(crate) struct Counters {
 /// What this end sends.
 pub(crate) struct Sender {
     redundancy: Redundancy,
-    /// Blocks of which a repair may ride in one packet.
+    /// Most repairs of other blocks that ride in one packet.
     bundle: u8,
     streams: SendStreams,
     blocks: BlockStore,
-    /// Blocks behind the oldest one on its way that the peer has said are complete.
+    /// Blocks that the peer has reported as complete, of those after the oldest one on its way: hearing of them again changes nothing.
     told: RangeSet<BlockId>,
     waiting: Waiting,
     compensation: Compensation,
@@ -54,13 +54,13 @@ pub(crate) struct Sender {
     window: SlidingWindow,
     ahead: Ahead,
     counters: Counters,
-    /// Symbols are chosen elsewhere: the paper's mode.
+    /// In the paper's mode `paper::sender` chooses the symbols; this one keeps the blocks, streams and counters.
     is_passive: bool,
-    /// They are those of generations.
+    /// The sender of generations, in sessions that use them: it chooses the symbols then.
     sc: Option<ScSender>,
-    /// More has been confirmed, since this was last looked at.
+    /// The peer has confirmed something new since [`take_progress`](Self::take_progress) was last called.
     progress: bool,
-    /// When a symbol left last.
+    /// When the last symbol left.
     last_symbol: Time,
 }
 
@@ -97,7 +97,7 @@ impl Sender {
         &self.counters
     }
 
-    /// What is protected already stays so.
+    /// Changes the profile for blocks that have had no proactive repair yet; what has been decided for others stays.
     pub(crate) fn set_profile(&mut self, profile: Profile) {
         self.redundancy.profile = profile;
     }
@@ -767,38 +767,43 @@ impl Sender {
     }
 }
 
-/// Of a block that loses more symbols than this on the average the repair counts as part of its way.
+/// If more symbols of a block than this are expected to be lost, the time of their repair counts as part of the block's way.
 const LOST_LIKELY: f64 = 0.1;
 
-/// Where a block is.
+/// Where a block of the sender is found.
 enum Place {
-    /// On its way.
+    /// Among the blocks on their way, under this id.
     Open(BlockId),
-    /// At this place of those that wait.
+    /// Among the blocks that wait for room in the peer's window, at this index.
     Waiting(usize),
 }
 
-/// How far behind what faster paths send a slow one begins, so that what it carries arrives when it is needed.
+/// A slow path takes data from further back in the queue than the fast ones, so that it arrives when what lies before it has arrived. This is what
+/// tells how far back.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reach {
-    /// By how much later what leaves on it now arrives, and its repair, if a symbol is lost.
+    /// How much later a packet arrives that leaves now on this path instead of the fastest one.
     pub(crate) lag: Nanos,
+    /// How much later still the repair of a lost symbol arrives.
     pub(crate) repair: Nanos,
-    /// Symbols that are lost of those of so many bytes, for each.
+    /// Loss rate of this path, 0–1.
     pub(crate) plr: f64,
+    /// Size of the symbols that `plr` is applied to, bytes.
     pub(crate) symbol: u64,
-    /// What faster paths carry, and what it carries itself, bytes per second.
+    /// What all faster paths carry, bytes per second.
     pub(crate) faster: u64,
+    /// What this path carries, bytes per second.
     pub(crate) own: u64,
-    /// Of the peer's credit so much is left to faster paths, and all that may be on its way more.
+    /// The part of the peer's credit that this path leaves to faster ones, bytes.
     pub(crate) reserve: u64,
+    /// What may be on its way in addition to what is, over all paths, bytes.
     pub(crate) room: u64,
-    /// More is to be sent than faster paths carry by then.
+    /// More data is queued than faster paths carry before a packet that leaves here now arrives.
     pub(crate) is_behind: bool,
 }
 
 impl Reach {
-    /// What faster paths carry until a block of so many bytes that begins here has arrived.
+    /// Bytes that faster paths carry until a block of `block` bytes that this path begins to send now has arrived.
     pub(crate) fn bytes(&self, block: u64) -> u64 {
         let sending = u128::from(block) * 1_000_000_000 / u128::from(self.own.max(1));
         let lost = block as f64 / self.symbol as f64 * self.plr;
@@ -809,18 +814,18 @@ impl Reach {
     }
 }
 
-/// What others than a path are doing.
+/// What the other paths of the session mean for the timers of one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Company {
-    /// Others work: they take over from one that does not answer.
+    /// Another path works: it takes over if this one does not answer.
     pub(crate) others: bool,
-    /// If it is the one that asks where the peer lacks something and nothing is left to send: so long after the last symbol.
+    /// Set for the one path that probes when everything has been sent and the peer still lacks symbols: how long after the last symbol it does so.
     pub(crate) patience: Option<Nanos>,
 }
 
-/// What packets carry: blocks, and frames that are repeated.
+/// The owners of what packets of a path carry, which hear of its arrivals and losses: blocks, and frames that are repeated.
 pub(crate) struct Carriage<'a> {
-    /// Of these packets.
+    /// The path whose packets these are.
     pub(crate) path: PathId,
     pub(crate) horizon: Horizon,
     pub(crate) sender: &'a mut Sender,
@@ -852,7 +857,7 @@ impl Carriage<'_> {
             .compensation
             .answer_shared(blocks, redundancy, silent, path.monitor());
         if company.others && silence_at(path).is_some_and(|at| at <= now) {
-            // It is given up for the time being, and asked.
+            // The path is given up for now: its flight counts as lost, and a probe asks whether it works again.
             path.on_probe_timeout(now);
             path.suspect(now);
             path.give_up_flight(now, self);
@@ -868,7 +873,7 @@ impl Carriage<'_> {
     }
 }
 
-/// When a path has not answered for too long, if others work.
+/// When a path that does not answer is given up for others that work.
 fn silence_at(path: &Path) -> Option<Time> {
     match path.is_suspect() {
         true => path.probe_deadline(true),

@@ -1,8 +1,8 @@
-//! Repair sent ahead of loss for datagrams, where no answer to a loss would be in time: over all of them that are in time together.
+//! Repair sent ahead of loss for datagrams whose deadline leaves no time to answer a loss: one repair covers several datagrams.
 //!
-//! A datagram alone takes as many symbols as make it certain by itself: at 10 % loss three of one. Where others follow while it can still be
-//! restored, they share repairs, which follow the source symbols at an even rate: one of two is enough for seven at 10 %. If nothing
-//! follows, the rest of the repairs does not wait for it.
+//! A datagram that is protected alone needs enough symbols to arrive almost surely by itself: at 10 % loss three for a single source symbol. Where
+//! others follow before its deadline, they share repairs, which leave between the source symbols at an even rate: at 10 % loss one repair for every
+//! two source symbols is enough for seven of them. If nothing follows, the repairs still owed leave at once.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,13 +19,13 @@ use super::selector::flight_repair;
 use super::sliding::WindowChoice;
 use super::store::BlockStore;
 
-/// Symbols that follow while one can be restored, at least; with fewer each is protected by itself.
+/// Source symbols that must be expected to follow a symbol before its deadline for it to share repairs; with fewer, its block is protected alone.
 const FOLLOWING_MIN: u32 = 2;
-/// The same, at most, as far as the rate goes: more hardly change it.
+/// Following symbols that the repair rate is computed for, at most: more hardly change it.
 const FOLLOWING_MAX: u32 = 32;
-/// The rate of repairs is a multiple of one in so many.
+/// The repair rate (repairs per source symbol) is a multiple of 1/PARTS.
 const PARTS: u32 = 8;
-/// Blocks that are remembered to tell how many follow.
+/// Recent blocks from which it is estimated how many symbols follow one another.
 const RECENT_MAX: usize = 64;
 /// Blocks that share repairs although answers would be in time: at least so many leave within half a round trip, and a repair covers at most so many.
 const SHARING_MIN: usize = 4;
@@ -37,7 +37,7 @@ const SHARED_EPSILON: f64 = 1e-5;
 const SHARED_MAX: f64 = 2.5;
 const SHARED_PARTS: u32 = 32;
 
-/// Repairs ahead of loss over what is in time together.
+/// Repairs ahead of loss, each over all blocks of datagrams that it can still restore in time.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     /// When blocks left, and how many source symbols each has, oldest first.
@@ -46,15 +46,17 @@ pub(crate) struct Ahead {
     /// When the latest blocks left that share repairs although answers would be in time, and their rate.
     sharing: VecDeque<Time>,
     shared: Rate,
-    /// Symbols of these since the last pause, as many as are protected behind it.
+    /// Source symbols of these blocks since the flow last paused, at most [`FOLLOWING_MAX`]: the next pause protects them like a flight that ends.
+    /// 0 while blocks without time for an answer are covered.
     last: u32,
-    /// Repairs for each symbol at present.
+    /// Present rate: repairs per source symbol.
     present: f64,
-    /// Repairs owed, in fractions of one, and those due, which cover what is in time up to this block.
+    /// The fraction of a repair that is owed, and whole repairs that are to leave now.
     owed: f64,
     due: u32,
+    /// The newest block that these repairs cover; they cover those before it too, as far as these can be restored in time.
     newest: BlockId,
-    /// If nothing follows until then, nothing will.
+    /// If no block follows before this time, the flow counts as paused, and the repairs for what it has sent leave.
     ends_at: Option<Time>,
     next_row: u32,
 }
@@ -126,21 +128,21 @@ impl Ahead {
                 self.shared.of(following, plr, aim).min(1.0)
             }
             false => {
-                // Those that are lost in a row are like one of a code that has as many times fewer.
+                // Losses in bursts of mean length b are treated like single losses among b times fewer symbols.
                 let following = in_steps((others as f64 / burst.max(1.0)) as u32);
                 let aim = (SHARED_EPSILON, SHARED_PARTS);
                 let rate = self.shared.of(following, plr, aim);
                 rate.min(SHARED_MAX * plr)
             }
         };
-        // As many will follow in the time that these have taken.
+        // As many blocks are expected to follow as came before, in the same time.
         let span = now.saturating_sub(first.unwrap_or(now));
         let cover = span.min(rtt / 2);
         let n = u32::from(block.n);
-        // Where hardly anything is lost, not one repair may follow by then: such a loss is not to wait for what does not come.
+        // At a low loss rate there may be no repair at all within that time: then a loss must not wait for one.
         let is_covered = rate * (others as f64) * f64::from(n) >= 1.0;
         let wait = if is_covered { cover } else { 0 };
-        // A round trip later the peer has said what that has left.
+        // A round trip after the last shared repair the peer's feedback says what is still missing.
         block.shared_until = now + wait + rtt;
         self.owe(sequence, rate, n);
         self.last = (self.last + n).min(FOLLOWING_MAX);
@@ -165,7 +167,7 @@ impl Ahead {
         while self.recent.front().is_some_and(|(at, _)| *at < since) {
             self.recent.pop_front();
         }
-        // Repairs have to leave behind the last one.
+        // A quarter of the time is left for the repairs, which leave behind the last symbol that they cover.
         let reach = slack - slack / 4;
         let whole = self.recent.iter().take_while(|(at, _)| *at + reach <= now);
         let of = |(place, (at, _)): (usize, &(Time, u16))| -> u32 {
@@ -181,12 +183,12 @@ impl Ahead {
         (following, gaps.max().unwrap_or(0))
     }
 
-    /// When nothing more will follow what has left.
+    /// When the flow counts as paused unless another block follows before.
     pub(crate) fn ends_at(&self) -> Option<Time> {
         self.ends_at
     }
 
-    /// Nothing has followed: the repairs that would have gone along are due now.
+    /// If the flow has paused, the repairs that would have left between later symbols are due now.
     pub(crate) fn on_timeout(
         &mut self,
         blocks: &BlockStore,

@@ -20,7 +20,7 @@ use super::store::{BlockStore, TxBlock};
 /// Repair rows of one block that the peer may claim without any packet of it being lost, per
 /// source symbol.
 const CLAIMS_PER_SYMBOL_MAX: u32 = 8;
-/// Symbols in a row of `lt`, about.
+/// Mean degree of a row of `lt`, about: source symbols that it combines.
 const LT_DEGREE: u32 = 8;
 /// Rounds of repair in which bulk data is patient: repair is pooled and has no margin, since later
 /// data fills the link while what is still missing is found out.
@@ -29,10 +29,11 @@ const PATIENT_ROUNDS: u8 = 3;
 const RULE_BLOCKS: usize = 2;
 /// … and on more symbols of the latest one.
 const RULE_SYMBOLS: u32 = 3;
-/// Such a part of a round trip, for which a SACK may wait, losses wait for the peer's word beyond the time of the repairs that they share.
+/// A loss that shared repairs may restore waits for the peer's feedback 1/SHARED_PART of a round trip longer than these repairs take: as long as a
+/// SACK may be delayed.
 const SHARED_PART: Nanos = 8;
 
-/// What has been heard of blocks, and not been compensated yet.
+/// Losses that the peer or the packet log has shown and that no repair has been sent for yet.
 #[derive(Debug, Default)]
 pub(crate) struct Compensation {
     /// Fraction of a repair packet owed to later deficits (pooled ReFEC).
@@ -41,13 +42,14 @@ pub(crate) struct Compensation {
     waiting: BTreeSet<BlockId>,
     /// Blocks of datagrams that have lost symbols, and from when on repairs that they share with others cannot have restored them any more.
     shared: BTreeSet<(Time, BlockId)>,
-    /// Highest sequence of which a symbol arrived, and of a complete block.
+    /// Highest block of which a symbol has arrived.
     latest_seen: BlockId,
+    /// Highest block that is complete.
     latest_complete: BlockId,
 }
 
 impl Compensation {
-    /// A symbol has arrived, perhaps after it was given up; whether the block may have needed it.
+    /// Symbols of a block have arrived; `late`: after they had been declared lost. Returns whether the block may have needed any of them.
     #[inline]
     pub(crate) fn symbols_arrived(
         &mut self,
@@ -76,7 +78,7 @@ impl Compensation {
         is_needed
     }
 
-    /// A symbol will not arrive. `horizon`: what can still be done in time for blocks of datagrams.
+    /// A symbol has been declared lost. `horizon` tells whether an answer to it can still be in time, for blocks of datagrams.
     pub(crate) fn symbol_lost(
         &mut self,
         blocks: &mut BlockStore,
@@ -95,7 +97,7 @@ impl Compensation {
         if let Some(lifetime) = block.lifetime {
             let lost = (sequence, round);
             if horizon.now >= lifetime.until && block.flight_passed() {
-                // It has been waited for as long as anything of it was on its way.
+                // Too late for any repair, and nothing of the block is on its way any more.
                 blocks.doom(sequence);
                 return;
             }
@@ -121,14 +123,14 @@ impl Compensation {
         }
     }
 
-    /// When losses are answered that shared repairs may have made good, if the peer does not say so: a little later than it would have. At the end
-    /// of a flight the last that is heard can come before all of their time has passed.
+    /// When the next loss is answered that shared repairs may have restored, unless the peer reports on it before: a little later than its report is
+    /// expected. At the end of a flight no further report may come.
     pub(crate) fn shared_deadline(&self, rtt: Nanos) -> Option<Time> {
         let (at, _) = self.shared.first()?;
         Some(at.saturating_add(rtt / SHARED_PART))
     }
 
-    /// Answers losses that shared repairs have not made good: the peer has been heard, or has been silent for a while.
+    /// Answers losses that shared repairs have not restored. `is_heard`: a report of the peer has just said so; otherwise none has come in time.
     pub(crate) fn answer_shared(
         &mut self,
         blocks: &mut BlockStore,
@@ -184,7 +186,7 @@ impl Compensation {
                 return;
             }
             if patient {
-                // Later blocks keep the link full: send the expectation, pooled over all blocks.
+                // Later blocks keep the link full meanwhile: send what is expected to be needed and no margin, with one carry for all blocks.
                 self.carry += f64::from(missing) * plr / (1.0 - plr).max(0.05);
                 let extra = self.carry.floor();
                 self.carry -= extra;
@@ -241,7 +243,7 @@ impl Compensation {
         }
     }
 
-    /// Nothing more will tell of blocks that wait: they are compensated, each at most once in `rtt`.
+    /// No later block will show the losses of those that wait, so they are compensated now, each at most once in `rtt`.
     pub(crate) fn on_silence(
         &mut self,
         blocks: &mut BlockStore,
@@ -260,7 +262,7 @@ impl Compensation {
         if is_many && latest.is_some_and(|block| block.acked() > RULE_SYMBOLS) {
             self.latest_seen
         } else {
-            // A Block-SACK shows the same, whatever the Symbol-SACKs said.
+            // A complete block shows that those before it lack symbols, even if the Symbol-SACKs that would say so were lost.
             self.latest_complete
         }
     }
@@ -343,7 +345,7 @@ impl Compensation {
     }
 }
 
-/// Repair for what only the peer says is missing.
+/// Owes repair for a deficit that the peer reports and that no lost packet explains: bounded, as the claim may be false.
 fn grant_claim(
     blocks: &mut BlockStore,
     redundancy: Redundancy,
@@ -355,7 +357,7 @@ fn grant_claim(
     };
     let n = u32::from(block.n);
     let rows = flight_repair(block.wanted.min(n), 0, monitor.plr(), EPSILON_REACTIVE);
-    // One row in so many holds a certain symbol.
+    // With `lt` a given symbol is in about one of n/LT_DEGREE rows.
     let rateless = coding::is_rateless(redundancy.code);
     let rows = rows.max(if rateless { n / LT_DEGREE } else { 0 });
     let rows = rows.min(CLAIMS_PER_SYMBOL_MAX * n - block.claimed);
@@ -381,13 +383,13 @@ impl TxBlock {
         }
     }
 
-    /// A symbol that counted as lost was late: whether a repair row decided for it is too many.
+    /// A symbol that had been declared lost has arrived: whether one of the repair rows that are owed for it is not needed any more.
     fn undo_loss(&mut self, symbol: SymbolId, peeling: bool) -> bool {
         let before = self.lost_sources.len();
         self.lost_sources
             .retain(|lost| Some(*lost) != symbol.source());
         if peeling {
-            // Peeling may need more than n symbols, but no original twice.
+            // Under peeling the number of symbols does not tell whether enough have arrived; but an original is not needed twice.
             self.lost_sources.len() < before
         } else {
             self.acked() + self.expected() > self.needed()

@@ -16,24 +16,24 @@ use super::store::{BlockStore, TxBlock};
 pub(crate) enum Idle {
     /// The application has handed over nothing more.
     Application,
-    /// More data waits outside for window or credit.
+    /// The application has more data, which waits for the window or for the peer's credit.
     Window,
 }
 
-/// A flight that ends: nothing is left to send that is as urgent.
+/// The end of a flight: every symbol of at least this urgency has left, so that no later one shows what is lost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tail {
     pub(crate) now: Time,
     pub(crate) idle: Idle,
-    /// Of the link, bytes per second.
+    /// What the link carries, bytes per second.
     pub(crate) capacity: u64,
-    /// Blocks that are less urgent have not ended.
+    /// The flight holds blocks of this urgency and of higher ones; less urgent blocks go on and are not protected here.
     pub(crate) urgency: Urgency,
-    /// Where repairs of small blocks may ride in later packets.
+    /// If given, repairs of small blocks may wait to share packets with later symbols.
     pub(crate) rides: Option<Rides>,
 }
 
-/// Protects flights that end.
+/// Adds proactive repair to the last blocks of a flight.
 #[derive(Debug, Default)]
 pub(crate) struct Protection {
     bursts: BurstRepair,
@@ -42,7 +42,7 @@ pub(crate) struct Protection {
 }
 
 impl Protection {
-    /// Protects what is on its way of a flight that ends, once per block.
+    /// Decides on proactive repair for every incomplete block of the flight that has had none.
     pub(crate) fn protect_tail(
         &mut self,
         blocks: &mut BlockStore,
@@ -79,7 +79,7 @@ impl Protection {
                 continue;
             };
             block.protected = true;
-            // Repairs of a window say nothing about the symbols behind them.
+            // Repairs of a sliding window count among those that arrived, but do not cover the symbols that left after them.
             let needed = block.needed() + block.windowed - block.acked();
             let flight = (needed, block.expected());
             let mut repair = self

@@ -14,12 +14,13 @@ use super::{Bond, Couple, Lane, PathState, Paths};
 /// Delays are compared by the smallest ones of such times. A queue that others share rises and falls over several round trips; jitter, or an end
 /// that is late, seldom holds up everything for so long.
 const BIN: Nanos = 50_000_000;
-/// So many of them are looked at.
+/// Bins that are kept: the latest ones.
 const BINS: usize = 128;
-/// Of these, both paths must have had news in so many before one rests, and since it rests in so many before it carries again.
+/// Bins in which both paths must have readings before one of them may be made to rest.
 const BINS_MIN: usize = 48;
+/// Bins in which both must have readings since one rests, before it is decided whether that goes on.
 const BINS_RESTING: usize = 24;
-/// A path that rests is asked in each of so many.
+/// A path that rests is asked (PING) in every ASK_EVERY-th bin.
 const ASK_EVERY: u64 = 2;
 /// Queues that vary by less than this (standard deviation, nanoseconds) say nothing.
 const VARIES: f64 = 1e6;
@@ -28,49 +29,51 @@ const MEET: f64 = 0.8;
 const APART: f64 = 0.4;
 /// Paths that all lose more than this may do so to each other, and a queue that is always full does not vary: one of them rests on trial.
 const LOSE_MUCH: f64 = 0.25;
-/// A path rests for so many times without any news, and for so many on trial without a sign that this is right.
+/// Bins that a path goes on resting without enough readings, or on trial without a sign that the bottleneck is shared.
 const UNKNOWN_MAX: u64 = 200;
-/// One that has rested without reason is spared for so many, and for twice as many each time after, up to a minute.
+/// Bins for which a path that rested without reason is not made to rest again; each time after, twice as many, at most SPARED_MAX (a minute).
 const SPARED: u64 = 200;
 const SPARED_MAX: u64 = 1200;
 
-/// The smallest delays of one time.
+/// The smallest delays in one span of [`BIN`].
 #[derive(Debug, Clone, Copy, Default)]
 struct Bin {
-    /// Which time, from 1 on; 0: none.
+    /// Which span, counted from 1 at the origin of time; 0: the bin is empty.
     index: u64,
     least: Reading,
 }
 
-/// What is known of a path's queue, and of another one that is the same.
+/// A path's queueing delays, and the path with which it shares a bottleneck, if one has been found. Times are counted in bins.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    /// By their index modulo [`BINS`].
+    /// A ring: the bin with index i is at i modulo [`BINS`].
     bins: Vec<Bin>,
+    /// Index of the newest bin.
     latest: u64,
-    /// It rests, as it meets this path.
+    /// The path rests because it shares a bottleneck with this one, which carries the data.
     with: Option<PathId>,
-    /// There has been no sign of that yet.
+    /// It rests on trial ([`LOSE_MUCH`]): no delays have shown yet that the bottleneck is shared.
     is_trial: bool,
-    /// When there was the latest sign.
+    /// When delays last showed that it is; when the path began to rest, before that.
     sign: u64,
-    /// What was up to this time is not looked at.
+    /// Only bins after this one count: those since the path last began or ceased to rest.
     since: u64,
-    /// It does not rest before this time, and for so long after the next time without reason.
+    /// It is not made to rest before this time.
     spared_until: u64,
+    /// How long it will be spared the next time that it has rested without reason.
     spared_for: u64,
 }
 
-/// What is to be thought of a path that rests.
+/// Whether a path is to go on resting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// It meets the other one still.
+    /// Yes: both still share a bottleneck.
     Meets,
-    /// It does not meet the other one, or nothing that matters is in their queue: nobody else is there.
+    /// No: their queues differ, or are too short to matter.
     Apart,
-    /// Too little has come since it rests.
+    /// Yes for now: there are too few readings since it rests.
     Waits,
-    /// Nothing has come for long.
+    /// No: there have been too few readings for too long.
     NoNews,
 }
 
@@ -90,12 +93,12 @@ impl Default for Meeting {
 }
 
 impl Meeting {
-    /// The path that it meets, and which carries what there is.
+    /// The path for which this one rests, if it does.
     pub(super) fn with(&self) -> Option<PathId> {
         self.with
     }
 
-    /// News of delays. Whether they are the first of their time.
+    /// Adds a reading. Returns whether it begins a new bin.
     fn add(&mut self, now: Time, reading: Reading) -> bool {
         // About when the packet was in the queue, wherever on the path that is.
         let at = now.as_nanos().saturating_sub(reading.rtt / 2);
@@ -113,7 +116,7 @@ impl Meeting {
         is_first
     }
 
-    /// The times looked at, in their order, and how long packets waited then at least, nanoseconds.
+    /// The bins that count, oldest first: index, and the shortest queueing delay in it, nanoseconds.
     fn queues(&self) -> Vec<(u64, f64)> {
         let after = self.latest.saturating_sub(BINS as u64).max(self.since);
         let recent = || self.bins.iter().filter(|bin| bin.index > after);
@@ -129,7 +132,7 @@ impl Meeting {
         queues
     }
 
-    /// The queues of two paths at the times at which both are known.
+    /// The queueing delays of both paths in the bins for which both are known.
     fn pairs(&self, other: &Self) -> Vec<[f64; 2]> {
         let mut theirs = other.queues().into_iter().peekable();
         let mut pairs = Vec::with_capacity(BINS);
@@ -142,14 +145,15 @@ impl Meeting {
         pairs
     }
 
-    /// Whether two paths that both carry something meet.
+    /// Whether the delays of two paths that both carry data show that they share a bottleneck.
     fn has_queue_of(&self, other: &Self) -> bool {
         let pairs = self.pairs(other);
         let alike = alike(&pairs, 1.0).filter(|_| pairs.len() >= BINS_MIN);
         alike.is_some_and(|alike| alike >= MEET)
     }
 
-    /// It rests: whether it still meets the other one. Of few packets the smallest delay may not be known, so that means do not count.
+    /// For a path that rests: whether it still shares a bottleneck with `other`. As it sends few packets, its smallest delay may not have been seen,
+    /// so that the means of the two series are not compared.
     fn judge(&self, other: &Self, now: u64) -> Verdict {
         let pairs = self.pairs(other);
         let alike = alike(&pairs, 0.0);
@@ -158,7 +162,7 @@ impl Meeting {
             _ if pairs.len() < BINS_RESTING && has_waited => Verdict::NoNews,
             _ if pairs.len() < BINS_RESTING => Verdict::Waits,
             Some(alike) if alike >= APART => Verdict::Meets,
-            // Where both were full because of both, that takes its time to end.
+            // The queue that both have filled together takes a while to drain.
             None if self.is_trial && !has_waited => Verdict::Waits,
             _ => Verdict::Apart,
         }
@@ -169,7 +173,7 @@ impl Meeting {
         (self.since, self.sign) = (self.latest, self.latest);
     }
 
-    /// It carries something again. `was_wrong`: it had no reason to rest.
+    /// The path ceases to rest. `was_wrong`: it had no reason to, so that it is spared for a while.
     fn wake(&mut self, was_wrong: bool) {
         (self.with, self.since) = (None, self.latest);
         if was_wrong {
@@ -210,7 +214,7 @@ impl Paths {
         self.couple == Couple::Auto && self.lanes.len() > 1 && is_for_rate
     }
 
-    /// Paths rest that meet another one which carries something.
+    /// Bars the paths that share a bottleneck with a path that carries data.
     pub(super) fn bar_those_that_meet(&mut self) {
         if !self.counts_meetings() {
             return;
@@ -224,7 +228,7 @@ impl Paths {
         }
     }
 
-    /// The path is no more: those that met it carry again.
+    /// A path has been closed: those that rested because of it carry data again.
     pub(super) fn end_meetings(&mut self, id: PathId) {
         for lane in &mut self.lanes {
             if let Some(meeting) = &mut lane.meeting
@@ -235,7 +239,7 @@ impl Paths {
         }
     }
 
-    /// The path at this place has told how long its packets are on their way.
+    /// The path at this place has a new delay reading: adds it, and with the first one of a bin asks paths that rest, or compares queues.
     pub(super) fn look_for_meetings(&mut self, now: Time, at: usize) {
         if !self.counts_meetings() {
             return;
@@ -295,7 +299,7 @@ impl Paths {
         (Reverse(cost), lane.path.cc().bandwidth_estimate())
     }
 
-    /// The path at this place rests, as it meets the other one; so do those that met it.
+    /// Makes the path at place `at` rest because it shares a bottleneck with the one at place `with`; so do those that rested because of it.
     fn rest(&mut self, at: usize, with: usize, is_trial: bool) {
         let [id, with] = [at, with].map(|place| self.lanes[place].id());
         for lane in &mut self.lanes {
@@ -309,7 +313,7 @@ impl Paths {
         self.arrange();
     }
 
-    /// The path at this place rests, and this is to be thought of it.
+    /// Does what the verdict on the resting path at this place says.
     fn confirm(&mut self, at: usize, verdict: Verdict, latest: u64) {
         let Some(meeting) = &mut self.lanes[at].meeting else {
             return;

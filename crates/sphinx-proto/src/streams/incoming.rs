@@ -28,19 +28,21 @@ pub(crate) const IMPOSSIBLE: &str = "a stream that cannot be";
 /// What a RESET says of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resetting {
-    /// It is given up, which the application must hear.
+    /// This is news: the application is to hear that the stream is given up.
     Begins,
-    /// The application knows, or reads no more of it; its blocks may be news.
+    /// The application knows, or does not read the stream any more; the frame may still name blocks that will not come.
     Goes,
-    /// It has ended before, or all of it is here.
+    /// Nothing follows from it: the stream had ended, or all of it has arrived.
     Ended,
 }
 
 #[derive(Debug, Default)]
 struct RecvStream {
-    /// Costs of all its parts that are complete, of those that the application has taken, and of these told.
+    /// Cost of all its parts that are complete.
     received: u64,
+    /// Cost of those that the application has read.
     taken: u64,
+    /// What the peer has been told of that.
     taken_told: u64,
     /// All of it is here, to its end.
     is_whole: bool,

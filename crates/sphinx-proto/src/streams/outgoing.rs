@@ -14,8 +14,9 @@ use super::shares::Shares;
 /// One open stream.
 #[derive(Debug, Default)]
 struct SendStream {
-    /// Costs of all its parts of blocks, and of those that the peer's application has taken.
+    /// Cost of all its parts of blocks so far.
     opened: u64,
+    /// Cost of those that the peer's application has read, as far as the peer has said.
     taken: u64,
     /// Parts in blocks that are not complete.
     outstanding: u64,
@@ -29,7 +30,7 @@ struct SendStream {
 }
 
 impl SendStream {
-    /// More is to be heard of it.
+    /// The peer's next reports on the stream matter: adds it to those awaited.
     fn await_among(&mut self, key: Key, awaited: &mut BTreeSet<Key>) {
         if !std::mem::replace(&mut self.is_awaited, true) {
             awaited.insert(key);
@@ -57,14 +58,16 @@ pub(crate) struct SendStreams {
     /// Most that were open at a time.
     peak: u64,
     shares: Shares,
-    /// Sum of the costs of all blocks ever opened, and the largest that the peer allows.
+    /// Sum of the costs of all blocks that have ever been on their way.
     opened: u64,
+    /// The largest such sum that the peer allows.
     credit: u64,
-    /// The peer's window and its number, and what is known to be taken.
+    /// The peer's window, bytes, and its number.
     window: u64,
     window_number: WindowNumber,
+    /// Sum of the costs that the peer's application has read, as far as the peer has said.
     taken: u64,
-    /// Packet since which credit counts: the window has shrunk there.
+    /// Credit in packets before this one does not count: the peer has shrunk its window since.
     credit_from: PacketNumber,
     /// The window that the peer has been told, or is to be told, to be too small.
     held_told: Option<WindowNumber>,

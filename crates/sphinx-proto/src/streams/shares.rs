@@ -47,19 +47,22 @@ pub(crate) struct Shares {
     holders: u64,
     /// One stream is open at most, and there have been no datagrams.
     is_one: bool,
-    /// What belongs to every stream alone.
+    /// The part of the window that each of the `provided` streams has for itself.
     own: u64,
+    /// The rest of the window.
     common: u64,
-    /// Taken of all, and of the common part.
+    /// What streams and datagrams hold of the whole window.
     held: u64,
+    /// What they hold of the common part.
     used: u64,
-    /// What datagrams hold of the common part, and whether there have been any.
+    /// What datagrams hold, all of it of the common part.
     datagrams: u64,
+    /// There have been datagrams in this session.
     has_had_datagrams: bool,
 }
 
 impl Shares {
-    /// Those of a window of which nothing is held.
+    /// The shares of a window of `window` bytes of which nothing is held.
     pub(crate) fn new(window: u64) -> Self {
         let mut shares = Self {
             window,
@@ -77,17 +80,17 @@ impl Shares {
         shares
     }
 
-    /// So many streams are open, which hold this.
+    /// `open` streams are open, and `held` gives what each of them holds. Divides the window anew if their number has changed much.
     pub(crate) fn set_open(&mut self, open: u64, held: impl Iterator<Item = u64>) {
         self.is_one = open <= 1 && !self.has_had_datagrams;
         let wanted = provided(open, self.window);
-        // Streams that come and go are not to divide the window again and again.
+        // Dividing costs a walk over all streams: streams that come and go must not cause it again and again.
         if wanted > self.provided || wanted < self.provided / 2 {
             self.divide(wanted, held);
         }
     }
 
-    /// The window is as large as that from now on; so many streams are open, which hold this.
+    /// The window has a new size, bytes; `open` streams are open, and `held` gives what each of them holds.
     pub(crate) fn set_window(&mut self, window: u64, open: u64, held: impl Iterator<Item = u64>) {
         self.window = window;
         self.divide(provided(open, window), held);
@@ -105,7 +108,7 @@ impl Shares {
         }
     }
 
-    /// What a stream held is `before`, and is `after` from now on.
+    /// What one stream holds has changed from `before` to `after`.
     pub(crate) fn changed(&mut self, before: u64, after: u64) {
         self.holders -= u64::from(before > 0);
         self.holders += u64::from(after > 0);

@@ -16,7 +16,7 @@ const HALF_MIN: Nanos = 10 * MS;
 /// A window that has grown is given back after so long without anything being taken.
 const IDLE: Nanos = 10_000 * MS;
 
-/// What had been released at a time.
+/// A point of a measurement: how much the application had read in all at a time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Time,
@@ -26,27 +26,30 @@ struct Mark {
 /// The window for received blocks, and the credit that follows from it.
 #[derive(Debug)]
 pub(crate) struct RecvWindow {
-    /// What it was at the beginning, and what it is.
+    /// Its size at the beginning of the session, bytes.
     initial: u64,
+    /// Its size now, bytes.
     size: u64,
     /// Rises with every change of size.
     number: WindowNumber,
-    /// What of it the peer may fill.
+    /// The part of it that the peer may fill: less than all until the application wants what the peer sends.
     granted: u64,
-    /// Costs of all blocks opened here, and of what the application has taken of them.
+    /// Cost of all blocks of which something has arrived.
     opened: u64,
+    /// Cost of what the application has read of them.
     released: u64,
-    /// Credit in the last SACK with a PING.
+    /// Credit in the last SACK that was sent reliably, with a PING.
     credit_told: u64,
     /// What the peer could fill when it was last told that the window has shrunk, if it may not have heard of it.
     shrinking_from: Option<u64>,
-    /// Credit to which it has kept since the window has shrunk.
+    /// The credit that the peer says it keeps to since the window has shrunk.
     kept: u64,
     /// This size has held the peer up.
     is_short: bool,
-    /// When the latest two halves of a part were complete; how long a whole one took.
+    /// When the last two halves of a part of the window had been read: the one before, and the latest.
     earlier: Option<Mark>,
     latest: Mark,
+    /// How long the application took to read the last whole part.
     part_took: Option<Nanos>,
     taken_at: Time,
 }
