@@ -147,7 +147,7 @@ pub enum EndReason {
 pub struct Counters {
     /// Datagrams that did not open, or whose bodies make no sense.
     pub invalid: u64,
-    /// Datagrams that had been received before, or are too late to know.
+    /// Datagrams that had been received before, or are so old that the replay window cannot tell.
     pub replayed: u64,
     /// Data bytes that the peer has confirmed.
     pub bytes_delivered: u64,
@@ -181,46 +181,47 @@ pub struct Driver<P, E> {
     retired: Vec<ConnectionId>,
     path_changes: Vec<Tuple>,
     path_news: Vec<(PathId, PathNews)>,
-    /// Symbols of which parts have arrived, by place.
+    /// Memory of symbols that arrive in fragments, by the place that the core has given each.
     parts: Vec<Vec<u8>>,
     tx: TxBlocks,
     rx: RxBlocks,
     window: Window,
     generations: Generations,
-    /// Tasks that there have been.
+    /// Tasks made so far; the next one gets this number.
     tasks: u64,
-    /// Packets that are opened elsewhere, and sealed.
+    /// Packets that workers open.
     arriving: Arriving,
+    /// Packets that workers seal.
     leaving: Leaving,
-    /// Why one was not sealed.
+    /// Why a worker could not seal a packet; ends the session.
     seal_fault: Option<String>,
-    /// Blocks that have come back from being decoded.
+    /// Blocks that workers have decoded, or failed to, and that the core has not been told of.
     decoded: Vec<(DecodeJob, Result<(), sphinx_fec::Error>)>,
     counters: Counters,
-    /// What the peer has confirmed that has not been counted: data bytes and datagrams.
+    /// Data bytes and datagrams that the peer has confirmed and that do not count as delivered yet: not before the peer is certain.
     confirmed: (u64, u64),
     end: Option<EndReason>,
     has_ended: bool,
-    /// Nothing counts as delivered, and the peer is not told that the session is closed.
+    /// Between [`be_provisional`](Self::be_provisional) and [`be_certain`](Self::be_certain): nothing counts as delivered, and CLOSE is put off.
     is_provisional: bool,
-    /// With what it is to be told.
+    /// Code and reason with which the application has closed, until the core may send CLOSE.
     closing: Option<(u64, String)>,
-    /// When to look again whether a writer pauses.
+    /// When to look again whether an application pauses in writing, so that what it has written so far is sent.
     pause_at: Option<Time>,
-    /// Stream, urgency and shape of a block that may be sent once more of what was handed over before has been.
+    /// The next block of a stream, if it has to wait until more of what was handed over has left: stream, urgency and shape.
     waiting: Option<(StreamId, Urgency, (u16, u16))>,
-    /// Urgency and shape of a block of datagrams that may be sent then.
+    /// The same for the next block of datagrams: urgency and shape.
     waiting_datagrams: Option<(Urgency, (u16, u16))>,
-    /// By how many bytes datagrams are ahead of streams, while both have something to send that is as urgent.
+    /// Bytes by which datagrams are ahead of streams of the same urgency, while both have something to send: they take turns by it.
     datagrams_lead: i64,
-    /// When a datagram is out of date or to be given out.
+    /// When the next datagram expires or is due to be given to the application.
     datagrams_at: Option<Time>,
-    /// [`Session::window_news`] when streams that are held up were last asked.
+    /// [`Session::window_news`] when it was last tried to send for the streams that are held up.
     window_news: u64,
     /// Finished streams of which the core has the last piece, and the peer not yet; and those that the peer has by now.
     ending: BTreeSet<StreamId>,
     delivered: Vec<StreamId>,
-    /// Pieces of all streams for which earlier ones are missing.
+    /// Pieces of all streams that have arrived ahead of missing ones; bounded, as their places are kept.
     ahead: usize,
 }
 
@@ -301,12 +302,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.is_provisional = true;
     }
 
-    /// It is the peer, and has the session.
+    /// The peer is the one that the application means, and has the session: what it has confirmed counts from now on. Ends
+    /// [`be_provisional`](Self::be_provisional).
     pub fn be_certain(&mut self) {
         self.is_provisional = false;
     }
 
-    /// What has been counted.
+    /// What has been counted since the session began.
     pub fn counters(&self) -> Counters {
         Counters {
             field_operations: self.tx.operations() + self.generations.operations(),
@@ -314,12 +316,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    /// What blocks on their way cost in the window, bytes.
+    /// Memory of blocks that were handed over and not delivered, bytes, as the window counts it.
     pub fn sending_cost(&self) -> u64 {
         self.tx.cost()
     }
 
-    /// What received blocks that have not been read cost in the window, bytes.
+    /// Memory of received blocks that have not been read, bytes, as the window counts it.
     pub fn receiving_cost(&self) -> u64 {
         self.rx.cost()
     }
@@ -402,7 +404,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
             return Some(Time::ZERO);
         }
         let (core, done) = (self.next_timer(), self.executor.next_done());
-        // To be called again and again would not let it leave sooner.
+        // Looking again would not let it leave sooner: it would keep a processor from the workers.
         let core = core.filter(|at| !self.leaving.is_held_up(*at));
         let timers = [core, self.pause_at, self.datagrams_at, done];
         timers.into_iter().flatten().min()

@@ -32,36 +32,36 @@ pub struct SendAs {
     pub repair: RepairMode,
 }
 
-/// What became of datagrams.
+/// Counters of a session's datagrams, live messages among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DatagramCounts {
-    /// That the application has sent.
+    /// Datagrams that the application has sent.
     pub sent: u64,
-    /// Live messages among them.
+    /// Live messages among `sent`.
     pub live_sent: u64,
-    /// Bytes of all.
+    /// Bytes of `sent`.
     pub bytes_sent: u64,
-    /// Those of them that the peer has.
+    /// Datagrams of `sent` that the peer has received.
     pub delivered: u64,
-    /// That were out of date before they left.
+    /// Datagrams of `sent` whose time was over before they left.
     pub expired: u64,
-    /// That made room for others.
+    /// Datagrams of `sent` that were dropped from the full queue to make room for others.
     pub evicted: u64,
-    /// That left, and as far as is known did not arrive in time.
+    /// Datagrams of `sent` that left and, as far as is known, did not arrive in time.
     pub lost: u64,
-    /// Live messages among those that expired, were evicted or lost.
+    /// Live messages among `expired`, `evicted` and `lost`.
     pub live_dropped: u64,
-    /// That have arrived in time.
+    /// Datagrams that have arrived in time.
     pub received: u64,
-    /// That have arrived too late.
+    /// Datagrams that have arrived too late.
     pub late: u64,
-    /// Live messages that the peer has given up, or that had not come when their flow was over.
+    /// Live messages that the peer has given up, or that had not arrived when their flow was over.
     pub missed: u64,
-    /// That the application was too slow for.
+    /// Datagrams that were dropped on arrival because the application did not take earlier ones in time.
     pub overrun: u64,
 }
 
-/// Microseconds of a time, as datagrams carry them.
+/// The low 32 bits of a time in microseconds, which datagrams carry.
 fn stamp_time(now: Time) -> u32 {
     (now.as_nanos() / 1000) as u32
 }
@@ -73,7 +73,7 @@ pub(crate) struct Datagrams<S> {
 }
 
 impl<S: Clone + Default> Datagrams<S> {
-    /// What has arrived and is not taken takes at most so many bytes.
+    /// Keeps at most `received_max` bytes of datagrams that have arrived and that the application has not taken.
     pub(crate) fn new(received_max: usize) -> Self {
         Self {
             sending: SendQueue::default(),
@@ -92,7 +92,7 @@ impl<S: Clone + Default> Datagrams<S> {
         }
     }
 
-    /// When something is out of date or due.
+    /// When the next datagram expires or is due to be given out.
     pub(crate) fn timeout(&self) -> Option<Time> {
         let timers = [self.sending.next_expiry(), self.receiving.next_due()];
         timers.into_iter().flatten().min()

@@ -11,28 +11,28 @@ use crate::keys::OpenError;
 use crate::protection::PacketProtection;
 use crate::work::{OpenRun, Task, TaskId, Work};
 
-/// Bytes of datagrams that are to be opened, above which no more should be received.
+/// Bytes of datagrams that wait to be opened, from which on no more are received.
 const BYTES_MAX: usize = 512 << 10;
 
-/// Runs of packets, in the order of arrival.
+/// Received packets that workers open, in runs: the core hears of them in the order of arrival, whichever run is open first.
 #[derive(Default)]
 pub(super) struct Arriving {
-    /// The one that is being filled.
+    /// The run that packets are being added to.
     filling: Option<Box<OpenRun>>,
-    /// Those before it, which are elsewhere, or done; and when the first packet of each arrived.
+    /// The runs before it: when the first packet of each arrived, and the run itself once a worker has given it back.
     runs: VecDeque<(TaskId, Time, Option<Box<OpenRun>>)>,
-    /// Bytes of all their datagrams.
+    /// Bytes of the datagrams in all runs.
     bytes: usize,
 }
 
 impl Arriving {
-    /// Whether something that arrived by this time has not been opened.
+    /// Whether a packet that arrived at or before this time has not been opened yet.
     pub(super) fn is_behind(&self, time: Time) -> bool {
         let first = self.runs.front();
         first.is_some_and(|(_, arrived, _)| *arrived <= time)
     }
 
-    /// Whether the next packets are open.
+    /// Whether the oldest run has come back, so that the core can hear of it.
     pub(super) fn is_ready(&self) -> bool {
         self.runs.front().is_some_and(|(.., run)| run.is_some())
     }
@@ -41,7 +41,7 @@ impl Arriving {
         self.bytes >= BYTES_MAX
     }
 
-    /// A run comes back.
+    /// A worker gives a run back.
     pub(super) fn put(&mut self, id: TaskId, run: Box<OpenRun>) {
         let mut runs = self.runs.iter_mut();
         match runs.find(|(its, ..)| *its == id) {
@@ -50,7 +50,7 @@ impl Arriving {
         }
     }
 
-    /// A run was lost: what comes behind it does not wait.
+    /// A worker has lost a run (it panicked): later ones no longer wait for it.
     pub(super) fn lose(&mut self, id: TaskId, run: &OpenRun) {
         self.runs.retain(|(its, ..)| *its != id);
         self.bytes -= run.bytes();

@@ -23,8 +23,7 @@ const SEGMENT_BYTES_MIN: usize = 256;
 const AHEAD_MAX: usize = 1 << 15;
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {
-    /// Takes over what the application has left, and leaves what has happened; whether there was any of
-    /// either.
+    /// Takes over what the application has left in the queues, and leaves there what has happened. Returns whether anything passed in either direction.
     pub fn exchange<A: Application>(
         &mut self,
         now: Time,
@@ -91,7 +90,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         self.core.taken(now, taken.stream, taken.cost);
     }
 
-    /// Whether there were any.
+    /// Handles the core's events. Returns whether there were any.
     fn handle_events<A: Application>(
         &mut self,
         now: Time,
@@ -149,7 +148,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         any
     }
 
-    /// What the peer has confirmed counts as delivered once it is certain who that is; whether there is any.
+    /// Counts what the peer has confirmed as delivered, once the peer is certain. Returns whether there was anything to count.
     fn count_delivered<A: Application>(&mut self, queues: &mut Queues<A>) -> bool {
         if self.is_provisional || self.confirmed == (0, 0) {
             return false;
@@ -160,7 +159,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         true
     }
 
-    /// Streams that the application has given up, or that the peer's wants no more of.
+    /// Resets the streams that the application has given up, or that the peer's application wants no more of.
     fn reset_streams<A: Application>(&mut self, queues: &mut Queues<A>) {
         for (stream, code) in queues.resets.drain(..) {
             self.ending.remove(&stream);
@@ -348,7 +347,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 }
             }
             let block = Block::new(pieces, pool);
-            // A part was cut off its piece.
+            // The part that leaves was copied when it was cut off its piece.
             let cut = if is_whole { 0 } else { block.data_len };
             self.counters.copied_bytes += block.copied + cut;
             self.datagrams_lead -= block.data_len as i64;
@@ -395,7 +394,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         }
     }
 
-    /// Cut the pieces of writers that pause; whether there were any.
+    /// Queues what applications that pause in writing have written so far. Returns whether there was any.
     fn watch_writers<A: Application>(
         &mut self,
         queues: &mut Queues<A>,
@@ -410,7 +409,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
                 .try_with(|slicer| {
                     slicer.watch((now, pause), queues.has_room(slicer.stream()), pool)
                 })
-                // Being written to at this moment.
+                // Its writer has the lock at this moment: it does not pause.
                 .unwrap_or(Watch::Again(PAUSE));
             match watch {
                 Watch::Cut(piece) => {
@@ -441,13 +440,13 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     }
 }
 
-/// The segments of a block, with the places of their data, and what each is to the core.
+/// The segments of a block, each with the range of its data in the block, and the parts of streams that they are to the core.
 pub(super) type Unpacked = (Vec<(Segment, Range<usize>)>, Vec<StreamPart>);
 
-/// What a block holds.
+/// Reads the segments of a block.
 ///
 /// # Errors
-/// What the peer did wrong.
+/// What is wrong with it, in words for the peer: such a block breaks the protocol.
 pub(super) fn unpack(block: &[u8]) -> Result<Unpacked, &'static str> {
     let most = 1 + block.len() / SEGMENT_BYTES_MIN;
     let segments: Result<Vec<_>, _> = SegmentIter::new(block).take(most + 1).collect();

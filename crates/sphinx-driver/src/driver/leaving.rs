@@ -12,41 +12,41 @@ use crate::outbox::Outbox;
 use crate::protection::PacketProtection;
 use crate::work::{GONE, SealRun, Task, TaskId, Work};
 
-/// Bytes of datagrams that are elsewhere, or come before the outbox, at most.
+/// Most bytes of datagrams that workers have, or that are sealed and have not been put into the outbox.
 const BYTES_MAX: usize = 512 << 10;
 
-/// Runs of packets, in the order in which they leave.
+/// Packets that workers seal, in runs: they leave in the order of their numbers, whichever run is sealed first.
 #[derive(Default)]
 pub(super) struct Leaving {
-    /// The one that is being filled.
+    /// The run that packets are being added to.
     filling: Option<Box<SealRun>>,
-    /// Those behind which it leaves; they are elsewhere, or done.
+    /// The runs before it, each there once a worker has given it back.
     runs: VecDeque<(TaskId, Option<Box<SealRun>>)>,
-    /// Bytes of all their datagrams.
+    /// Bytes of the datagrams in all runs.
     bytes: usize,
-    /// When it was looked at last, if what is elsewhere left no room for anything more.
+    /// When packets were last looked for, if runs at workers left no room for any.
     held_up: Option<Time>,
     /// Working memory.
     slots: Vec<Slot>,
 }
 
 impl Leaving {
-    /// Whether nothing comes before a packet that leaves now.
+    /// Whether no run is under way, so that a packet may leave at once.
     fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Whether the next packets are sealed.
+    /// Whether the oldest run has come back, so that its packets can leave.
     pub(super) fn is_ready(&self) -> bool {
         self.runs.front().is_some_and(|(_, run)| run.is_some())
     }
 
-    /// Whether it waits for a run that is elsewhere to send what was due at this time: whoever has the run says when it is done.
+    /// Whether what was due at this time waits for a worker to give a run back, which wakes the session.
     pub(super) fn is_held_up(&self, due: Time) -> bool {
         self.held_up.is_some_and(|looked| due <= looked)
     }
 
-    /// A run comes back.
+    /// A worker gives a run back.
     pub(super) fn put(&mut self, id: TaskId, run: Box<SealRun>) {
         let mut runs = self.runs.iter_mut();
         match runs.find(|(its, _)| *its == id) {
@@ -55,7 +55,7 @@ impl Leaving {
         }
     }
 
-    /// A run was lost: what comes behind it does not wait.
+    /// A worker has lost a run (it panicked): later ones no longer wait for it.
     pub(super) fn lose(&mut self, id: TaskId, run: &SealRun) {
         self.runs.retain(|(its, _)| *its != id);
         self.bytes -= run.bytes();
@@ -71,7 +71,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
         out: &mut impl Outbox,
     ) -> Result<(), EndReason> {
-        // What there is for this session, once what has been sealed has left.
+        // Bytes that this session may have at workers and in the outbox now.
         let room = limit.saturating_sub(out.len_bytes()).min(BYTES_MAX);
         self.leaving.held_up = None;
         self.collect(now);
