@@ -99,35 +99,38 @@ pub(crate) struct Association {
     phase: Phase,
     /// Further paths that are to be opened, as soon as the peer's connection ids for them are there; the next one last.
     further: Vec<Further>,
-    /// Whether its options have paths, and where those but the first begin, those that came later among them.
+    /// The application has named paths in its options.
     has_options: bool,
+    /// Local addresses of the session's paths but the first, in the order in which they were asked for, later ones included.
     begins: Vec<IpAddr>,
-    /// Where the first one begins, if its socket is bound to an address.
+    /// Local address of the first path, if its socket is bound to one.
     first: Option<IpAddr>,
     path_wishes: Vec<PathWish>,
-    /// A path is no more.
+    /// A path has been closed since [`take_left`](Self::take_left) was last called.
     has_left: bool,
     shared: Arc<Shared>,
     /// What the control plane has sent and received for this session.
     control: Traffic,
-    /// Datagrams of the endpoint that belonged to nobody, now and when this session began.
+    /// Counters of the endpoint now.
     endpoint: EndpointCounts,
+    /// The same when this session began: it reports the difference.
     endpoint_before: EndpointCounts,
-    /// How long the session had lasted when it was over for the application.
+    /// How long the session lasted until it was over for the application; `None` before that.
     lasted: Option<Duration>,
     stats_at: Time,
     stats_names: Stats,
     idle_timeout: Duration,
-    /// How the control connection is to be closed.
+    /// Close code and reason for the control connection once the session is over.
     farewell: (u64, String),
-    /// Until when whoever closes waits for an answer of a peer that cannot be told yet.
+    /// The application has closed a session whose handshake is not over: until when it is waited for, so that CLOSE can be sent.
     close_until: Option<Time>,
-    /// What this end may hold in each direction, if the application says so, and what it might otherwise send.
+    /// Bytes that the application lets the session hold in each direction, if it says so.
     memory: Option<u64>,
+    /// The session's share of the endpoint's memory for sending, bytes.
     send_share: Option<u64>,
 }
 
-/// ICM, rate control, code and profile in the paper's mode.
+/// Names for reports in the paper's mode: ICM, rate control, code and profile.
 fn paper_names(paper: &Paper, options: &Options) -> [&'static str; 4] {
     let triggers = paper.icm;
     let icm = match triggers.block || triggers.symbol {
@@ -141,7 +144,7 @@ fn paper_names(paper: &Paper, options: &Options) -> [&'static str; 4] {
     [icm, cc.name(), paper.code.name(), "paper"]
 }
 
-/// The same of generations.
+/// The same names for sessions with generations.
 fn sc_names(sc: Sc, options: &Options) -> [&'static str; 4] {
     let codec = match sc {
         Sc::Systematic | Sc::Rlnc => "rlc",
@@ -150,7 +153,7 @@ fn sc_names(sc: Sc, options: &Options) -> [&'static str; 4] {
     ["default", options.cc.name(), codec, sc.name()]
 }
 
-/// What a session holds that was over before anybody accepted it.
+/// Received data of a session that ended before the application accepted it, and may accept it still.
 pub(crate) struct Unclaimed {
     shared: Weak<Shared>,
     pub(crate) bytes: u64,
@@ -631,7 +634,7 @@ impl Association {
         self.driver.is_finished()
     }
 
-    /// The session is finished: last words to the application. How to close the control connection.
+    /// Nothing more will happen in the session: the application hears of it, if it has not. Returns close code and reason for the control connection.
     pub(crate) fn finish(&mut self) -> (u64, String) {
         self.end(Error::new(ErrorKind::Other, "the session has ended"));
         std::mem::take(&mut self.farewell)
@@ -681,7 +684,7 @@ impl Association {
         ));
     }
 
-    /// The client may not be here any more.
+    /// Closes the session because the client's ticket or key was revoked.
     pub(crate) fn turn_out(&mut self, now: Time) {
         const REASON: &str = "this ticket or key was revoked";
         self.driver.close(now, close_code::AUTHENTICATION, REASON);
@@ -700,7 +703,7 @@ impl Association {
         shared.notify(inner);
     }
 
-    /// The driver says that it is, and why.
+    /// The driver has ended the session for this reason.
     fn ended(&mut self, inner: &mut Inner, end: EndReason) {
         if let EndReason::ClosedByPeer { code, .. } = end {
             inner.peer_code = inner.closed.is_none().then_some(code);
@@ -713,7 +716,7 @@ impl Association {
         self.lasted.get_or_insert(self.shared.elapsed());
         inner.closed.get_or_insert(error);
         inner.queues.end();
-        // What is still counted is on its way out; the clock stands.
+        // The last figures: the session's clock has stopped, though packets may still leave.
         self.publish(inner);
     }
 

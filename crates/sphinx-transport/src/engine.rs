@@ -112,8 +112,9 @@ struct Member {
     /// Who the client is; a server's only.
     who: Option<Peer>,
     association: Association,
-    /// What it may hold of received data and of the state of streams, bytes; and the latter.
+    /// Bytes of received data and of streams' state that the session may hold.
     cost: u64,
+    /// The part of that for streams' state.
     state: u64,
 }
 
@@ -130,16 +131,17 @@ pub(crate) struct Engine<Io: PacketIo> {
     base: Instant,
     sessions: Sessions<Member>,
     holding: Holding,
-    /// Spare connection ids.
+    /// The session of every spare connection id.
     routes: Routes,
-    /// What all sessions may hold, bytes.
+    /// Sum of what all sessions may hold, bytes.
     windows: u64,
-    /// And what those do that were over before anybody accepted them.
+    /// Data of sessions that ended before the application accepted them: it counts as well.
     unclaimed: Vec<Unclaimed>,
-    /// A window could not grow since others hold the memory; and when these were last told to shrink.
+    /// A window could not grow because other sessions hold the memory.
     is_scarce: bool,
+    /// When sessions were last asked to shrink their windows for that.
     shared_at: Time,
-    /// There has been a session.
+    /// There has been at least one session.
     has_met: bool,
     /// Sessions, and on a server handshakes under way, by control connection.
     connections: HashMap<ConnId, ConnectionId>,
@@ -147,44 +149,47 @@ pub(crate) struct Engine<Io: PacketIo> {
     strays: u64,
     /// Datagrams that have come from other shards.
     handovers: u64,
-    /// Waits that could last.
+    /// How often the engine has waited for the socket: not with a timeout of 0, which only looks.
     wakeups: u64,
     doorbell: Arc<Doorbell>,
     /// Working memory: sessions whose applications have rung.
     rung: Vec<ConnectionId>,
     workshop: Workshop,
-    /// Those who code for it, if there are any.
+    /// The workers, if there are any.
     crew: Option<Crew<Task>>,
-    /// Working memory: sessions, by connection id, for which they have done something.
+    /// Working memory: connection ids of the sessions for which workers have finished a task.
     returned: Vec<u64>,
-    /// A session for which they have so much to open that nothing is received until they are further.
+    /// A session with so many packets that workers have not opened that nothing is received until there are fewer.
     behind: Option<ConnectionId>,
-    /// The client's attempts: next address, connections under way, the last failure.
+    /// At a client: index of the peer's address that is tried next.
     next_attempt: usize,
+    /// At a client: handshakes under way.
     attempts: Vec<Attempt>,
+    /// At a client: why the last attempt failed, or the clearest answer so far.
     failure: Option<Error>,
-    /// Of a client: the first attempt, if its session is to begin at once, and that session.
+    /// At a client: the first attempt, if its session is to begin before the handshake is over.
     beginner: Option<Beginner>,
+    /// At a client: the session that has begun so.
     early: Option<Early>,
-    /// Of a server: sessions that nobody is given before their handshakes are over.
+    /// At a server: sessions that have begun so; the application gets each when its handshake is over.
     unproven: HashMap<ConnectionId, Session>,
     overtaken: Overtaken,
     stopping: Option<Instant>,
     last_turn: Instant,
-    /// When something was received last; only with busy polling.
+    /// When something was last received; kept up only with busy polling.
     received_at: Instant,
-    /// Until when packets may gather, as the session says that was served last in this turn.
+    /// Until when received packets may gather before the next look, as the session that was served last in this turn says.
     gather_until: Option<Time>,
-    /// Dropped last.
+    /// The last field, so that it is dropped after the socket and all sessions.
     _ended: Ended,
 }
 
-/// What sessions hold that were over before anybody accepted them.
+/// Bytes that sessions hold which ended before the application accepted them.
 fn unclaimed_bytes(unclaimed: &[Unclaimed]) -> u64 {
     unclaimed.iter().map(|its| its.bytes).sum()
 }
 
-/// However an engine ends, nobody waits for it any longer; who has waited finds its address free.
+/// Tells the lobby, when dropped, that the engine has ended, be it by a panic: whoever waits for that finds its address free.
 struct Ended(Arc<Lobby>);
 
 impl Drop for Ended {

@@ -28,7 +28,7 @@ type Half = [u8; 4];
 const LEFT: Half = [0xff, 0xff, 0xff, 0xf0];
 const RIGHT: Half = [0x0f, 0xff, 0xff, 0xff];
 
-/// Where packets belong.
+/// Where a packet belongs, as its connection id says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// [`Options::server_id`](crate::Options::server_id) of the end that made the connection id.

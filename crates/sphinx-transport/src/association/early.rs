@@ -19,20 +19,21 @@ const PACKET_MAX: u64 = 1500;
 
 /// How far a session is with its handshake.
 pub(super) enum Phase {
-    /// It is over, and both ends know.
+    /// The handshake is over, and both ends know.
     Certain,
-    /// It goes on. Packets of the handshake's keys are held.
+    /// The handshake is under way, and the session uses early keys. Packets sealed with the handshake's keys are held until those are there.
     Early {
         /// This end's connection id.
         cid: ConnectionId,
         held: Box<Holding>,
     },
-    /// Of a client: it is over, and whether the server knows is not known.
+    /// At a client: the handshake is over here, and it is not known whether it is at the server.
     Confirmed,
 }
 
 impl Association {
-    /// It begins now, with keys that the handshake's are to follow; `cid` is this end's. What it holds counts together with what the endpoint does in `holding`.
+    /// The session begins before its handshake is over, with early keys; `cid` is this end's connection id. Packets that it holds count towards the
+    /// limits of the endpoint's `holding`.
     pub(crate) fn begin_early(&mut self, now: Time, cid: ConnectionId, holding: &Holding) {
         let mut held = holding.beside();
         held.begin(cid, now);
@@ -45,23 +46,23 @@ impl Association {
         self.shared.lock().is_confirmed = false;
     }
 
-    /// A later session may begin with this, which goes into the file when the application lets go of this one.
+    /// Keeps a resumption for a later session; it is written to the file when the application drops this one.
     pub(crate) fn will_keep(&self, file: &ResumptionFile, resumption: Resumption) {
         let now = unix_now();
         self.shared.lock().resumption = Some((file.clone(), resumption, now));
     }
 
-    /// Whether its handshake is not over.
+    /// Whether the session has begun before its handshake was over, and that is still so.
     pub(crate) fn is_early(&self) -> bool {
         matches!(self.phase, Phase::Early { .. })
     }
 
-    /// Whether anything of the peer's has opened.
+    /// Whether any packet of the peer has been authenticated.
     pub(crate) fn has_heard(&self) -> bool {
         self.driver.core().stats().packets_received > 0
     }
 
-    /// Keeps a packet that comes before the keys that open it; whether it is one.
+    /// Holds a packet that is sealed with the handshake's keys before these are there. Returns whether it was one, and there was room.
     pub(super) fn holds(&mut self, origin: Origin, datagram: &[u8]) -> bool {
         let Phase::Early { cid, held } = &mut self.phase else {
             return false;
@@ -70,7 +71,7 @@ impl Association {
         opener.phase_of(datagram) == Some(true) && held.hold(*cid, origin, datagram)
     }
 
-    /// What the server allows the application, of which less was assumed before. It is told with the end of the handshake.
+    /// With the end of the handshake the server has said what it allows: the application may use all of that, where less was assumed before.
     pub(crate) fn allow(&self, server: &Params) {
         let mut inner = self.shared.lock();
         inner.queues.set_open_max(server.streams);

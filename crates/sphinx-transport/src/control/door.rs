@@ -25,32 +25,32 @@ const PER_GREETING: u8 = 64;
 /// repeats who has, makes any, so this bounds memory (1 MB), not service.
 const GENERATION: usize = 4096;
 
-/// An allowance: so many in the long run, and as many at once after a quiet time.
+/// A rate limit for datagrams that are looked at: `per_second` in the long run, and `burst` at once after a pause.
 pub(super) struct Rate {
     pub(super) per_second: u32,
     pub(super) burst: u32,
 }
 
-/// Those who hold the ticket, together: a thousand handshakes a second, repetitions included.
+/// All clients with the server's door key together: a thousand handshakes a second, repetitions included.
 const WELCOME: Rate = Rate {
     per_second: 10_000,
     burst: 2_000,
 };
-/// One address after its greeting. A whole handshake has about ten further datagrams, repetitions included.
+/// Each address from which a valid greeting has come. A whole handshake has about ten further datagrams, repetitions included.
 const GUEST: Rate = Rate {
     per_second: 100,
     burst: 50,
 };
-/// Everybody else. They are looked at so that clients with an old ticket hear that it is of no use.
+/// Everybody else together. They are looked at so that clients with a ticket that is no longer valid are told so.
 const STRANGERS: Rate = Rate {
     per_second: 1_000,
     burst: 100,
 };
 
-/// What has been used of an allowance.
+/// How much of a rate limit has been used.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Used {
-    /// When as many as possible may come at once again.
+    /// When a whole burst is allowed again.
     rested_at: Option<Instant>,
 }
 

@@ -24,6 +24,7 @@ use sphinx_driver::keys::{Direction, SECRET_LEN, SessionSecret};
 
 /// Longest message on a stream: proof and parameters.
 pub(super) const MAX_MESSAGE_LEN: usize = SECRET_LEN + MAX_PARAMS_LEN;
+/// Bytes of a peer's or our own reason for closing that are kept; the rest is cut off.
 const MAX_REASON_LEN: usize = 256;
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-sphinx/2";
 /// Datagrams of one connection that are repeated; a handshake has about four.
@@ -41,11 +42,11 @@ const NO_APPLICATION_PROTOCOL: u8 = 120;
 pub(super) const OTHER_VERSION: &str = "the other end speaks another version of the protocol (this \
                                         program: version 2); use the same release on both ends";
 
-/// What an end shows of itself, or asks of the other one.
+/// How an end authenticates itself or its peer.
 pub(super) enum Trust {
-    /// A client: its ticket, and what the verifier raises when the server is not that of the ticket.
+    /// A client: its ticket, and the flag that the certificate verifier sets when the server is not the ticket's.
     Shows(Box<Ticket>, Arc<AtomicBool>),
-    /// A server: whom it lets in, and what all their tickets begin with.
+    /// A server: the clients that it admits, and the door key that all its tickets have in common.
     Asks(Guests, [u8; DOOR_KEY_LEN]),
 }
 
@@ -53,7 +54,7 @@ pub(super) enum Trust {
 enum State {
     Handshaking,
     Established,
-    /// The engine has been told, or has told us, that it is over.
+    /// The connection is over, and the engine knows: it has been told, or has ended it itself.
     Over,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Session {
     local_ip: Option<IpAddr>,
     /// When an unfinished handshake is given up; the server's only.
     pub(super) deadline: Option<Instant>,
-    /// The entry in the endpoint's list of timers.
+    /// When the connection's timer in the endpoint's list runs out; `None` if there is none.
     pub(super) timer: Option<Instant>,
     /// In the endpoint's list of connections to poll.
     pub(super) dirty: bool,
@@ -72,9 +73,9 @@ pub(super) struct Session {
     local: Params,
     trust: Trust,
     state: State,
-    /// What TLS gives for the keys, once its handshake is complete.
+    /// The TLS exporter's secret, from which the data plane's keys are derived; `None` until the TLS handshake is complete.
     exporter: Option<Zeroizing<[u8; SECRET_LEN]>>,
-    /// The stream of this end's message.
+    /// The stream on which this end sends its message (proof and parameters).
     pub(super) outgoing: Option<StreamId>,
     /// The peer has acknowledged our message.
     delivered: bool,
@@ -86,14 +87,15 @@ pub(super) struct Session {
     pub(super) traffic: Traffic,
     repeats_left: u32,
     known: Known,
-    /// A server's first flight, as long as the client may not have it, and how often it may still be sent because the client has asked again.
+    /// At a server: the datagrams of its first flight, as long as the client may not have them.
     flight: Vec<Arc<[u8]>>,
+    /// How often they may still be sent again because the client has repeated its own.
     answers_left: u32,
     /// This end has found a reason to end the connection.
     closing: bool,
-    /// What the client has said of itself, and who it was then, if its session has begun at once; the server's only.
+    /// At a server, if the session began before the handshake was over: what the client said of itself then, and who it was.
     pub(super) began: Option<(Params, Peer)>,
-    /// Why the client is not let in, whoever it is; the server's only.
+    /// At a server: why no client is admitted at all, if that is so.
     pub(super) turned_away: Option<&'static str>,
 }
 
