@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use sphinx_transport::can_advertise;
 
+use crate::failure::Outcome;
 use crate::text::printable;
 
 /// More would make the ticket long and connecting slow.
@@ -23,6 +24,44 @@ pub(crate) fn everywhere(port: u16, ipv4: bool, ipv6: bool) -> Vec<SocketAddr> {
 
 /// The hosts that a ticket names when the user gave none. `own`: the addresses of the server, if they are not the machine's.
 pub(crate) fn advertised(listen: SocketAddr, own: &[IpAddr]) -> Vec<String> {
+    or_loopback(listen, found(listen, own))
+}
+
+/// The same for a server that keeps where it was `before`, HOST:PORT each: while the machine has no network it is still there for whoever
+/// has a ticket. Whether that is so comes second.
+pub(crate) fn advertised_again(
+    listen: SocketAddr,
+    own: &[IpAddr],
+    before: impl FnOnce() -> Outcome<Vec<String>>,
+) -> Outcome<(Vec<String>, bool)> {
+    let hosts = found(listen, own);
+    if !hosts.is_empty() {
+        return Ok((hosts, false));
+    }
+    let before = before()?;
+    Ok(match still_right(listen, &before) {
+        true => (before, true),
+        false => (or_loopback(listen, hosts), false),
+    })
+}
+
+/// Whether addresses of before are those of a server that listens here now, and lead to it from other machines.
+fn still_right(listen: SocketAddr, before: &[String]) -> bool {
+    let has_port = |address: &String| {
+        let port = address.rsplit_once(':').map(|(_, port)| port);
+        port.and_then(|port| port.parse().ok()) == Some(listen.port())
+    };
+    let leads_here = |address: &String| {
+        let parsed = address.parse::<SocketAddr>();
+        parsed.is_ok_and(|address| address.ip().is_loopback())
+    };
+    // What somebody has written there himself may be no address.
+    let are_addresses = before.iter().all(|address| can_advertise(address));
+    are_addresses && before.iter().any(has_port) && !before.iter().all(leads_here)
+}
+
+/// Where others may reach it; nothing while the machine has no network.
+fn found(listen: SocketAddr, own: &[IpAddr]) -> Vec<String> {
     if !listen.ip().is_unspecified() {
         return vec![host(listen.ip())];
     }
@@ -45,13 +84,20 @@ fn choose(listen: SocketAddr, interfaces: impl Iterator<Item = IpAddr>) -> Vec<S
     usable.sort_by_key(|ip| (rank(*ip), *ip));
     usable.dedup();
     usable.truncate(ADVERTISED_MAX);
-    if usable.is_empty() {
-        usable.push(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        if listen.is_ipv6() {
-            usable.push(IpAddr::V6(Ipv6Addr::LOCALHOST));
-        }
-    }
     usable.into_iter().map(host).collect()
+}
+
+/// Without any other host it can be reached from its own machine.
+fn or_loopback(listen: SocketAddr, hosts: Vec<String>) -> Vec<String> {
+    if !hosts.is_empty() {
+        return hosts;
+    }
+    let v4 = host(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let v6 = host(IpAddr::V6(Ipv6Addr::LOCALHOST));
+    match listen.is_ipv6() {
+        true => vec![v4, v6],
+        false => vec![v4],
+    }
 }
 
 /// What an option takes for a host, in brackets or not, with a port or without.
@@ -106,7 +152,8 @@ mod tests {
 
     fn chosen(listen: &str, interfaces: &[&str]) -> Vec<String> {
         let interfaces = interfaces.iter().map(|ip| ip.parse().expect("an address"));
-        choose(listen.parse().expect("an address"), interfaces)
+        let listen = listen.parse().expect("an address");
+        or_loopback(listen, choose(listen, interfaces))
     }
 
     #[test]
@@ -142,6 +189,36 @@ mod tests {
         let advertised = |listen: &str| advertised(listen.parse().unwrap(), &own);
         assert_eq!(advertised("[::]:5"), ["10.0.0.7", "[fd00::2]"]);
         assert_eq!(advertised("0.0.0.0:5"), ["10.0.0.7"]);
+    }
+
+    #[test]
+    fn what_was_known_before_is_right_if_it_leads_here() {
+        let is_right = |before: &[&str]| {
+            let before: Vec<String> = before.iter().map(|it| (*it).to_owned()).collect();
+            still_right("[::]:5".parse().unwrap(), &before)
+        };
+        assert!(is_right(&["10.0.0.7:5", "[fd00::2]:5"]));
+        assert!(is_right(&["a.example:9", "10.0.0.7:5"]));
+        // Nothing, another port, this machine only, and no address.
+        let wrong: [&[&str]; 4] = [
+            &[],
+            &["10.0.0.7:6"],
+            &["127.0.0.1:5", "[::1]:5"],
+            &["10.0.0.7:5", "a b:5"],
+        ];
+        for wrong in wrong {
+            assert!(!is_right(wrong), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_with_an_address_asks_for_none_of_before() {
+        let own = ["10.0.0.7".parse().unwrap()];
+        for listen in ["0.0.0.0:5", "10.0.0.7:5"] {
+            let listen = listen.parse().unwrap();
+            let hosts = advertised_again(listen, &own, || unreachable!("it has one"));
+            assert_eq!(hosts, Ok((vec!["10.0.0.7".to_owned()], false)));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use sphinx_transport::{
 };
 use sphinx_tunnel::{Grant, Granted, Limits, Permit, Reserved};
 
-use super::standing::{Loader, Watch, has_key, keep_addresses, remove_key, server_key};
+use super::standing::{Loader, Watch, addresses, has_key, keep_addresses, remove_key, server_key};
 use super::{Context, listen, tickets as shown};
 use crate::args::tunnel::{ClientsArgs, InviteArgs, KeyArgs, KeyCommand, PlaceArgs, RevokeArgs};
 use crate::failure::{Outcome, fail};
@@ -101,6 +101,11 @@ impl Roster {
 
     pub(super) fn listens_at(&self, addresses: &[String]) -> Outcome<()> {
         keep_addresses(&self.place.state, addresses)
+    }
+
+    /// Where it was the last time.
+    pub(super) fn was_at(&self) -> Outcome<Vec<String>> {
+        addresses(&self.place.state)
     }
 
     /// Addresses that belong to clients, as long as the files say so.

@@ -17,7 +17,7 @@ use sphinx_transport::{Options, Server, ServerKey, Service, Session, Ticket, Tic
 use zeroize::Zeroizing;
 
 use super::{Context, holder};
-use crate::addresses::{advertised, everywhere};
+use crate::addresses::{advertised_again, everywhere};
 use crate::args::{CommonArgs, ListenArgs};
 use crate::failure::{Failure, Outcome, code, local_io, usage};
 use crate::report::Event;
@@ -50,6 +50,7 @@ pub(super) fn bind(
         services: &[service],
         key: &|| Ok(ServerKey::generate()),
         ticket: Given::First,
+        before: &|| Ok(Vec::new()),
     };
     open(args, common, &known, options, context)?.announce(args, context, peer_command)
 }
@@ -60,6 +61,8 @@ pub(super) struct Known<'a> {
     /// Asked once for each address that is tried.
     pub(super) key: &'a dyn Fn() -> Outcome<ServerKey>,
     pub(super) ticket: Given,
+    /// Where tickets have said that it is, if that is kept. Asked for while the machine has no network.
+    pub(super) before: &'a dyn Fn() -> Outcome<Vec<String>>,
 }
 
 /// The ticket that is given out at the start.
@@ -129,7 +132,16 @@ pub(super) fn open(
     };
     let server = first_bound(&candidates, known, options)?;
     let hosts = match args.advertise.is_empty() {
-        true => advertised(server.local_addr(), server.own_addresses()),
+        true => {
+            let (listen, own) = (server.local_addr(), server.own_addresses());
+            let (hosts, are_of_before) = advertised_again(listen, own, known.before)?;
+            if are_of_before {
+                context.reporter.warn(
+                    "there is no network: tickets name the addresses of before; start again if they have changed",
+                );
+            }
+            hosts
+        }
         false => args.advertise.clone(),
     };
     let ticket = match &known.ticket {

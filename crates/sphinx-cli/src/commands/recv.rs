@@ -41,9 +41,14 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
         Some(standing) => standing.key(),
         None => Ok(ServerKey::generate()),
     };
+    let before = || match &standing {
+        Some(standing) => standing.was_at(),
+        None => Ok(Vec::new()),
+    };
     let known = Known {
         services: &[Service::Files],
         key: &key,
+        before: &before,
         ticket: match &standing {
             None => Given::First,
             Some(standing) => standing.first()?.map_or(Given::None, Given::Kept),

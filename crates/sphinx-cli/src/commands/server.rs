@@ -93,10 +93,15 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
     // What there is no place for is not served.
     let mut services = vec![Service::Tunnel, Service::Perf];
     services.extend(args.output.as_ref().map(|_| Service::Files));
+    let before = || match &roster {
+        Some(roster) => roster.was_at(),
+        None => Ok(Vec::new()),
+    };
     let known = Known {
         services: &services,
         key: &key,
         ticket: given,
+        before: &before,
     };
     let bound = listen::open(&listen, &args.common, &known, &options, context)?;
     // Before anybody hears of it.

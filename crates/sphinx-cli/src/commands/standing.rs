@@ -70,6 +70,11 @@ impl Standing {
         keep_addresses(&self.0.state, addresses)
     }
 
+    /// Where it was the last time.
+    pub(super) fn was_at(&self) -> Outcome<Vec<String>> {
+        addresses(&self.0.state)
+    }
+
     /// Lets in whoever has a ticket, whatever becomes of these.
     pub(super) fn watch(&self, access: Access, reporter: &Reporter) -> Outcome<Watch> {
         let state = self.0.state.clone();

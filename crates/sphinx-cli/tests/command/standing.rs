@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -68,6 +69,53 @@ fn the_same_ticket_works_after_the_next_start() {
     assert_eq!(fs::read(scratch.path("t")).expect("a ticket"), before);
     send(&scratch, "t", "b").expect(0);
     scratch.assert_same("b", "in/b");
+}
+
+/// The arguments of `unshare` for a network namespace, where there is no network; nothing, with a reason, if it makes none.
+fn without_network() -> Option<&'static [&'static str]> {
+    let words: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &["--net"],
+        false => &["--map-root-user", "--net"],
+    };
+    let tried = Command::new("unshare").args(words).arg("true").output();
+    let is_made = tried.is_ok_and(|ended| ended.status.success());
+    if !is_made {
+        sphinx_testing::skipped!("unshare makes no network namespace here");
+    }
+    is_made.then_some(words)
+}
+
+#[test]
+fn a_start_without_network_forgets_no_address() {
+    let Some(words) = without_network() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let (recv, at) = standing(&scratch, "127.0.0.1:0", &["--advertise", "192.0.2.7"]);
+    recv.signal(Signal::TERM);
+    recv.end().expect(143);
+    let kept = |name: &str| fs::read_to_string(scratch.path(name)).expect("it is kept");
+    let before = (kept("t"), kept("s/addresses"));
+    let (_, port) = at.rsplit_once(':').expect("a port");
+    let address = format!("192.0.2.7:{port}");
+    assert_eq!(before.1, format!("{address}\n"));
+    // On the same port, and on another one, where tickets of before lead nowhere.
+    for (listen, is_kept) in [(format!(":{port}"), true), (":0".to_owned(), false)] {
+        let mut command = Command::new("unshare");
+        command.args(words).arg(env!("CARGO_BIN_EXE_sphx"));
+        command.args(["recv", "--json", "--identity", "--state", "s"]);
+        command.args(["--listen", &listen, "--output", "in", "--ticket-file", "t"]);
+        let mut recv = Running::of(&scratch, command);
+        let listening = recv.event("listening");
+        recv.signal(Signal::TERM);
+        recv.end().expect(143);
+        if is_kept {
+            assert_eq!(listening["addresses"], serde_json::json!([address]));
+            assert_eq!((kept("t"), kept("s/addresses")), before);
+        } else {
+            assert!(kept("s/addresses").starts_with("127.0.0.1:"));
+        }
+    }
 }
 
 #[test]
