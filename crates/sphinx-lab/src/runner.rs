@@ -87,8 +87,14 @@ pub trait Observer {
     fn begin(&mut self, plan: &Plan<'_>);
     /// A run begins.
     fn run(&mut self, cell: &Cell, contestant: &str, seed: u64);
-    /// It has ended.
-    fn ended(&mut self, cell: &Cell, contestant: &str, result: &Result<Run, RunError>);
+    /// It has ended, or cannot begin. Unless `is_last`, it is repeated at once.
+    fn ended(
+        &mut self,
+        cell: &Cell,
+        contestant: &str,
+        result: &Result<Run, RunError>,
+        is_last: bool,
+    );
     /// All runs of a cell have ended.
     fn cell(&mut self, cell: &Cell, groups: &[Group]);
 }
@@ -344,11 +350,13 @@ impl Runner<'_> {
             if let Some(run) = last {
                 group.runs.push(run);
             } else if let Err(reason) = Experiment::check(job.cell, job.contestant) {
-                let reason = format!("{MISSING}{reason}");
+                let missing = format!("{MISSING}{reason}");
                 let (name, seed) = (job.contestant.name(), job.seed);
                 self.record
-                    .write(|lines| lines.failed(job.cell, name, seed, &reason))?;
-                group.failures.push(reason);
+                    .write(|lines| lines.failed(job.cell, name, seed, &missing))?;
+                group.failures.push(missing);
+                let result = Err(RunError::Missing(reason));
+                self.observer.ended(job.cell, name, &result, true);
             } else {
                 runs.left += 1;
                 wanted.push(job);
@@ -377,7 +385,7 @@ impl Runner<'_> {
             } => (job, *result, is_last),
         };
         let (cell, name, seed) = (job.cell, job.contestant.name(), job.seed);
-        self.observer.ended(cell, name, &result);
+        self.observer.ended(cell, name, &result, is_last);
         let runs = &mut self.cells[job.cell_at];
         let group = &mut runs.groups[job.contestant_at];
         match result {
@@ -674,7 +682,13 @@ impl Observer for Progress {
         }
     }
 
-    fn ended(&mut self, cell: &Cell, contestant: &str, result: &Result<Run, RunError>) {
+    fn ended(
+        &mut self,
+        cell: &Cell,
+        contestant: &str,
+        result: &Result<Run, RunError>,
+        is_last: bool,
+    ) {
         let name = &cell.name;
         match result {
             Ok(run) => {
@@ -697,10 +711,12 @@ impl Observer for Progress {
                     ));
                 }
             }
+            // The table says so, once for all seeds.
+            Err(RunError::Missing(_)) => {}
             Err(error) => self.say(&format!("{name} {contestant}: {error}")),
         }
         if let Some(bar) = &self.bar {
-            bar.inc(1);
+            bar.inc(u64::from(is_last));
         }
     }
 
@@ -712,5 +728,29 @@ impl Drop for Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CellSet, run::tests::example};
+
+    #[test]
+    fn a_run_that_is_repeated_counts_once() {
+        let mut progress = Progress {
+            bar: Some(ProgressBar::hidden()),
+            lines: false,
+        };
+        let cells = CellSet::Slice.cells(50_000_000, Duration::from_secs(24));
+        let starved = Ok(example("x", 1));
+        for is_last in [false, false, true] {
+            progress.ended(&cells[0], "x", &starved, is_last);
+        }
+        // The bar waits for those that cannot run, too.
+        let missing = Err(RunError::Missing("does not speak HTTP".to_owned()));
+        progress.ended(&cells[0], "y", &missing, true);
+        let bar = progress.bar.as_ref().expect("it has one");
+        assert_eq!(bar.position(), 2);
     }
 }

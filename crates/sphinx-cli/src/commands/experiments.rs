@@ -6,29 +6,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sphinx_lab::{
-    Clock, TestbedError,
+    Clock, Group, TestbedError,
     contestants::Programs,
     figures::{self, Figure, PAPER_SCALE_CORES, Studio, Verdict},
     machine::Environment,
     report::{examine, site, table},
-    runner::{self, Progress, Results, ScenarioFailure, minutes},
+    runner::{self, MISSING, Progress, Results, ScenarioFailure, minutes},
     scenario::Scenario,
 };
 use sphinx_transport::ErrorKind;
 
 use super::Context;
 use crate::args::experiments::{FigureArgs, ReportArgs, RunArgs, Scale, Which};
-use crate::failure::{Failure, Outcome, fail_hint, local_io, usage};
+use crate::failure::{Failure, Outcome, PARTIAL, fail, fail_hint, local_io, usage};
 use crate::report::Event;
 use crate::signals::Registration;
 use crate::text::printable;
 
-/// Runs a scenario and prints a table for every cell.
+/// Runs a scenario and prints a table for every cell. Returns the exit code.
 pub(super) fn run(
     args: &RunArgs,
     namespaces: Option<Result<(), TestbedError>>,
     context: &Context,
-) -> Outcome<()> {
+) -> Outcome<u8> {
     let scenario = read(&args.scenario, args.quick)?;
     if scenario.clock() == Clock::Real {
         allowed(namespaces)?;
@@ -49,15 +49,62 @@ pub(super) fn run(
     if results.interrupted {
         return Err(context.stop.failure());
     }
+    let failed = failed(&results).count();
+    let code = exit_code(&results)?;
     context.reporter.event(
         Event::new("done")
             .with("results", file.display().to_string())
-            .with("missing", pairs(&results.missing)),
+            .with("missing", pairs(&results.missing))
+            .with("failed", failed),
     );
     context
         .reporter
         .note(&format!("Every run: {}", file.display()));
-    Ok(())
+    if failed > 0 {
+        context.reporter.note(&format!(
+            "sphx: runs that failed: {failed}; the same command makes them again"
+        ));
+    }
+    Ok(code)
+}
+
+/// The contestants of every cell.
+fn groups(results: &Results) -> impl Iterator<Item = &Group> {
+    results.cells.iter().flat_map(|(_, groups)| groups)
+}
+
+/// Why runs failed, and whose they were. What a contestant cannot carry is no failure: it is missing.
+fn failed(results: &Results) -> impl Iterator<Item = (&str, &str)> {
+    reasons(results).filter(|(_, reason)| !reason.starts_with(MISSING))
+}
+
+/// Why runs have no result.
+fn reasons(results: &Results) -> impl Iterator<Item = (&str, &str)> {
+    groups(results).flat_map(|group| {
+        let reasons = group.failures.iter();
+        reasons.map(move |reason| (group.contestant.as_str(), reason.as_str()))
+    })
+}
+
+/// The exit code of a scenario of which at least one run has a result; otherwise why none has.
+fn exit_code(results: &Results) -> Outcome<u8> {
+    if groups(results).any(|group| !group.runs.is_empty()) {
+        return Ok(match failed(results).next() {
+            None => 0,
+            Some(_) => PARTIAL,
+        });
+    }
+    let missing = results.missing.iter();
+    let missing = missing.map(|(name, reason)| (name.as_str(), reason.as_str()));
+    // What ran says more than what could not.
+    let mut all = failed(results).chain(reasons(results)).chain(missing);
+    Err(fail(
+        ErrorKind::Other,
+        match all.next() {
+            Some((name, reason)) => format!("no run has a result: {name}: {reason}"),
+            None => "no run has a result".to_owned(),
+        },
+    ))
 }
 
 /// Where the results of a scenario go by themselves: the whole of its name, which may have more points.
@@ -406,6 +453,38 @@ mod tests {
         assert_eq!(file("here/link.toml"), Path::new("link.ndjson"));
         assert_eq!(file("link.v1.toml"), Path::new("link.v1.ndjson"));
         assert_eq!(file("link.v2.toml"), Path::new("link.v2.ndjson"));
+    }
+
+    #[test]
+    fn runs_that_fail_are_in_the_exit_code() {
+        let text = "title = 'T'\nclock = 'virtual'\n[link]\nrate = '100mbit'\nrtt = '10ms'\n\
+                    [workload]\nkind = 'bulk'\nbytes = '100kB'\n[[contestant]]\nkind = 'sphinx'\n";
+        let programs = Programs::of_sphx(Path::new("/nowhere/sphx"));
+        let scenario = Scenario::parse(text, Path::new(""), &programs, false).expect("a scenario");
+        let (stop, mut progress) = (AtomicBool::new(false), Progress::new(true));
+        let environment = Environment::detect();
+        let run = runner::run(&scenario, None, environment, &stop, &mut progress);
+        let mut results = run.expect("there is no file to write to");
+        assert_eq!(exit_code(&results), Ok(0));
+        let fail = |results: &mut Results, reason: &str| {
+            results.cells[0].1[0].failures.push(reason.to_owned());
+        };
+        // What a contestant cannot carry is missing.
+        fail(&mut results, &format!("{MISSING}does not speak HTTP"));
+        assert_eq!(exit_code(&results), Ok(0));
+        fail(&mut results, "the sender failed: no reason");
+        assert_eq!(exit_code(&results), Ok(PARTIAL));
+        assert_eq!(failed(&results).count(), 1);
+        results.cells[0].1[0].runs.clear();
+        let failure = exit_code(&results).expect_err("nothing was measured");
+        let why = "no run has a result: sphinx: the sender failed: no reason";
+        assert_eq!((failure.kind, &failure.message[..]), (ErrorKind::Other, why));
+        results.cells.clear();
+        let missing = ("tcp-bbr", "kernel TCP has no virtual time");
+        results.missing = vec![(missing.0.to_owned(), missing.1.to_owned())];
+        let failure = exit_code(&results).expect_err("nothing was measured");
+        let why = "no run has a result: tcp-bbr: kernel TCP has no virtual time";
+        assert_eq!((failure.kind, &failure.message[..]), (ErrorKind::Other, why));
     }
 
     #[test]

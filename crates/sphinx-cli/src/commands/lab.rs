@@ -25,7 +25,7 @@ pub(crate) fn run(
     match command {
         LabCommand::Link(args) => link::run(*args, namespaces, context),
         LabCommand::Path(args) => path::run(*args, prepared(namespaces), context),
-        LabCommand::Run(args) => experiments::run(&args, prepared(namespaces), context).map(|()| 0),
+        LabCommand::Run(args) => experiments::run(&args, prepared(namespaces), context),
         LabCommand::Figure(args) => {
             experiments::figure(&args, prepared(namespaces), context).map(|()| 0)
         }

@@ -81,8 +81,14 @@ impl Observer for Tables {
         self.0.run(cell, contestant, seed);
     }
 
-    fn ended(&mut self, cell: &Cell, contestant: &str, result: &Result<Run, RunError>) {
-        self.0.ended(cell, contestant, result);
+    fn ended(
+        &mut self,
+        cell: &Cell,
+        contestant: &str,
+        result: &Result<Run, RunError>,
+        is_last: bool,
+    ) {
+        self.0.ended(cell, contestant, result, is_last);
     }
 
     fn cell(&mut self, cell: &Cell, groups: &[Group]) {
