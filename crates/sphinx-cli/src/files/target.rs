@@ -337,8 +337,22 @@ impl Target {
                 format!("{} has come from elsewhere meanwhile", self.shown(name)),
                 "the same command again compares it",
             ))),
+            Err(NO_WAY) => Err(self.has_no_way(name)),
             Err(error) => Err(self.refused("create", name, error)),
         }
+    }
+
+    /// What is said where no file can get a name without being able to replace another one. It would be said of every file that follows.
+    fn has_no_way(&self, name: &Name) -> Refused {
+        Refused::Transfer(fail_hint(
+            ErrorKind::LocalIo,
+            format!(
+                "cannot create {} and be sure to replace nothing: the file system of {} has neither RENAME_NOREPLACE nor hard links",
+                self.shown(name),
+                self.output.shown
+            ),
+            "receive with --overwrite, or into a directory of another file system",
+        ))
     }
 
     /// What is said of a file that must not be replaced.
@@ -461,14 +475,62 @@ impl Target {
     }
 }
 
+/// What [`rename_new`] says where the file system has neither of its ways. No call there says this.
+const NO_WAY: Errno = Errno::NOTUNIQ;
+
 /// Renames without ever replacing anything.
 fn rename_new(directory: &OwnedFd, from: &[u8], to: &[u8]) -> Result<(), Errno> {
-    match fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-        // Some file systems cannot; a hard link fails on an existing name everywhere.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            fs::linkat(directory, from, directory, to, AtFlags::empty())?;
-            fs::unlinkat(directory, from, AtFlags::empty())
+    let renamed = fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE);
+    or_link(renamed, || {
+        fs::linkat(directory, from, directory, to, AtFlags::empty())?;
+        fs::unlinkat(directory, from, AtFlags::empty())
+    })
+}
+
+/// The second way, if the file system does not have the first: a hard link fails on an existing name everywhere.
+fn or_link(
+    renamed: Result<(), Errno>,
+    link: impl FnOnce() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    match renamed {
+        Err(Errno::INVAL | Errno::NOSYS) => match link() {
+            Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => Err(NO_WAY),
+            linked => linked,
+        },
+        renamed => renamed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Rules;
+
+    #[test]
+    fn what_only_replaces_is_told_with_what_to_do() {
+        let no_link = || Err(Errno::PERM);
+        for lacking in [Errno::INVAL, Errno::NOSYS] {
+            assert_eq!(or_link(Err(lacking), no_link), Err(NO_WAY));
+            assert_eq!(or_link(Err(lacking), || Ok(())), Ok(()));
+            // There is something of that name.
+            assert_eq!(
+                or_link(Err(lacking), || Err(Errno::EXIST)),
+                Err(Errno::EXIST)
+            );
         }
-        other => other,
+        // Where the first way is there, nothing is lacking.
+        for renamed in [Ok(()), Err(Errno::EXIST), Err(Errno::PERM)] {
+            assert_eq!(or_link(renamed, no_link), renamed);
+        }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let output = OutputDir::open(directory.path(), Rules::default());
+        let target = Target::new(output.expect("a directory"));
+        let name = Name::new(b"film.mkv").expect("a name");
+        let Refused::Transfer(failure) = target.has_no_way(&name) else {
+            panic!("no other file could be put there");
+        };
+        assert_eq!(failure.kind, ErrorKind::LocalIo);
+        assert!(failure.message.contains("film.mkv"), "{failure}");
+        assert!(failure.hint.contains("--overwrite"), "{}", failure.hint);
     }
 }
