@@ -107,7 +107,7 @@ fn contents(
             Piece::Hole { bytes } => {
                 digest.hole(at, bytes);
                 at = extend(ledger, at, bytes)?;
-                progress.add_bytes(bytes);
+                progress.pass_over(bytes);
                 let mut left = if wanted { bytes } else { 0 };
                 while left > 0 {
                     let piece = left.min(ZEROS.len() as u64);

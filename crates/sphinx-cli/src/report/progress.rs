@@ -23,6 +23,8 @@ pub(crate) struct Progress {
     /// Since when it has been reading from, or writing to the disk: nanoseconds after its birth; 0 if it has not.
     at_disk: AtomicU64,
     bytes: AtomicU64,
+    /// Those of them that need not be sent.
+    unsent: AtomicU64,
     /// What the sender announced; 0 when unknown.
     bytes_total: AtomicU64,
     files: AtomicU64,
@@ -37,6 +39,7 @@ impl Default for Progress {
             born: Instant::now(),
             at_disk: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
             bytes_total: AtomicU64::new(0),
             files: AtomicU64::new(0),
             handed_over: AtomicBool::new(false),
@@ -73,6 +76,12 @@ impl Progress {
 
     pub(crate) fn add_bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that are there already, or nothing but a hole: no stream carries them.
+    pub(crate) fn pass_over(&self, bytes: u64) {
+        self.unsent.fetch_add(bytes, Ordering::Relaxed);
+        self.add_bytes(bytes);
     }
 
     pub(crate) fn add_file(&self) {
@@ -171,10 +180,30 @@ struct View {
     peer: Option<String>,
     bar: Bar,
     stalls: StallWatch,
-    /// When and at how many bytes in the streams the last tick was.
-    last: (Instant, u64),
-    /// Bits per second, smoothed over a few ticks.
-    rate: Option<f64>,
+    /// When the last tick was, at how many bytes in the streams, and at how many that need not be sent.
+    last: (Instant, u64, u64),
+    /// Smoothed over a few ticks.
+    pace: Option<Pace>,
+}
+
+/// In bits per second.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// What the streams carry.
+    rate: f64,
+    /// What this end gets through with, the bytes that need not be sent included: it tells how long the rest takes.
+    through: f64,
+}
+
+impl Pace {
+    /// With a new one that counts a little.
+    fn smoothed(self, new: Self) -> Self {
+        let smooth = |before: f64, new: f64| before * 0.8 + new * 0.2;
+        Self {
+            rate: smooth(self.rate, new.rate),
+            through: smooth(self.through, new.through),
+        }
+    }
 }
 
 impl View {
@@ -185,8 +214,8 @@ impl View {
             progress,
             peer,
             stalls: StallWatch::new(Instant::now()),
-            last: (Instant::now(), 0),
-            rate: None,
+            last: (Instant::now(), 0, 0),
+            pace: None,
         }
     }
 
@@ -205,13 +234,17 @@ impl View {
     }
 
     fn tick(&mut self, figures: &Figures) {
-        let (now, through) = (Instant::now(), figures.stream_bytes());
+        let (now, carried) = (Instant::now(), figures.stream_bytes());
         let bytes = self.progress.bytes();
-        let seconds = (now - self.last.0).as_secs_f64();
-        let rate = through.saturating_sub(self.last.1) as f64 * 8.0 / seconds.max(1e-3);
-        self.last = (now, through);
-        let smooth = self.rate.map_or(rate, |before| before * 0.8 + rate * 0.2);
-        self.rate = Some(smooth);
+        let unsent = self.progress.unsent.load(Ordering::Relaxed);
+        let seconds = (now - self.last.0).as_secs_f64().max(1e-3);
+        let bits = |now: u64, before: u64| now.saturating_sub(before) as f64 * 8.0 / seconds;
+        let rate = bits(carried, self.last.1);
+        let through = rate + bits(unsent, self.last.2);
+        self.last = (now, carried, unsent);
+        let pace = Pace { rate, through };
+        let smooth = self.pace.map_or(pace, |before| before.smoothed(pace));
+        self.pace = Some(smooth);
         let total = self.progress.total();
         let reporter = &self.reporter;
         if reporter.json() {
@@ -257,7 +290,7 @@ impl View {
     }
 
     /// For people: how much, how fast, how long still.
-    fn message(&self, bytes: u64, total: Option<u64>, rate: f64, figures: &Figures) -> String {
+    fn message(&self, bytes: u64, total: Option<u64>, pace: Pace, figures: &Figures) -> String {
         let mut message = match total {
             // What was announced may turn out to be less than what there is.
             Some(total) => format!(
@@ -267,14 +300,14 @@ impl View {
             ),
             None => show_size(bytes),
         };
-        message += &format!(", {}", show_rate(rate));
+        message += &format!(", {}", show_rate(pace.rate));
         if let Some(left) = total
             .and_then(|total| total.checked_sub(bytes))
             .filter(|n| *n > 0)
-            && rate > 1.0
+            && pace.through > 1.0
         {
             // A stalled transfer has no end in sight; a day is far enough to show.
-            let seconds = (left as f64 * 8.0 / rate).min(86_400.0);
+            let seconds = (left as f64 * 8.0 / pace.through).min(86_400.0);
             message += &format!(", {} left", show_duration(Duration::from_secs_f64(seconds)));
         }
         if let Some(losses) = figures.losses() {
@@ -333,14 +366,42 @@ mod tests {
     fn people_read_how_much_is_done_and_left() {
         let view = View::new(Reporter::silent(), Arc::default(), None);
         let stats = Figures::new(Role::Sender, Stats::default());
-        let line = view.message(1_048_576, Some(4_194_304), 8_388_608.0, &stats);
+        let of_streams = |rate: f64| Pace {
+            rate,
+            through: rate,
+        };
+        let line = view.message(1_048_576, Some(4_194_304), of_streams(8_388_608.0), &stats);
         assert!(
             line.starts_with("25 %, 1.00 of 4.00 MiB, 8.39 Mbit/s, 3.00 s left"),
             "{line}"
         );
         // The sender has announced less than it sends.
-        assert!(view.message(3, Some(2), 0.0, &stats).starts_with("100 %, "));
-        assert!(view.message(3, None, 0.0, &stats).starts_with("3 B, "));
+        let still = of_streams(0.0);
+        let line = view.message(3, Some(2), still, &stats);
+        assert!(line.starts_with("100 %, "), "{line}");
+        let line = view.message(3, None, still, &stats);
+        assert!(line.starts_with("3 B, "), "{line}");
+    }
+
+    #[test]
+    fn what_need_not_be_sent_takes_no_time_of_the_link() {
+        let progress = Arc::new(Progress::default());
+        progress.expect_bytes(4 << 30);
+        let mut view = View::new(Reporter::silent(), progress.clone(), None);
+        let second_ago = Instant::now().checked_sub(Duration::from_secs(1));
+        view.last.0 = second_ago.expect("the machine has run for a second");
+        progress.pass_over(1 << 30);
+        assert_eq!(progress.bytes(), 1 << 30);
+        // Little goes over the link meanwhile.
+        let stats = Stats {
+            bytes_delivered: 125_000,
+            ..Stats::default()
+        };
+        let figures = Figures::new(Role::Sender, stats);
+        view.tick(&figures);
+        let pace = view.pace.expect("there was a tick");
+        let line = view.message(progress.bytes(), Some(4 << 30), pace, &figures);
+        assert!(pace.rate <= 1e6 && line.contains(" s left"), "{line}");
     }
 
     #[test]

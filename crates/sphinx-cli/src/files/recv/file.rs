@@ -184,14 +184,14 @@ impl<I: Incoming> Tree<'_, '_, I> {
                     left = take(left, bytes)?;
                     writing.attempt(Contents::forget_there)?;
                     writing.contents.hole(at, bytes);
-                    self.ledger.progress.add_bytes(bytes);
+                    self.ledger.progress.pass_over(bytes);
                 }
                 Piece::Copy { from, bytes } => {
                     if !self.target.is_synchronized() {
                         return Err(protocol("a copy in a file that is not synchronized"));
                     }
                     left = take(left, bytes)?;
-                    self.ledger.progress.add_bytes(bytes);
+                    self.ledger.progress.pass_over(bytes);
                     writing.attempt(Contents::forget_there)?;
                     if writing.contents.wanted() {
                         let contents = &mut writing.contents;
@@ -215,14 +215,14 @@ impl<I: Incoming> Tree<'_, '_, I> {
                     let bytes = (until.checked_sub(at))
                         .ok_or_else(|| protocol("what is reused has come already"))?;
                     left = take(left, bytes)?;
-                    self.ledger.progress.add_bytes(bytes);
+                    self.ledger.progress.pass_over(bytes);
                     if !writing.contents.reuse(until) {
                         writing.contents.abandon();
                         self.gone(name, settled)?;
                     }
                 }
                 Piece::Same => {
-                    self.ledger.progress.add_bytes(left);
+                    self.ledger.progress.pass_over(left);
                     left = 0;
                     if writing.contents.wanted() {
                         match self.target.existing(name, size) {

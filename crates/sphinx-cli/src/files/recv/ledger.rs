@@ -211,7 +211,7 @@ impl<'a> Ledger<'a> {
         self.counts.bytes = self.counts.bytes.saturating_add(size);
         self.counts.files_present += u64::from(present);
         self.progress.add_file();
-        self.progress.add_bytes(size);
+        self.progress.pass_over(size);
         let (status, reused) = match present {
             true => ("present", size),
             false => ("received", 0),

@@ -167,7 +167,7 @@ impl<O: Outgoing> Sender<'_, O> {
                 Piece::End { digest }
             }
             Ended::Trial { size } => {
-                self.progress.add_bytes(size);
+                self.progress.pass_over(size);
                 self.totals.bytes = self.totals.bytes.saturating_add(size);
                 self.progress.add_file();
                 self.reporter.file("sent", path, size, 0, "")?;

@@ -134,7 +134,7 @@ impl<O: Outgoing> Sender<'_, O> {
                         let bytes = extent.data - at;
                         put_piece(&mut self.gathered, &Piece::Hole { bytes });
                         digest.hole(at, bytes);
-                        self.progress.add_bytes(bytes);
+                        self.progress.pass_over(bytes);
                         at = extent.data;
                     }
                     extent.end
@@ -180,7 +180,7 @@ impl<O: Outgoing> Sender<'_, O> {
         let until = sealed.checkpoint.offset();
         opened.file.seek(io::SeekFrom::Start(until))?;
         put_piece(&mut self.gathered, &Piece::Reuse { until });
-        self.progress.add_bytes(until.saturating_sub(at));
+        self.progress.pass_over(until.saturating_sub(at));
         self.work.reused += until.saturating_sub(at);
         Ok((ContentDigest::from(&sealed.checkpoint), until))
     }
@@ -211,7 +211,7 @@ impl<O: Outgoing> Sender<'_, O> {
             if let Err(error) = self.read(opened.file, wanted, &mut digest) {
                 return Ok(self.unread(opened.name, error));
             }
-            self.progress.add_bytes(wanted as u64);
+            self.progress.pass_over(wanted as u64);
             at += wanted as u64;
         }
         self.work.reused += reused;

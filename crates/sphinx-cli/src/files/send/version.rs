@@ -63,7 +63,7 @@ impl<O: Outgoing> Sender<'_, O> {
         self.work.reused += size;
         self.likeness.has_come(stat, path);
         self.progress.add_file();
-        self.progress.add_bytes(size);
+        self.progress.pass_over(size);
         self.reporter.file("present", path, size, size, "")
     }
 
@@ -128,7 +128,7 @@ impl<O: Outgoing> Sender<'_, O> {
                         Some((*place, bytes))
                     }
                 };
-                self.progress.add_bytes(bytes);
+                self.progress.pass_over(bytes);
                 continue;
             }
             self.copied(copy.take());
