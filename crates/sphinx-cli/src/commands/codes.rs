@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use sphinx_codes::cli::ProgramFailed;
 use sphinx_transport::ErrorKind;
 
 use crate::failure::{Outcome, fail, usage};
@@ -16,6 +17,9 @@ pub(crate) fn run(args: &CodesArgs) -> Outcome<()> {
         Ok(()) => flushed.or_else(allow_broken_pipe).map_err(local),
         Err(error) => match error.downcast::<io::Error>() {
             Ok(error) => allow_broken_pipe(*error).map_err(local),
+            Err(error) if error.is::<ProgramFailed>() => {
+                Err(fail(ErrorKind::Other, error.to_string()))
+            }
             Err(error) => Err(usage(error.to_string())),
         },
     }

@@ -102,6 +102,36 @@ fn an_experiment_runs_and_goes_on_where_it_stopped() {
     assert_eq!(runs(&again), 6, "{again}");
 }
 
+/// Of those that ran, and of those that did not.
+#[test]
+fn runs_that_fail_are_in_the_exit_code() {
+    let run = |scratch: &Scratch, head: &str, contestants: &[&str]| {
+        let workload = "[workload]\nkind = \"bulk\"\nbytes = \"200kB\"\n";
+        let table = |it: &&str| format!("[[contestant]]\n{it}\n");
+        let contestants = contestants.iter().map(table).collect::<String>();
+        let scenario = format!("{head}{workload}{contestants}");
+        fs::write(scratch.path("s.toml"), scenario).unwrap();
+        Running::start(scratch, &["lab", "run", "s.toml", "--json"], &[]).end()
+    };
+    let link = "title = \"T\"\n[link]\nrate = \"50mbit\"\nrtt = \"2ms\"\n";
+    let reno = "kind = \"tcp\"\ncongestion = \"reno\"";
+    let scratch = Scratch::new();
+    let simulated = format!("clock = \"virtual\"\n{link}");
+    let ended = run(&scratch, &simulated, &[reno]).expect(1);
+    let message = ended.error("other")["message"].to_string();
+    assert!(message.contains("no virtual time"), "{message}");
+    if !has_namespaces() {
+        return;
+    }
+    // Its options are right, and there is no such interface.
+    let fails = "kind = \"sphinx\"\nname = \"fails\"\noptions = \"--path nowhere\"";
+    let scratch = Scratch::new();
+    run(&scratch, link, &[fails]).expect(1).error("other");
+    let ended = run(&scratch, link, &[reno, fails]).expect(7);
+    assert_eq!(ended.done()["failed"], 1);
+    assert_eq!(ended.done()["missing"], json!({}));
+}
+
 /// A server whose client is known goes on for more of them until it is ended: nobody is left to do so.
 #[test]
 fn a_lab_that_is_killed_leaves_nobody_behind() {
@@ -148,6 +178,18 @@ fn what_is_wrong_is_told_with_its_line() {
         message.contains("line 6") && message.contains("rrt"),
         "{message}"
     );
+}
+
+/// The command line is right, and a program that it names has no speed.
+#[test]
+fn a_program_beside_the_codes_that_fails_is_no_usage_error() {
+    let scratch = Scratch::new();
+    for program in ["a=/bin/false", "a=./absent"] {
+        let line = format!("codes bench --json --code rlc --n 16 --time-ms 1 --peer {program}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let ended = Running::start(&scratch, &words, &[]).end().expect(1);
+        ended.error("other");
+    }
 }
 
 /// Figure 8 as if it had been measured: nothing here may depend on how fast a machine is.

@@ -9,7 +9,7 @@ use serde_json::json;
 use sphinx_fec::{CodeId, Engine, fft_rs, params};
 use sphinx_units as units;
 
-use super::{code, count, engine, symbols};
+use super::{ProgramFailed, code, count, engine, symbols};
 use crate::bench::{self, Arrival, Program, Ratio, Setting, Speed};
 
 /// Largest block with its repairs: what is measured should fit into memory several times.
@@ -170,7 +170,7 @@ fn measure(
         }
     }
     for program in &args.programs {
-        speeds.push(program.measure(setting)?);
+        speeds.push(program.measure(setting).map_err(ProgramFailed)?);
     }
     Ok(speeds)
 }

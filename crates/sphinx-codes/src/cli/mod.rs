@@ -5,6 +5,7 @@ mod plan;
 mod simulate;
 
 use std::error::Error;
+use std::fmt;
 use std::io::Write;
 use std::ops::RangeInclusive;
 
@@ -12,6 +13,18 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use sphinx_fec::{CodeId, Engine, fft_rs, params};
 use sphinx_units as units;
+
+/// Why a program that is measured beside the codes has no speed: the command line was right.
+#[derive(Debug)]
+pub struct ProgramFailed(String);
+
+impl fmt::Display for ProgramFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for ProgramFailed {}
 
 /// Arguments of `codes`.
 #[derive(Args, Clone, Debug)]
@@ -106,7 +119,7 @@ fn constant(text: &str) -> Result<f64, String> {
 /// to `out`.
 ///
 /// # Errors
-/// For parameters that a code cannot have, and if writing fails.
+/// For parameters that a code cannot have, [`ProgramFailed`], and if writing fails.
 pub fn run(args: &CodesArgs, is_json: bool, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     match &args.command {
         Command::Bench(args) => bench::run(args, is_json, out),
