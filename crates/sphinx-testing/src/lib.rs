@@ -5,6 +5,8 @@
 use std::{
     fmt::Arguments,
     io::{self, Write},
+    path::Path,
+    process::Command,
     thread,
 };
 
@@ -49,11 +51,41 @@ pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T
     }
 }
 
+/// Writes a program of `sh`, which anybody may start from then on. By a process of its own: a program that is open for writing does not start ("Text file
+/// busy"), and every process that another test starts while this one writes would hold the file open for a moment.
+///
+/// # Errors
+///
+/// Those of starting `sh`; and whatever keeps it from writing.
+pub fn write_program(path: &Path, text: &str) -> io::Result<()> {
+    let written = Command::new("sh")
+        .args([
+            "-c",
+            "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"",
+        ])
+        .arg(path)
+        .arg(text)
+        .status()?;
+    match written.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{}: {written}", path.display()))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+
+    #[test]
+    fn a_program_is_written_as_it_is() {
+        let name = format!("sphinx testing's {}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        write_program(&path, "printf '%s\\n' \"$1\" \"100%\"").expect("a program");
+        let output = Command::new(&path).arg("a b").output();
+        std::fs::remove_file(&path).expect("a program");
+        assert_eq!(output.expect("it starts").stdout, b"a b\n100%\n");
+        write_program(&path.join("none"), "").expect_err("there is no such directory");
+    }
 
     #[test]
     fn what_is_skipped_is_one_line_with_the_name_of_the_test() {

@@ -431,14 +431,11 @@ mod tests {
 
     #[test]
     fn what_was_pushed_from_here_runs_on_such_machines_only() {
-        use std::os::unix::fs::PermissionsExt;
-
         let root = tempfile::tempdir().expect("a temporary directory");
         let put = |path: &str, line: &str| {
             let path = root.path().join(path);
             std::fs::create_dir_all(path.parent().expect("a directory")).unwrap();
-            std::fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
-            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+            sphinx_testing::write_program(&path, line).unwrap();
         };
         let line = remote_line(None, &["-4".to_owned()]).expect("no NUL");
         let run = || {

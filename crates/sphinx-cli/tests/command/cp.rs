@@ -316,8 +316,7 @@ fn a_broken_program_is_replaced() {
     let other = "printf '\\000\\377sphx over ssh\\n\\002'; exec cat >/dev/null";
     for (broken, code) in [("exit 0", 5), ("kill -SEGV $$", 3), (other, 5)] {
         let _ = fs::remove_file(&put);
-        fs::write(&put, format!("#!/bin/sh\n{broken}\n")).unwrap();
-        fs::set_permissions(&put, fs::Permissions::from_mode(0o700)).unwrap();
+        sphinx_testing::write_program(&put, broken).unwrap();
         let ended = cp(&scratch, &sshd, &["a", &to]).expect(code);
         let error = ended.events.last().expect("an error");
         let hint = error["hint"].to_string();

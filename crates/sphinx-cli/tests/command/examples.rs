@@ -3,7 +3,7 @@
 //! that do nothing. What cannot be run here is listed with the reason.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -280,8 +280,7 @@ fn stage() -> Scratch {
     fs::create_dir(scratch.path("bin")).expect("a directory");
     let program = |name: &str, body: &str| {
         let path = scratch.path("bin").join(name);
-        fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("a file");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+        sphinx_testing::write_program(&path, body).expect("a program");
     };
     for name in PROGRAMS {
         program(name, "exit 0");

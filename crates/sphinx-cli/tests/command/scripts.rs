@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -35,8 +34,7 @@ fn has(programs: &[&str]) -> bool {
 
 fn program(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().expect("below the root")).expect("a directory");
-    fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("a program");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its rights");
+    sphinx_testing::write_program(path, text).expect("a program");
 }
 
 /// Something in the place of `sphx`: ends that listen do so, and wait for ever; all others do as is said.

@@ -338,19 +338,15 @@ fn taken(scratch: &Scratch, name: &str) -> u64 {
 fn what_was_interrupted_goes_on_with_a_quota() {
     let scratch = Scratch::new();
     scratch.file("movie", 30_000_000);
-    let (mut recv, _) = standing(&scratch, "127.0.0.1:0", &[]);
+    let often = ["--interval-report", "10ms"];
+    let (mut recv, _) = standing(&scratch, "127.0.0.1:0", &often);
     let quota = ["new", "some", "--ticket-file", "some", "--quota", "50MB"];
     ticket(&scratch, &quota).expect(0);
-    let slow = ["send", "--json", "--cc", "fixed:100mbit"];
-    let rest = [
-        "--interval-report",
-        "10ms",
-        "--ticket-file",
-        "some",
-        "movie",
-    ];
-    let mut lost = Running::start(&scratch, &[&slow[..], &rest].concat(), &[]);
-    while lost.event("progress")["bytes"].as_u64().expect("a number") < 22_000_000 {}
+    let slow = ["send", "--json", "--cc", "fixed:60mbit"];
+    let rest = ["--ticket-file", "some", "movie"];
+    let lost = Running::start(&scratch, &[&slow[..], &rest].concat(), &[]);
+    // At this end: what the other one has begun to send may wait there.
+    while recv.event("progress")["bytes"].as_u64().expect("a number") < 22_000_000 {}
     lost.signal(Signal::KILL);
     lost.end();
     // All of it is taken still, and then what came of it: either way less is left than all of it once more.

@@ -353,8 +353,16 @@ fn standard_output_ends_when_all_of_it_is_read() {
         let input = child.stdin.take();
         let mut output = child.stdout.take().expect("it is piped");
         thread::sleep(Duration::from_secs(1));
-        let mut got = Vec::new();
-        output.read_to_end(&mut got).expect("it ends");
+        let (told, hears) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let mut got = Vec::new();
+            let _ = told.send(output.read_to_end(&mut got).map(|_| got));
+        });
+        let got = hears.recv_timeout(PATIENCE);
+        if got.is_err() {
+            let _ = child.kill();
+        }
+        let got = got.expect("it ends").expect("a pipe");
         assert!(got == content(BYTES), "{} bytes", got.len());
         drop(input);
         assert!(child.wait().expect("its end").success());

@@ -110,17 +110,13 @@ pub(super) fn told(error: io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
     fn an_agent_is_found_wherever_it_is() {
         let directory = TempDir::new().unwrap();
         let program = directory.path().join("it's a $(program)");
-        fs::write(&program, "#!/bin/sh\necho \"$@\"\n").unwrap();
-        let permissions = PermissionsExt::from_mode(0o700);
-        fs::set_permissions(&program, permissions).unwrap();
+        sphinx_testing::write_program(&program, "echo \"$@\"").unwrap();
         let mut shell = Command::new("/bin/sh");
         let said = shell.args(["-c", &agent(&program, "--agent rdb")]).output();
         let said = String::from_utf8(said.unwrap().stdout).unwrap();

@@ -281,6 +281,8 @@ fn is_closed(kind: ErrorKind) -> bool {
 mod tests {
     use std::sync::mpsc;
 
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
     use super::{super::tests::task, *};
 
     fn blocks() -> PeerTask {
@@ -329,19 +331,19 @@ mod tests {
     /// A segment of its own in front would take the place of one with data, and 100 kB a round trip more.
     #[test]
     fn the_first_segment_carries_data() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let task = PeerTask {
-            address: listener.local_addr().unwrap(),
-            ..bulk(1000)
+        // What is written in one call comes as one message there, however late it is read.
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (near, far) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let mut outgoing = Outgoing {
+            stream: TcpStream::from(near),
+            deadline: Instant::now() + PATIENCE,
+            sent: 0,
         };
-        thread::scope(|scope| {
-            let sender = scope.spawn(|| send(&task));
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut buffer = [0; 4096];
-            assert_eq!(stream.read(&mut buffer).unwrap(), Preamble::BYTES + 1000);
-            drop(stream);
-            assert_eq!(sender.join().unwrap().unwrap(), 1000);
-        });
+        let all = Preamble::BYTES + 1000;
+        let sent = outgoing.bulk(monotonic_ns(), 1000, &Pattern::new(5));
+        assert_eq!(sent.unwrap(), all as u64);
+        let mut buffer = [0; 4096];
+        assert_eq!(TcpStream::from(far).read(&mut buffer).unwrap(), all);
     }
 
     /// The sender looks at the clock first; the receiver still waits for more.

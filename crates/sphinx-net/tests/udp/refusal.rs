@@ -1,6 +1,7 @@
 //! What cannot be sent or received is counted and reported, and harms nothing else.
 
 use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use sphinx_net::udp::{UdpConfig, UdpIo};
@@ -159,10 +160,18 @@ fn an_unreachable_family_is_counted_and_not_fatal() {
     assert_eq!(receive(&mut b, 1).len(), 1);
 }
 
+/// A port where nobody listens, and which no other test is given meanwhile: its socket hears nobody but itself.
+fn closed(bind: &str) -> (UdpSocket, SocketAddr) {
+    let taken = UdpSocket::bind(bind).unwrap();
+    let address = taken.local_addr().unwrap();
+    taken.connect(address).unwrap();
+    (taken, address)
+}
+
 #[test]
 fn a_closed_port_does_not_break_the_socket() {
     let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
-    let closed = open("127.0.0.1:0").local_addr();
+    let (_taken, closed) = closed("127.0.0.1:0");
     for _ in 0..5 {
         send(&mut a, &[1], &[transmit(closed, 0, 1)]);
         std::thread::sleep(Duration::from_millis(2));
@@ -180,7 +189,7 @@ fn a_closed_port_is_told_and_costs_the_others_nothing() {
         ("[::]:0", "[::1]:0"),
     ] {
         let (mut a, mut b) = (open(bind), open(host));
-        let closed = open(host).local_addr();
+        let (_taken, closed) = closed(host);
         assert_eq!(a.rx().take_refused(), []);
         let mut refused = Vec::new();
         for n in 0..20 {

@@ -22,10 +22,12 @@ fn an_absent_peer_is_unreachable() {
         let listener = server();
         // Nobody reads from the one, which takes the whole timeout; of the other the host says that nobody has it.
         let deaf = UdpSocket::bind(LOCALHOST).unwrap();
-        let closed = UdpSocket::bind(LOCALHOST).unwrap().local_addr().unwrap();
+        // Its socket hears nobody but itself, and no other test is given its port.
+        let closed = UdpSocket::bind(LOCALHOST).unwrap();
+        closed.connect(closed.local_addr().unwrap()).unwrap();
         for (address, at_least) in [
             (deaf.local_addr().unwrap(), ms(500)),
-            (closed, Duration::ZERO),
+            (closed.local_addr().unwrap(), Duration::ZERO),
         ] {
             let begin = Instant::now();
             let error = client(&ticket(&listener, address), &impatient()).expect_err("nobody");
