@@ -113,7 +113,7 @@ pub struct Config {
     pub bundle: u8,
     /// Rate control; BBR by default.
     pub cc: CcKind,
-    /// Rate that is not to be exceeded whatever rate control allows, IP bytes per second, headers and repair included; none by default.
+    /// Rate that is not to be exceeded whatever rate control allows, IP bytes per second, headers and repair included; none by default, and 0 counts as 1.
     pub limit: Option<u64>,
     /// Round-trip time of the handshake; 100 ms by default.
     pub initial_rtt: Nanos,

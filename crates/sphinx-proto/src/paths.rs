@@ -5,6 +5,7 @@ mod meeting;
 mod policy;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use crate::admission::Capacity;
 use crate::cc::{Couple, Window};
@@ -586,11 +587,10 @@ impl Paths {
         if self.index(id).is_none() && !self.is_ready(id) {
             return self.has_been(id);
         }
-        let limit = (status.limit > 0).then_some(status.limit);
         let policy = PathPolicy {
             role: status.role,
             cost: status.cost,
-            limit,
+            limit: NonZeroU64::new(status.limit),
             ..PathPolicy::default()
         };
         let known = self.told.get(&id);
@@ -750,6 +750,31 @@ mod tests {
         // From then on both count.
         paths.spend(LIMIT);
         assert!(!paths.within_limit(now) && paths.limit_opens() > Some(now));
+    }
+
+    /// One end must not take for no limit what is hardly anything at the other one.
+    #[test]
+    fn the_least_limit_is_one_byte_a_second() {
+        const SEC: Nanos = 1_000_000_000;
+        let mut paths = three();
+        assert_eq!(offered(&mut paths, SECOND), Some(SECOND));
+        for (number, limit) in [(1, 1), (2, 0), (3, u64::MAX)] {
+            let told = PathStatus {
+                path: SECOND,
+                number,
+                role: PathRole::Primary,
+                cost: 0,
+                limit,
+            };
+            assert!(paths.on_status(&told));
+            let policy = paths.policy(SECOND).expect("open");
+            assert_eq!(policy.limit.map_or(0, NonZeroU64::get), limit);
+        }
+        // That of all paths is told to nobody.
+        paths.set_limit(time(0), Some(0));
+        paths.spend(3_100);
+        assert!(!paths.within_limit(time(SEC)));
+        assert!(paths.within_limit(time(200 * SEC)));
     }
 
     #[test]

@@ -296,7 +296,7 @@ pub struct Options {
     /// [`memory`](Self::memory) allows. Below 360 KiB, streams that nobody reads can hold up others.
     pub recv_window: Option<u64>,
     /// Most that a session sends, in IP bytes per second, headers and repair included, whatever rate control allows: for whoever shares
-    /// the line or pays for it.
+    /// the line or pays for it. 0 counts as 1.
     pub limit: Option<u64>,
     /// Of a connecting end: where its paths begin. The first one is that of the handshake, and the others are opened as soon as the
     /// session is there, if the other end knows how. None: one path, as routing has it.

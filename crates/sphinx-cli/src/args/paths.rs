@@ -1,6 +1,7 @@
 //! Several paths at once, of a command that connects.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 
 use clap::Args;
 use sphinx_transport::{
@@ -106,7 +107,10 @@ pub(crate) fn path(text: &str) -> Result<NamedPath, String> {
             "role" => policy.role = role(value).map_err(wrong)?,
             "cost" => policy.cost = number(value, 0, u32::MAX).map_err(wrong)?,
             "weight" => policy.weight = number(value, 1, WEIGHT_MAX).map_err(wrong)?,
-            "limit" => policy.limit = Some((units::rate(value).map_err(wrong)? / 8).max(1)),
+            "limit" => {
+                let bytes = units::rate(value).map_err(wrong)? / 8;
+                policy.limit = NonZeroU64::new(bytes.max(1));
+            }
             _ => policy.budget = Some(units::size_positive(value).map_err(wrong)?),
         }
     }
@@ -345,7 +349,7 @@ mod tests {
             role: PathRole::Backup,
             cost: 5,
             weight: 3,
-            limit: Some(1_000_000),
+            limit: NonZeroU64::new(1_000_000),
             budget: Some(2_000_000_000),
         };
         assert_eq!(options.policy, expected);

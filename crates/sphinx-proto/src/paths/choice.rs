@@ -1,5 +1,7 @@
 //! Which of the paths that work carry data at present, as mode, roles and costs have it, and how fast all of them may be together.
 
+use std::num::NonZeroU64;
+
 use crate::demand::Demand;
 use crate::path::Pacer;
 use crate::sender::Sender;
@@ -46,7 +48,8 @@ impl Lane {
     /// Sets what the path is to be used for; `limit` is that of the session.
     pub(super) fn set_policy(&mut self, policy: PathPolicy, limit: Option<u64>) {
         self.policy = policy;
-        let limits = [policy.limit, limit].into_iter().flatten();
+        let own = policy.limit.map(NonZeroU64::get);
+        let limits = [own, limit].into_iter().flatten();
         self.path.set_limit(limits.min());
     }
 
@@ -220,8 +223,9 @@ impl Paths {
         self.limiter.as_ref().map(|limiter| limiter.rate)
     }
 
-    /// All paths together send no more than this, IP bytes per second.
+    /// All paths together send no more than this, IP bytes per second; 0 counts as 1.
     pub(crate) fn set_limit(&mut self, now: Time, limit: Option<u64>) {
+        let limit = limit.map(|rate| rate.max(1));
         self.limiter = limit.map(|rate| Limiter {
             rate,
             pacer: Pacer::new(now),

@@ -1,6 +1,7 @@
 //! What several paths are for, and what each of them is to be used for (`docs/protocol.md` §10.5).
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// What several paths are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,8 +70,8 @@ pub struct PathPolicy {
     /// How much a path is preferred where several could carry a symbol sooner or later: its round trip counts as one that is so many
     /// times shorter. 1 by default; 0 counts as 1.
     pub weight: u32,
-    /// Most that is sent on it, IP bytes per second.
-    pub limit: Option<u64>,
+    /// Most that is sent on it, IP bytes per second. Not 0, which means no limit where the peer is told.
+    pub limit: Option<NonZeroU64>,
     /// IP bytes, sent and received, after which this end gives the path up.
     pub budget: Option<u64>,
 }

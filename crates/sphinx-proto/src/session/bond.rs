@@ -1,5 +1,7 @@
 //! What several paths are for: the modes, and what the client says of its paths (`docs/protocol.md` §10.5).
 
+use std::num::NonZeroU64;
+
 use super::{Life, Session};
 use crate::blocks::SymbolChoice;
 use crate::paths::{Bond, Lane, PATHS_MAX, PathPolicy};
@@ -79,7 +81,7 @@ impl Session {
             number: self.words.status,
             role: policy.role,
             cost: policy.cost,
-            limit: policy.limit.unwrap_or(0),
+            limit: policy.limit.map_or(0, NonZeroU64::get),
         }));
     }
 

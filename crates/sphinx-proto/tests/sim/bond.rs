@@ -1,5 +1,7 @@
 //! What several paths are for: modes, roles, costs, limits and budgets.
 
+use std::num::NonZeroU64;
+
 use sphinx_fec::CodeId;
 use sphinx_proto::cc::{CcKind, Couple};
 use sphinx_proto::{Bond, Icm, Nanos, PathId, PathNews, PathPolicy, PathRole, Sc};
@@ -332,7 +334,7 @@ fn a_spent_budget_ends_the_path() {
 #[test]
 fn limits_hold_for_each_path_and_for_all() {
     let limited = PathPolicy {
-        limit: Some(1_000_000),
+        limit: NonZeroU64::new(1_000_000),
         ..PathPolicy::default()
     };
     let bytes = 20_000_000;
@@ -422,7 +424,7 @@ fn modes_of_any_kind() {
                 role: rng.pick(&[PathRole::Primary, PathRole::Primary, PathRole::Backup]),
                 cost: rng.below(3) as u32,
                 weight: rng.within(1, 4) as u32,
-                limit: rng.pick(&[None, None, Some(50_000)]),
+                limit: rng.pick(&[None, None, NonZeroU64::new(50_000)]),
                 budget: None,
             });
         }
