@@ -37,24 +37,46 @@ pub(crate) enum PathWish {
     Bond(Bond),
 }
 
-/// A socket for each path of a client, the peer's addresses of the family of its first one, and where the paths but the first begin.
-pub(crate) fn open_paths(
-    paths: &[PathOptions],
-    remotes: Vec<SocketAddr>,
-) -> Result<(UdpIo, Vec<SocketAddr>, Vec<Further>), Error> {
-    let mut remotes = remotes;
-    if let Some(to) = paths.first().and_then(|first| first.to.as_deref()) {
-        remotes = found_at(to)?;
+/// A socket for each path of a client, the peer's addresses of one family, and where the paths but the first begin.
+type Opened = (UdpIo, Vec<SocketAddr>, Vec<Further>);
+
+/// Opens them to the peer's addresses of the family of its first one, or of the other family if there are such and not all paths have a way
+/// to the former: an interface may have one family only.
+pub(crate) fn open_paths(paths: &[PathOptions], remotes: Vec<SocketAddr>) -> Result<Opened, Error> {
+    let first = paths.first();
+    let remotes = match first.and_then(|first| first.to.as_deref()) {
+        Some(to) => found_at(to)?,
+        None => remotes,
+    };
+    let begins_in = |is_v6| match first.map(|first| &first.begin) {
+        Some(LocalPath::Address(address)) => address.is_ipv6() == is_v6,
+        _ => true,
+    };
+    let preferred = remotes.first().is_some_and(SocketAddr::is_ipv6);
+    let mut failed = None;
+    for is_v6 in [preferred, !preferred] {
+        let mut family = remotes.clone();
+        family.retain(|remote| remote.is_ipv6() == is_v6);
+        if family.is_empty() || !begins_in(is_v6) {
+            continue;
+        }
+        match open_in_family(paths, family) {
+            Ok(opened) => return Ok(opened),
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    let is_v6 = match (paths.first().map(|path| &path.begin), remotes.first()) {
-        (Some(LocalPath::Address(address)), _) => address.is_ipv6(),
-        (_, remote) => remote.is_some_and(SocketAddr::is_ipv6),
-    };
-    remotes.retain(|remote| remote.is_ipv6() == is_v6);
-    let Some(remote) = remotes.first() else {
+    Err(failed.unwrap_or_else(|| {
         let why = "the other end has no address of the family of the first --path";
-        return Err(Error::new(ErrorKind::Usage, why));
+        Error::new(ErrorKind::Usage, why)
+    }))
+}
+
+/// The same to these addresses, all of one family.
+fn open_in_family(paths: &[PathOptions], remotes: Vec<SocketAddr>) -> Result<Opened, Error> {
+    let Some(remote) = remotes.first() else {
+        return Err(Error::new(ErrorKind::Usage, "the other end has no address"));
     };
+    let is_v6 = remote.is_ipv6();
     let mut configs: Vec<UdpConfig> = Vec::new();
     let mut further = Vec::new();
     for path in paths {

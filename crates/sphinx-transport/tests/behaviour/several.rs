@@ -122,6 +122,26 @@ fn one_path_of_its_own_is_one_path() {
     });
 }
 
+/// The first address of the ticket is of a family in which the interface has no way to there.
+#[test]
+fn a_path_takes_the_family_that_its_interface_has() {
+    bounded(|| {
+        let listener = server();
+        let nowhere = "[2001:db8::1]:9".to_owned();
+        let here = listener.local_addr().to_string();
+        let lo = LocalPath::Interface("lo".to_owned());
+        let ticket = listener.ticket(&[nowhere.clone(), here]).unwrap();
+        let session = client(&ticket, &with(std::slice::from_ref(&lo))).unwrap();
+        assert_eq!(session.remote_addr(), listener.local_addr());
+        let accepted = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
+        transfer(&session, &accepted, &content(4, 100_000));
+        // With no other family, why is told.
+        let ticket = listener.ticket(&[nowhere]).unwrap();
+        let error = client(&ticket, &with(&[lo])).expect_err("no way to there");
+        assert_eq!(error.kind(), ErrorKind::LocalIo, "{error}");
+    });
+}
+
 #[test]
 fn paths_that_cannot_be_say_why() {
     let listener = server();
