@@ -396,8 +396,8 @@ impl Server {
     }
 
     /// Why a client that knows the ticket was refused since the last call, if one was:
-    /// [`ErrorKind::Protocol`] for one that speaks another version of the protocol. Whoever sees such a client's first packet
-    /// can send it again, so this is for a note and ends nothing.
+    /// [`ErrorKind::Protocol`] for one that speaks another version of the protocol, [`ErrorKind::Cancelled`] for one that there was no room
+    /// for. Whoever sees such a client's first packet can send it again, so this is for a note and ends nothing.
     pub fn take_refused(&self) -> Option<Error> {
         self.lobby.lock().refused.take()
     }

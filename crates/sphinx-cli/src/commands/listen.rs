@@ -7,8 +7,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,8 @@ use crate::text::printable;
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(200);
 /// How often it looks whether what has begun has ended.
 const END_INTERVAL: Duration = Duration::from_millis(5);
-/// A client that was refused is noted at most so often: whoever has seen its first packet can send it again.
+/// That a client was refused, or that there are too many, is told at most so often: whoever has seen a client's first packet can send it
+/// again.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 /// How long sessions get to end after a signal.
 const STOP_TIME_MAX: Duration = Duration::from_secs(2);
@@ -287,17 +288,59 @@ fn is_replaceable(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// When something was told last that may be so again and again.
+#[derive(Clone, Default)]
+struct Seldom(Arc<Mutex<Option<Instant>>>);
+
+impl Seldom {
+    /// Whether it is to be told now; then it has been.
+    fn is_due(&self, now: Instant) -> bool {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = told.is_none_or(|at| now.saturating_duration_since(at) >= REFUSED_INTERVAL);
+        if is_due {
+            *told = Some(now);
+        }
+        is_due
+    }
+}
+
+/// Tells that a server refuses clients, and why.
+#[derive(Default)]
+pub(super) struct Refusals(Option<Instant>);
+
+impl Refusals {
+    /// Looks whether it has refused one.
+    pub(super) fn look(&mut self, server: &Server, context: &Context) {
+        if self.0.is_none_or(|at| at.elapsed() >= REFUSED_INTERVAL)
+            && let Some(error) = server.take_refused()
+        {
+            self.0 = Some(Instant::now());
+            let line = format!("a client was refused: {error}");
+            context.reporter.warn(&line);
+        }
+    }
+}
+
 /// Sessions that have a thread each.
 #[derive(Clone, Default)]
-pub(super) struct Crowd(Arc<AtomicUsize>);
+pub(super) struct Crowd {
+    count: Arc<AtomicUsize>,
+    fullness: Seldom,
+}
 
 impl Crowd {
-    pub(super) fn is_full(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= SESSIONS_MAX
+    /// Whether there are as many as may be, which is told.
+    pub(super) fn is_full(&self, context: &Context) -> bool {
+        let is_full = self.count.load(Ordering::Relaxed) >= SESSIONS_MAX;
+        if is_full && self.fullness.is_due(Instant::now()) {
+            let line = format!("{SESSIONS_MAX} sessions are served, the most at a time");
+            context.reporter.warn(&line);
+        }
+        is_full
     }
 
     fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Serves one more; its failure is reported.
@@ -307,7 +350,7 @@ impl Crowd {
         context: &Context,
         serve: impl FnOnce(&Session) -> Outcome<T> + Send + 'static,
     ) -> Outcome<()> {
-        let (count, scope) = (Arc::clone(&self.0), context.clone());
+        let (count, scope) = (Arc::clone(&self.count), context.clone());
         count.fetch_add(1, Ordering::Relaxed);
         let body = move || {
             let peer = session.remote_addr().to_string();
@@ -323,7 +366,7 @@ impl Crowd {
             .name("session".to_owned())
             .spawn(body);
         started.map(drop).map_err(|error| {
-            self.0.fetch_sub(1, Ordering::Relaxed);
+            self.count.fetch_sub(1, Ordering::Relaxed);
             local_io("start", "a thread", error)
         })
     }
@@ -370,23 +413,16 @@ pub(super) fn serve<T>(
     let _waiting = context.stop.on_stop(|| {});
     let session = Arc::new(session);
     let crowd = Crowd::default();
-    let mut noted: Option<Instant> = None;
+    let mut refusals = Refusals::default();
     while !context.stop.requested() && !expired() {
-        if crowd.is_full() {
+        refusals.look(server, context);
+        if crowd.is_full(context) {
             thread::sleep(ACCEPT_INTERVAL);
             continue;
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let wait = left.unwrap_or(ACCEPT_INTERVAL).min(ACCEPT_INTERVAL);
         let accepted = server.accept(Some(wait))?;
-        if noted.is_none_or(|at| at.elapsed() >= REFUSED_INTERVAL)
-            && let Some(error) = server.take_refused()
-        {
-            noted = Some(Instant::now());
-            context
-                .reporter
-                .note(&format!("a client was refused: {error}"));
-        }
         let Some(accepted) = accepted else {
             continue;
         };
@@ -422,6 +458,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn what_is_so_again_and_again_is_told_once_a_minute() {
+        let (told, now) = (Seldom::default(), Instant::now());
+        assert!(told.is_due(now));
+        let soon = now + REFUSED_INTERVAL / 2;
+        assert!(!told.is_due(soon) && !told.clone().is_due(soon));
+        assert!(told.is_due(now + REFUSED_INTERVAL));
+        assert!(!told.is_due(now + REFUSED_INTERVAL));
+    }
 
     #[test]
     fn tickets_are_private_and_placed_whole() {

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use super::clients::{self, Place, Roster};
 use super::consent::Consent;
-use super::listen::{Crowd, Given, Known};
+use super::listen::{Crowd, Given, Known, Refusals};
 use super::running::Running;
 use super::tunnel::{Told, allow_files, interface, options, runtime};
 use super::{Context, listen, perf, recv};
@@ -28,6 +28,8 @@ use crate::files::{Destination, OutputDir};
 use crate::report::{self, Reporter};
 use crate::state::key;
 
+/// How often it is looked whether clients are refused.
+const REFUSALS_INTERVAL: Duration = Duration::from_secs(5);
 /// What is being written to the list of clients may take so long in the end.
 const WRITES_TIME: Duration = Duration::from_secs(1);
 
@@ -151,11 +153,17 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
     let ended: Outcome<()> = runtime.block_on(async {
         let endpoint = Endpoint::from(server);
         let mut clients = JoinSet::new();
+        let mut refusals = Refusals::default();
+        let mut looks = tokio::time::interval(REFUSALS_INTERVAL);
         let ended = loop {
             while clients.try_join_next().is_some() {}
             let session = tokio::select! {
                 session = endpoint.accept() => session,
                 () = stop.notified() => break Ok(()),
+                _ = looks.tick() => {
+                    refusals.look(endpoint.as_blocking(), context);
+                    continue;
+                }
             };
             let session = match session {
                 Ok(session) => session,
@@ -228,7 +236,7 @@ impl Others {
             };
             return server.refuse(&session, granted, what).await;
         };
-        if self.crowd.is_full() {
+        if self.crowd.is_full(&self.context) {
             let why = "it has too many sessions";
             return session.close(close_code::CANCELLED, why).await;
         }

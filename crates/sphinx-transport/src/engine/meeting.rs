@@ -163,20 +163,25 @@ impl<Io: PacketIo> Engine<Io> {
         (!self.options.paths.is_empty()).then_some(self.options.bond)
     }
 
-    /// Why there is no room for another session, in words for who connects; with room, one is about to begin.
+    /// Why there is no room for another session, in words for who connects; with room, one is about to begin. Who runs the server, and could
+    /// make room, is told more.
     pub(super) fn no_room(&mut self, window: Window) -> Option<&'static str> {
-        let sessions = self.sessions.len().max(self.lobby.waiting());
+        let (sessions, waiting) = (self.sessions.len(), self.lobby.waiting());
         self.unclaimed.retain(Unclaimed::waits);
         let unclaimed = unclaimed_bytes(&self.unclaimed);
-        if sessions >= SESSIONS_MAX {
-            Some("it has too many sessions")
+        let (why, told) = if let Some(told) = too_many(sessions, waiting) {
+            ("it has too many sessions", told)
         } else if !self.budget().allows(window, self.windows + unclaimed) {
-            Some("its sessions leave no memory for another one")
+            let why = "its sessions leave no memory for another one";
+            let told = format!("{sessions} sessions leave no memory for another one (--memory)");
+            (why, told)
         } else if self.options.once && !self.lobby.begin_only_session() {
-            Some("it serves one session only, and there is or was another")
+            return Some("it serves one session only, and there is or was another");
         } else {
-            None
-        }
+            return None;
+        };
+        self.lobby.refuse(Error::new(ErrorKind::Cancelled, told));
+        Some(why)
     }
 
     /// A later session may begin with what this one, which is known under `cid`, has agreed on.
@@ -517,11 +522,35 @@ impl<Io: PacketIo> Engine<Io> {
     }
 }
 
+/// What to tell who runs a server of which an engine has so many sessions, and so many wait to be accepted; `None`: there may be more.
+fn too_many(sessions: usize, waiting: usize) -> Option<String> {
+    if waiting >= SESSIONS_MAX {
+        return Some(format!("{waiting} sessions wait to be accepted already"));
+    }
+    (sessions >= SESSIONS_MAX).then(|| {
+        format!("there are {sessions} sessions, the most of each of the --shards of a server")
+    })
+}
+
 fn error_of(why: Failure) -> Error {
     let message = why.to_string();
     match why {
         Failure::Authentication(_) => Error::new(ErrorKind::Authentication, message),
         Failure::Protocol(_) => Error::new(ErrorKind::Protocol, message),
         Failure::Timeout | Failure::Unreachable(_) => Error::new(ErrorKind::Unreachable, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_runs_a_server_is_told_how_many_are_too_many() {
+        assert_eq!(too_many(SESSIONS_MAX - 1, SESSIONS_MAX - 1), None);
+        let told = too_many(SESSIONS_MAX, 0).expect("as many as may be");
+        assert!(told.contains("1024") && told.contains("--shards"), "{told}");
+        let told = too_many(3, SESSIONS_MAX).expect("nobody accepts them");
+        assert!(told.contains("1024") && told.contains("wait"), "{told}");
     }
 }

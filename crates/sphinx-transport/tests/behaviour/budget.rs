@@ -58,6 +58,10 @@ fn clients_that_nobody_accepts_hold_little_and_too_many_are_refused() {
                 assert_eq!(error.kind(), ErrorKind::Cancelled);
                 assert!(error.to_string().contains("no memory"), "{error}");
             }
+            // Who runs the server hears of it too, and what would help.
+            let told = server.take_refused().expect("clients were refused");
+            assert_eq!(told.kind(), ErrorKind::Cancelled);
+            assert!(told.to_string().contains("--memory"), "{told}");
             // Those that are there go on once they are accepted.
             for _ in 0..3 {
                 let session = server.accept(Some(PATIENCE)).unwrap().expect("waiting");
