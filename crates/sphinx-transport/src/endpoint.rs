@@ -739,9 +739,11 @@ fn with_port(host: &str, port: u16) -> String {
 mod tests {
     use sphinx_proto::Paper;
 
-    use super::{Server, can_advertise, with_port};
+    use super::{Lobby, Server, can_advertise, client, with_port};
+    use crate::access::TicketSecret;
     use crate::error::ErrorKind;
     use crate::options::{Options, Service};
+    use crate::ticket::ServerKey;
 
     #[test]
     fn a_mode_that_cannot_be_is_refused_before_anything_is_opened() {
@@ -756,6 +758,12 @@ mod tests {
         let bound = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options);
         let error = bound.expect_err("a block has symbols");
         assert_eq!(error.kind(), ErrorKind::Usage);
+        let (key, secret) = (ServerKey::generate(), TicketSecret::generate());
+        let ticket = key.ticket(&["127.0.0.1:1".to_owned()], &secret);
+        let ticket = ticket.expect("an address");
+        let begun = client(&ticket, Service::Application, &options, &Lobby::new());
+        let error = begun.err().map(|error| error.kind());
+        assert_eq!(error, Some(ErrorKind::Usage));
     }
 
     #[test]

@@ -647,6 +647,26 @@ fn a_copy_connects_again_by_itself() {
     }
 }
 
+/// Once all of a tree has come, nothing there says any more what has made it; and who has sent it may not have heard of that.
+#[test]
+fn a_tree_under_another_name_comes_there_again_by_itself() {
+    let Some(sshd) = Sshd::start() else { return };
+    let scratch = Scratch::new();
+    scratch.file("tree/movie", BIG);
+    let to = there(&scratch, "in/new");
+    let arguments = ["--retry", "20s", "-r", "tree", &to];
+    let mut running = start(&scratch, &sshd, &[&SLOW[..], &arguments].concat());
+    wait_for_bytes(&mut running, 30_000_000);
+    fs::remove_file(scratch.path("in/new/.sphx-unfinished")).expect("its mark");
+    for process in sshd.ends() {
+        kill_process(process, Signal::KILL).expect("it is our child's");
+    }
+    running.end().expect(0);
+    scratch.assert_same("tree/movie", "in/new/movie");
+    let entries = fs::read_dir(scratch.path("in/new")).unwrap().count();
+    assert_eq!(entries, 1);
+}
+
 /// What `ssh` is, in a test: a script.
 fn fake(scratch: &Scratch, script: &str) -> Ended {
     fake_with(scratch, script, &[])

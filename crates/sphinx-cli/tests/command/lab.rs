@@ -180,6 +180,16 @@ fn what_is_wrong_is_told_with_its_line() {
     );
 }
 
+#[test]
+fn seeds_that_a_figure_does_not_heed_are_refused() {
+    let scratch = Scratch::new();
+    let line = "lab figure 8 --quick --json --output d --seeds 3";
+    let words: Vec<&str> = line.split(' ').collect();
+    let ended = Running::start(&scratch, &words, &[]).end().expect(2);
+    let message = ended.error("usage")["message"].to_string();
+    assert!(message.contains("--seeds"), "{message}");
+}
+
 /// The command line is right, and a program that it names has no speed.
 #[test]
 fn a_program_beside_the_codes_that_fails_is_no_usage_error() {

@@ -1032,6 +1032,19 @@ fn mistakes_are_told_before_anything_happens() {
         ),
         (&["server", "--permit", "tunnel,files"], "--output DIR"),
         (&["server", "--key", "k"], "rules"),
+        // Nobody has this address: a server would not begin.
+        (
+            &[
+                "server",
+                "--key",
+                "k",
+                "--authorized",
+                "a",
+                "--listen",
+                "192.0.2.1:1",
+            ],
+            "cannot be used with",
+        ),
         (&["server", "invite", "laptop"], "--permit"),
         (&["join"], "Usage"),
     ] {

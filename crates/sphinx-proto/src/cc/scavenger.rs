@@ -556,4 +556,21 @@ mod tests {
         }
         assert_eq!(readings.least(100.0), Some(30 * MS));
     }
+
+    /// With the path MTU a window that was found too large, or left of late, would seem to be another one.
+    #[test]
+    fn windows_stay_what_they_are_in_bytes() {
+        let params = CcParams {
+            packet_bytes: 750,
+            ..CcParams::default()
+        };
+        let mut scavenger = Scavenger::new(params);
+        scavenger.ceiling = Some((4.0 * INITIAL_PACKETS, CEILING_ROUNDS));
+        let before = scavenger.cwnd();
+        scavenger.set_packet_bytes(1500);
+        assert_eq!(scavenger.cwnd(), before);
+        assert_eq!(scavenger.past, [INITIAL_PACKETS / 2.0; 2]);
+        let ceiling = (2.0 * INITIAL_PACKETS, CEILING_ROUNDS);
+        assert_eq!(scavenger.ceiling, Some(ceiling));
+    }
 }

@@ -7,7 +7,7 @@ use crate::blocks::TxBlock;
 use crate::cc::CcKind;
 use crate::config::{ConnectionIds, Icm, Role};
 use crate::path::Carried;
-use crate::types::{Tuple, block_cost};
+use crate::types::{RepairMode, Tuple, block_cost};
 use crate::wire::{ConnectionId, Sack};
 
 const MS: Nanos = 1_000_000;
@@ -319,4 +319,30 @@ fn a_late_symbol_takes_its_repair_back() {
         bench.sack();
         assert_eq!(bench.due(BlockId::ZERO), due - 1, "{icm:?}");
     }
+}
+
+/// The end of a flight of datagrams is heard of before the time of the repairs that they share is over, and none of these has arrived.
+#[test]
+fn a_loss_that_shares_repairs_is_answered_before_a_probe_is_due() {
+    const LOST: u64 = 8;
+    let mut bench = Bench::new(Icm::Default, CodeId::Rlc, 0);
+    for slot in 0..16 {
+        let lifetime = Lifetime {
+            until: Time::ZERO + 1_000 * MS,
+            repair: RepairMode::Together,
+        };
+        let urgency = Urgency::default();
+        (bench.sender).submit_datagrams(Slot(slot), (1, 1000), urgency, lifetime);
+    }
+    bench.send(16, &[LOST]);
+    bench.now += RTT - 2 * MS;
+    bench.sack();
+    // The flow has paused meanwhile.
+    bench.on_timeout();
+    assert_eq!(bench.due(BlockId::new(LOST)), 0);
+    let probe = bench.path.probe_deadline(true).expect("blocks wait");
+    bench.now = bench.timeout().expect("the loss waits");
+    assert!(bench.now < probe);
+    bench.on_timeout();
+    assert!(bench.due(BlockId::new(LOST)) > 0);
 }

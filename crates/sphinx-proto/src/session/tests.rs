@@ -8,6 +8,7 @@ use crate::time::time;
 use crate::{BlockId, PacketNumber, WindowNumber};
 
 use super::*;
+use crate::cc::{AckSummary, OwnController, RateControl};
 use crate::config::{ConnectionIds, Role};
 use crate::types::{Content, PacketMeta, Placement, Received, Transmit, Tuple};
 use crate::wire::{
@@ -569,6 +570,67 @@ fn a_finished_session_asks_for_nothing() {
     assert_eq!(end.session.connection_ids_wanted(), 0);
     end.session.handle_timeout(now + END);
     assert_eq!(end.session.poll_timeout(), None);
+}
+
+/// Its window shows how often it was told that nothing was left to send.
+struct Told(u64);
+
+impl Told {
+    const WINDOW: u64 = 1_000_000;
+}
+
+impl RateControl for Told {
+    fn on_sent(&mut self, _now: Time, _pn: PacketNumber, _ip_bytes: u32, _bytes_in_flight: u64) {}
+
+    fn on_ack(&mut self, _ack: &AckSummary<'_>) {}
+
+    fn on_app_limited(&mut self, _now: Time) {
+        self.0 += 1;
+    }
+
+    fn on_persistent_loss(&mut self, _now: Time) {}
+
+    fn pacing_rate(&self) -> u64 {
+        1_000_000_000
+    }
+
+    fn cwnd(&self) -> u64 {
+        Self::WINDOW + self.0
+    }
+
+    fn bandwidth_estimate(&self) -> u64 {
+        self.pacing_rate()
+    }
+
+    fn min_rtt(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn phase_name(&self) -> &'static str {
+        "told"
+    }
+}
+
+/// A controller that grows with what fills its rate would grow by what keeps an idle session alive.
+#[test]
+fn behind_a_ping_rate_control_is_told_that_nothing_is_left() {
+    let new = || End::new(Role::Client, 1, 2, Time::ZERO);
+    let mut config = new().session.config;
+    config.cc = CcKind::Own(OwnController {
+        name: "told",
+        build: |_| Box::new(Told(0)),
+    });
+    let mut end = End {
+        session: Session::new(config, Time::ZERO),
+        ..new()
+    };
+    end.drive(Time::ZERO);
+    let before = end.session.stats().cwnd;
+    assert!(before > Told::WINDOW);
+    // The peer is asked for a packet.
+    end.session.confirm(None);
+    assert!(!end.drive(time(MS)).is_empty());
+    assert_eq!(end.session.stats().cwnd, before + 1);
 }
 
 /// The symbols of a bundle with this body, in a packet of block 5, are handed over; how many are placed, and whether the session is accused.

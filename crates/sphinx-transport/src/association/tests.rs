@@ -1,7 +1,7 @@
 //! What the system says of one path of several.
 
-use sphinx_driver::BufferPool;
 use sphinx_driver::keys::{Direction, SessionSecret};
+use sphinx_driver::{BufferPool, Holding};
 use sphinx_net::Waker;
 use sphinx_proto::wire::{MAX_DATAGRAM, RESET_LEN};
 use sphinx_proto::{Bond, Config, ConnectionIds, PathPolicy, Role};
@@ -306,4 +306,36 @@ fn who_cannot_go_on_says_why() {
     assert!(client.association.is_finished());
     let (code, reason) = client.association.finish();
     assert_eq!((code, &reason[..]), (close_code::PROTOCOL, "connect again"));
+}
+
+/// Whoever begins many sessions and ends no handshake fills one memory, and no other of each session.
+#[test]
+fn what_a_session_holds_before_its_keys_counts_with_what_the_endpoint_holds() {
+    let packet = [0; 64_000];
+    let origin = Origin {
+        received_at: Time::ZERO,
+        tuple: Tuple {
+            remote: (LOCALS[0], PORTS[0]).into(),
+            local_ip: None,
+        },
+        ecn: 0,
+    };
+    let id = |n: u64| ConnectionId::new((n << 32).to_be_bytes()).expect("not zero");
+    let mut endpoint = Holding::default();
+    let mut association = End::new(Role::Server).association;
+    association.begin_early(Time::ZERO, id(1), &endpoint);
+    // More than there is room for in all.
+    for n in 2..100 {
+        endpoint.begin(id(n), Time::ZERO);
+        (0..4).for_each(|_| assert!(endpoint.hold(id(n), origin, &packet)));
+    }
+    let Phase::Early { cid, held } = &mut association.phase else {
+        panic!("its handshake is under way");
+    };
+    assert!(held.hold(*cid, origin, &packet));
+    // The others have ended, and leave it their room.
+    drop(endpoint);
+    assert!(held.hold(*cid, origin, &packet));
+    let waiting = held.end(*cid).expect("it holds what is for it");
+    assert_eq!(waiting.packets.len(), 1);
 }

@@ -481,6 +481,30 @@ fn a_hostile_sender_gets_at_nothing_that_was_not_asked_for() {
         assert_eq!(received.unwrap().counts.skipped, skipped, "{rule}");
         assert_eq!(fs::read(dirs.to.join("contents/f")).unwrap(), left);
     }
+    // Neither a link nor a directory gets its name.
+    let name = || Name::new(b"f").unwrap();
+    let link = [Entry::Symlink {
+        name: name(),
+        attributes: ATTRIBUTES,
+        target: b"x".to_vec(),
+    }];
+    let directory = [
+        Entry::Directory {
+            name: name(),
+            mode: 0o700,
+        },
+        Entry::DirectoryEnd {
+            attributes: ATTRIBUTES,
+        },
+    ];
+    for inside in [&link[..], &directory] {
+        for (rule, skipped) in [("- f", 1), ("- x", 0)] {
+            let (dirs, received, _) = receive(rule, &records(inside, &[], &[end(2, 0)]));
+            assert_eq!(received.unwrap().counts.skipped, skipped, "{rule}");
+            let there = fs::symlink_metadata(dirs.to.join("contents/f")).unwrap();
+            assert_eq!(there.is_file(), skipped == 1, "{rule}: {inside:?}");
+        }
+    }
 }
 
 /// Where contents are compared, much may be read before its turn comes.

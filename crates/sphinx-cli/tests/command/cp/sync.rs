@@ -457,6 +457,7 @@ fn of_names_that_are_one_there_nothing_is_lost() {
 fn what_cannot_have_been_meant_is_said() {
     let scratch = Scratch::new();
     scratch.file("src/f", 10);
+    fs::write(scratch.path("rules"), "- a\r\n- b\rc\n").unwrap();
     for (arguments, reason) in [
         (&["src/", "dst/"][..], "rsync -a"),
         (&["a:x/", "b:y/"], "run it at one of them: ssh a 'sphx sync"),
@@ -471,6 +472,10 @@ fn what_cannot_have_been_meant_is_said() {
         (
             &["--filter-from", "src/f", "src/", "a:x/"],
             "no filter rule",
+        ),
+        (
+            &["--filter-from", "rules", "src/", "a:x/"],
+            "'c' is no filter rule",
         ),
     ] {
         let run = Running::start(&scratch, &[&["sync"], arguments].concat(), &[])

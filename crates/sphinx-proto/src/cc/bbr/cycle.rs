@@ -327,15 +327,13 @@ impl Bbr {
 mod tests {
     use super::super::super::loss::Pace;
     use super::super::super::sampler::Run;
-    use super::super::super::{CcParams, RateControl};
+    use super::super::super::{AckSummary, CcParams, RateControl};
     use super::*;
     use crate::time::time;
 
-    /// Half of the rate that had come to no end, as a start-up or a slower link came between, made the next drain last for forty round trips.
-    #[test]
-    fn what_drains_waits_for_no_half_of_the_rate() {
-        let mut bbr = Bbr::new(CcParams::default());
-        let whole = Sample {
+    /// What arrives of a cruise in a second.
+    fn whole() -> Sample {
+        Sample {
             run: Run::new(0, Phase::Cruise),
             packets: 1000,
             packets_lost: 200,
@@ -347,8 +345,14 @@ mod tests {
             app_limited: false,
             is_late: false,
             window_full: true,
-        };
-        bbr.crowd.listener.on_whole(&whole);
+        }
+    }
+
+    /// Half of the rate that had come to no end, as a start-up or a slower link came between, made the next drain last for forty round trips.
+    #[test]
+    fn what_drains_waits_for_no_half_of_the_rate() {
+        let mut bbr = Bbr::new(CcParams::default());
+        bbr.crowd.listener.on_whole(&whole());
         bbr.crowd.listener.begin(true, time(SEC));
         assert!(bbr.crowd.listener.is_on());
         bbr.enter(Phase::Drain, time(SEC));
@@ -356,21 +360,63 @@ mod tests {
         assert_eq!(bbr.phase(), Phase::Cruise);
     }
 
-    /// The rate before a trial came back behind a start-up that had found less.
-    #[test]
-    fn a_start_up_ends_a_trial() {
+    /// At the full rate more is lost than at a lower one.
+    fn lose(bbr: &mut Bbr) {
+        bbr.loss.on_settled(Pace::Cruise, 1000, 300, true);
+        bbr.try_lower();
+    }
+
+    /// Tries a lower rate than 10 MB/s.
+    fn trying() -> Bbr {
         let mut bbr = Bbr::new(CcParams::default());
-        let lose = |bbr: &mut Bbr| {
-            bbr.loss.on_settled(Pace::Cruise, 1000, 300, true);
-            bbr.try_lower();
-        };
         bbr.loss.on_settled(Pace::Low, 1000, 10, true);
         bbr.bw = 10e6;
         lose(&mut bbr);
         assert!(bbr.loss.is_trying() && bbr.bw < 10e6);
+        bbr
+    }
+
+    /// The rate before a trial came back behind a start-up that had found less.
+    #[test]
+    fn a_start_up_ends_a_trial() {
+        let mut bbr = trying();
         bbr.enter(Phase::Startup, time(SEC));
         bbr.bw = 1e6;
         bbr.enter(Phase::Cruise, time(2 * SEC));
+        for _ in 0..3 {
+            lose(&mut bbr);
+        }
+        assert!(bbr.bandwidth_estimate() <= 1_000_000, "{}", bbr.bw);
+    }
+
+    /// It came back behind a link that had become much slower, too.
+    #[test]
+    fn a_slower_link_ends_a_trial() {
+        let mut bbr = trying();
+        bbr.enter(Phase::Cruise, time(SEC));
+        for rtt in [10, 50, 50, 50] {
+            let ack = AckSummary {
+                now: time(SEC),
+                acked: &[],
+                lost: &[],
+                rtt_sample: Some(rtt * MS),
+                srtt: rtt * MS,
+                arrival: None,
+                ce_marked: 0,
+                is_scalable: false,
+                ecn_capable: true,
+                bytes_in_flight: 0,
+            };
+            bbr.delay.on_ack(&ack, 0);
+        }
+        let stretched = Sample {
+            recv_interval: 2 * SEC,
+            ..whole()
+        };
+        for now in [2 * SEC, 2 * SEC + SLOW_TIME] {
+            bbr.on_cycle_sample(stretched, 1e6, false, time(now));
+        }
+        assert_eq!(bbr.phase(), Phase::Drain);
         for _ in 0..3 {
             lose(&mut bbr);
         }

@@ -328,6 +328,30 @@ fn without_coding_what_is_lost_goes_again_on_its_path() {
     sender.on_arrived(FAST, at, (two.sequence, two.symbol), false);
 }
 
+/// Its path would seem to lose more than it does, and rows ahead would make up for that.
+#[test]
+fn what_was_only_late_is_no_loss_of_its_path() {
+    let mut sender = ScSender::new(Sc::Systematic);
+    sender.push(BlockId::ZERO, Slot(0), (2, SYMBOL_LEN));
+    let lane = LaneView {
+        path: FAST,
+        is_slow: false,
+        waits: false,
+        credit: u64::MAX,
+    };
+    let [late, other] = [(); 2].map(|()| {
+        let (choice, _) = sender.next(lane).expect("an original");
+        (choice.sequence, choice.symbol)
+    });
+    let begins = (time(0), rtt(FAST));
+    sender.on_lost(FAST, begins, late);
+    sender.on_arrived(FAST, begins, late, true);
+    // With it the round trip is over.
+    let ends = (time(rtt(FAST)), rtt(FAST));
+    sender.on_arrived(FAST, ends, other, false);
+    assert_eq!(sender.lanes[&FAST].losses.rate(), 0.0);
+}
+
 /// However often the peer warns, and of whatever, there are at most as many rows under way as it can lack.
 #[test]
 fn answers_are_bounded() {
