@@ -3,6 +3,7 @@
 mod alive;
 mod bond;
 mod ending;
+mod frames;
 mod introduction;
 mod moving;
 mod paper;

@@ -3,30 +3,14 @@
 use sphinx_fec::CodeId;
 use sphinx_fec::span::SpanLimits;
 
-use super::{Life, REPORT_INTERVAL, Session};
-use crate::config::Role;
+use super::{Life, Session};
 use crate::path::Marks;
 use crate::receiver::Violation;
-use crate::sender::Carriage;
-use crate::streams::IMPOSSIBLE;
 use crate::types::{
-    AbandonedBlock, BundledSymbol, Event, Job, PacketMeta, PathNews, Place, Placement, Received,
-    Slot, StreamId, StreamPart,
+    BundledSymbol, Event, Job, PacketMeta, Place, Placement, Received, Slot, StreamId, StreamPart,
 };
-use crate::wire::{
-    Bundle, Fragment, Frame, FrameIter, Header, PacketKind, Reset, Sack, VARINT_MAX, WindowSpan,
-};
-use crate::{JobId, PathId, Time};
-
-/// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
-pub(super) const FRAMES_BEFORE_SKIPPED: usize = 4;
-
-/// Frames with feedback of one packet that are looked at. Each may be about all that this end has sent, and an honest packet has fewer: of blocks, of each kind of
-/// streams, of its own path and a few others.
-const FEEDBACK_MAX: usize = 16;
-
-/// What the peer is told that names a path that cannot be.
-const NO_PATH: &str = "a path that does not exist";
+use crate::wire::{Bundle, Fragment, Frame, Header, PacketKind, VARINT_MAX, WindowSpan};
+use crate::{JobId, Time};
 
 impl Session {
     /// A packet has opened: the only way in for what the peer says. What the body has for the driver is to be
@@ -40,14 +24,7 @@ impl Session {
             return Received::Nothing;
         };
         match header.kind {
-            PacketKind::Control => {
-                let mut abandoned = Vec::new();
-                self.handle_control(at, meta, header, body, &mut abandoned);
-                match abandoned.is_empty() {
-                    true => Received::Nothing,
-                    false => Received::Abandoned(abandoned),
-                }
-            }
+            PacketKind::Control => self.handle_control(at, meta, header, body),
             PacketKind::Fragment => match Fragment::split(body) {
                 Some((fragment, _)) => self.handle_fragment(at, meta, header, fragment),
                 None => self.malformed(),
@@ -104,7 +81,13 @@ impl Session {
     }
 
     /// The packet counts as received on the path at this place.
-    fn received(&mut self, at: usize, meta: &PacketMeta, header: &Header, eliciting: bool) {
+    pub(super) fn received(
+        &mut self,
+        at: usize,
+        meta: &PacketMeta,
+        header: &Header,
+        eliciting: bool,
+    ) {
         self.received_run(at, meta, header, (eliciting, 1));
     }
 
@@ -263,237 +246,6 @@ impl Session {
         }
     }
 
-    /// Blocks that will never be complete go to `abandoned`.
-    fn handle_control(
-        &mut self,
-        at: usize,
-        meta: &PacketMeta,
-        header: &Header,
-        body: &[u8],
-        abandoned: &mut Vec<AbandonedBlock>,
-    ) {
-        let eliciting = FrameIter::new(body)
-            .flatten()
-            .any(|frame| frame.is_ack_eliciting());
-        self.received(at, meta, header, eliciting);
-        let window_news = self.window_news();
-        let mut delivered = Vec::new();
-        let mut deficits = Vec::new();
-        let mut closed = None;
-        let mut newest_window = None;
-        let mut feedback = 0;
-        for frame in FrameIter::new(body) {
-            let Ok(frame) = frame else {
-                return self.violation(meta.now, "malformed frame");
-            };
-            if frame.is_feedback() {
-                feedback += 1;
-                if feedback > FEEDBACK_MAX {
-                    continue;
-                }
-            }
-            match frame {
-                Frame::Padding => {}
-                // Perhaps it waits for news that were lost.
-                Frame::Ping if meta.now >= self.reported_at + REPORT_INTERVAL => {
-                    self.reported_at = meta.now;
-                    self.receiver.report_all();
-                }
-                Frame::Ping => {}
-                Frame::NewConnectionId {
-                    path,
-                    sequence,
-                    cid,
-                } => {
-                    if !self.paths.offer(path, sequence, cid) {
-                        return self.violation(meta.now, NO_PATH);
-                    }
-                }
-                // Only servers are known to be what they were when they are started again.
-                Frame::ResetToken {
-                    path,
-                    sequence,
-                    token,
-                } if self.config.role == Role::Client => self.paths.tell(path, sequence, token),
-                Frame::ResetToken { .. } => {}
-                Frame::Skipped {
-                    path,
-                    packet_number,
-                } => match self.paths.index(path) {
-                    Some(at) => self.paths.at_mut(at).path.on_skipped(packet_number),
-                    None if self.paths.has_been(path) => {}
-                    None => return self.violation(meta.now, NO_PATH),
-                },
-                Frame::PathAbandon { path } => {
-                    let is_last = self.paths.len() == 1 && self.paths.index(path).is_some();
-                    let may_be = self.paths.has_been(path) || self.paths.is_ready(path);
-                    if is_last || !may_be {
-                        return self.violation(meta.now, NO_PATH);
-                    }
-                    if !self.drop_path(meta.now, path, PathNews::Abandoned) {
-                        self.take_back(path);
-                    }
-                }
-                Frame::PathStatus(status) => {
-                    if !self.on_path_status(&status) {
-                        return self.violation(meta.now, NO_PATH);
-                    }
-                }
-                Frame::MaxPaths(paths) => self.on_max_paths(paths),
-                Frame::Bond { number, bond } => {
-                    if !self.on_bond(number, bond) {
-                        return self.violation(meta.now, "a server chose what paths are for");
-                    }
-                }
-                Frame::PathChallenge(data) => {
-                    if let Some(at) = self.path_of(meta, header) {
-                        let path = &mut self.paths.at_mut(at).path;
-                        path.on_challenge(meta.tuple, data, meta.datagram_len);
-                    }
-                }
-                Frame::PathResponse(data) => {
-                    if let Some(at) = self.path_of(meta, header) {
-                        self.answered(meta, at, data);
-                    }
-                }
-                Frame::Close { code, reason } => closed = Some((code, reason)),
-                Frame::Blocks(blocks) => {
-                    self.sender.on_blocks(&blocks, &mut delivered);
-                    deficits.extend(blocks.deficits);
-                }
-                Frame::Streams(streams) => {
-                    if !self.sender.on_streams(&streams) {
-                        return self.violation(meta.now, "took what this end never sent");
-                    }
-                }
-                Frame::Reset(_) | Frame::Stop { .. } if !matches!(self.life, Life::Open) => {}
-                Frame::Reset(Reset { ref blocks, .. }) | Frame::Gone(ref blocks)
-                    if self.config.sc.is_some() && !blocks.is_empty() =>
-                {
-                    return self.violation(meta.now, "a generation that is given up");
-                }
-                Frame::Reset(reset) => {
-                    match self.receiver.on_reset(&reset, abandoned) {
-                        Ok(is_news) => {
-                            let Reset { stream, code, .. } = reset;
-                            let event = is_news.then_some(Event::StreamReset { stream, code });
-                            self.events.extend(event);
-                        }
-                        Err(what) => return self.violation(meta.now, what),
-                    }
-                    self.paths.main_mut().path.want_sack(meta.now);
-                }
-                Frame::Stop { stream, .. } if !stream.has_sender(self.config.role) => {
-                    return self.violation(meta.now, "stopped what this end does not send");
-                }
-                // It comes again although nothing is sent any more.
-                Frame::Stop { stream, .. } if self.sender.streams().has_ended(stream) => {}
-                Frame::Stop { stream, .. } if !self.receiver.on_stopped(stream) => {
-                    return self.violation(meta.now, IMPOSSIBLE);
-                }
-                Frame::Stop { stream, code } => {
-                    self.events.push_back(Event::StreamStopped { stream, code });
-                }
-                Frame::Held { number } => self.receiver.on_held(number),
-                // Each divides the window among all streams: one in a packet is enough.
-                Frame::Window { number, size } => {
-                    newest_window = newest_window.max(Some((number, size)));
-                }
-                Frame::Shrunk { number, credit } => {
-                    if !self.receiver.on_shrunk(number, credit) {
-                        return self.violation(meta.now, "keeps within what it never had");
-                    }
-                }
-                Frame::Gone(_) | Frame::Flow(_) if !matches!(self.life, Life::Open) => {}
-                Frame::Gone(blocks) => {
-                    if let Err(what) = self.receiver.on_gone(&blocks, abandoned) {
-                        return self.violation(meta.now, what);
-                    }
-                    self.paths.main_mut().path.want_sack(meta.now);
-                }
-                Frame::Flow(news) => self.events.push_back(Event::Flow(news)),
-                Frame::PaperSymbols(_) | Frame::PaperBlocks(_) if self.paper.is_none() => {
-                    return self.violation(meta.now, "feedback of a mode that is not used");
-                }
-                Frame::Warning(_) if self.config.sc.is_none() => {
-                    return self.violation(meta.now, "feedback of a mode that is not used");
-                }
-                Frame::Warning(warning) => {
-                    if let Some(sc) = self.sender.sc_mut() {
-                        sc.on_warning(&warning);
-                    }
-                }
-                Frame::PaperSymbols(sack) => self.on_paper_symbols(meta, &sack, &mut delivered),
-                Frame::PaperBlocks(sack) => self.on_paper_blocks(meta, &sack, &mut delivered),
-                Frame::Sack(sack) => {
-                    if !self.on_sack(meta, PathId::FIRST, &sack) {
-                        return self.violation(meta.now, "acknowledged a packet never sent");
-                    }
-                }
-                Frame::Ect1 { path, count } => {
-                    if !self.paths.has_been(path) {
-                        return self.violation(meta.now, NO_PATH);
-                    }
-                    if let Some(at) = self.paths.index(path) {
-                        self.paths.at_mut(at).path.on_ect1(count);
-                    }
-                }
-                Frame::PathSack { path, sack } => {
-                    if !self.paths.has_been(path) {
-                        return self.violation(meta.now, NO_PATH);
-                    }
-                    if !self.on_sack(meta, path, &sack) {
-                        return self.violation(meta.now, "acknowledged a packet never sent");
-                    }
-                }
-            }
-        }
-        if let Some((number, size)) = newest_window {
-            let kept = (self.sender).on_window(self.credit_number(meta), number, size);
-            if let Some(credit) = kept {
-                self.control_queue
-                    .push_newest(&Frame::Shrunk { number, credit });
-            }
-        }
-        for (block, deficit) in deficits {
-            let path = &self.paths.main().path;
-            self.sender.on_deficit(meta.now, (block, deficit), path);
-        }
-        self.tell_skipped();
-        self.sender.on_feedback(meta.now, &self.paths.main().path);
-        if self.sender.take_progress() || self.window_news() > window_news {
-            self.demand.on_progress(meta.now);
-        }
-        for lane in self.paths.iter_mut() {
-            lane.path.settle(meta.now);
-        }
-        self.foresee_window();
-        let delivered = delivered.into_iter();
-        let delivered = delivered.map(|slot| Event::BlockDelivered { slot });
-        self.events.extend(delivered);
-        self.give_up_expired(meta.now);
-        self.note_ended();
-        if self.control_queue.is_overfull() && matches!(self.life, Life::Open) {
-            // As long as the peer keeps this end busy, perhaps no timer runs out.
-            self.stalled(meta.now, None);
-        }
-        if let Some((code, reason)) = closed {
-            self.peer_closed(meta.now, code, reason);
-        }
-    }
-
-    /// Data waits, and rate control allows more on its way than the peer's window holds: that will hold it up, if it does not yet. It takes a
-    /// round trip until the window is larger.
-    fn foresee_window(&mut self) {
-        let window = self.sender.streams().window();
-        if self.demand.backlog()
-            && window < self.paths.capacity().cwnd
-            && let Some(number) = self.sender.note_held()
-        {
-            self.control_queue.push_newest(&Frame::Held { number });
-        }
-    }
-
     /// Streams that this end sends on and that have ended.
     pub(super) fn note_ended(&mut self) {
         for stream in self.sender.take_ended() {
@@ -508,49 +260,6 @@ impl Session {
     fn note_over(&mut self) {
         let over = self.receiver.take_over().into_iter();
         self.events.extend(over.map(Event::StreamOver));
-    }
-
-    /// Tells the peer which numbers it misses that no packet has.
-    fn tell_skipped(&mut self) {
-        for lane in self.paths.iter_mut() {
-            while self.control_queue.len() < FRAMES_BEFORE_SKIPPED
-                && let Some(packet_number) = lane.path.poll_spent_skip()
-            {
-                self.control_queue.push(&Frame::Skipped {
-                    path: lane.id(),
-                    packet_number,
-                });
-            }
-        }
-    }
-
-    /// Symbol-SACK. `false`: the peer acknowledges what was never sent.
-    fn on_sack(&mut self, meta: &PacketMeta, path: PathId, sack: &Sack) -> bool {
-        self.demand.on_sack(meta.now, self.keep_alive());
-        let Some(at) = self.paths.index(path) else {
-            // It was abandoned.
-            return true;
-        };
-        let lane = self.paths.at_mut(at);
-        let mut carriage = Carriage {
-            path,
-            horizon: lane.path.horizon(meta.now),
-            sender: &mut self.sender,
-            control: &mut self.control_queue,
-        };
-        let was_suspect = lane.path.is_suspect();
-        let is_honest = lane.path.on_sack(meta.now, sack, &mut carriage);
-        if was_suspect && !lane.path.is_suspect() {
-            self.events.push_back(Event::Path(path, PathNews::Back));
-            self.paths.arrange();
-        }
-        self.paths.couple(meta.now, at);
-        // Nothing about credit is believed of a SACK that cannot be.
-        if is_honest && !sack.ranges.is_empty() {
-            let number = self.credit_number(meta);
-            self.sender.on_credit(number, sack.credit);
-        }
-        is_honest
     }
 
     /// The complete block in this slot holds these parts, whose costs are filled in; its memory is elsewhere now. Whether

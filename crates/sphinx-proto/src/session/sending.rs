@@ -1,7 +1,7 @@
 //! What a session sends: the packets that the scheduler has decided on.
 
 use super::ending::{CLOSE_TIMES, Life};
-use super::receiving::FRAMES_BEFORE_SKIPPED;
+use super::frames::FRAMES_BEFORE_SKIPPED;
 use super::{BASE_DATAGRAM, Session};
 use crate::blocks::{SymbolChoice, WindowChoice};
 use crate::path::{Carried, PathPacket, Riding};
