@@ -230,51 +230,38 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// A session begins. Nobody has been told of it.
     pub(super) fn establish(&mut self, now: Time, start: Start<'_>) -> Session {
-        let Start {
+        let (id, who, local_cid, window) = (start.id, start.who, start.local_cid, start.window);
+        let config = self.negotiate(&start);
+        let (association, session) = self.associate(now, config, start);
+        let member = Member {
             id,
-            local_cid,
-            place: (remote, local_ip),
-            window,
-            peer,
             who,
-            keys,
-            rtt,
-            is_early,
-        } = start;
-        let is_client = matches!(self.purpose, Purpose::Connect { .. });
-        let tuple = Tuple { remote, local_ip };
-        let (further, own_paths_max) = match &self.purpose {
-            Purpose::Connect { further, .. } => (further.clone(), self.own_paths_max()),
-            Purpose::Listen => (Vec::new(), PATHS_MAX),
+            association,
+            cost: window.cost(),
+            state: window.cost() - window.bytes,
         };
-        let service = match &self.purpose {
-            Purpose::Connect { service, .. } => *service,
-            // The client says which of those that are served it is to be.
-            Purpose::Listen => Service::of_wire(peer.service),
-        };
-        let bond = match is_client {
-            true => self.own_bond(),
-            false => peer.bond,
-        };
-        let (memory, paths) = match &self.purpose {
+        self.register(now, local_cid, member);
+        session
+    }
+
+    /// What a session is to be like: what both ends have said in the handshake, and what is known of the path.
+    fn negotiate(&self, start: &Start<'_>) -> Config {
+        let (peer, (remote, local_ip)) = (start.peer, start.place);
+        let (role, own_paths_max, bond, memory) = match &self.purpose {
             Purpose::Connect { remotes, .. } => {
                 let mut tried = remotes.iter();
-                let remote = tried.find(|tried| tried.address == remote);
-                let file = self.options.path_memory.clone();
-                (remote.and_then(|remote| remote.memory), file)
+                let tried = tried.find(|tried| tried.address == remote);
+                let memory = tried.and_then(|tried| tried.memory);
+                (Role::Client, self.own_paths_max(), self.own_bond(), memory)
             }
-            Purpose::Listen => (None, None),
+            Purpose::Listen => (Role::Server, PATHS_MAX, peer.bond, None),
         };
-        let role = if is_client {
-            Role::Client
-        } else {
-            Role::Server
-        };
+        let is_client = role == Role::Client;
         let ids = ConnectionIds {
-            local: local_cid,
+            local: start.local_cid,
             peer: peer.cid,
         };
-        let mut config = Config::new(role, tuple, ids);
+        let mut config = Config::new(role, Tuple { remote, local_ip }, ids);
         self.options.configure(&mut config);
         let theirs = (peer.paper.flatten(), peer.sc.flatten());
         // Should both want something, the client has its way.
@@ -283,10 +270,10 @@ impl<Io: PacketIo> Engine<Io> {
             false => (theirs.0.or(config.paper), theirs.1.or(config.sc)),
         };
         config.sc = config.sc.filter(|_| config.paper.is_none());
-        config.initial_rtt = rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
-        config.recv_window = window.bytes;
-        config.recv_credit = window.credit;
-        config.recv_streams = window.streams;
+        config.initial_rtt = start.rtt.as_nanos().min(u128::from(u64::MAX)) as Nanos;
+        config.recv_window = start.window.bytes;
+        config.recv_credit = start.window.credit;
+        config.recv_streams = start.window.streams;
         config.send_window = self.budget().send_window(self.sessions.len() + 1);
         config.peer_window = peer.receive_window;
         config.peer_credit = peer.receive_credit;
@@ -302,6 +289,30 @@ impl<Io: PacketIo> Engine<Io> {
             config.policy = first.policy;
         }
         config.memory = memory;
+        config
+    }
+
+    /// The driver of a session, which has taken the packets that came before, and the application's handle.
+    fn associate(&mut self, now: Time, config: Config, start: Start<'_>) -> (Association, Session) {
+        let Start {
+            local_cid,
+            place: (remote, _),
+            window,
+            peer,
+            who,
+            keys,
+            is_early,
+            ..
+        } = start;
+        let (service, further, path_memory) = match &self.purpose {
+            Purpose::Connect {
+                service, further, ..
+            } => (*service, further.clone(), self.options.path_memory.clone()),
+            // The client says which of those that are served it is to be.
+            Purpose::Listen => (Service::of_wire(peer.service), Vec::new(), None),
+        };
+        let role = config.role;
+        let is_client = role == Role::Client;
         // Generations carry streams only.
         let datagram_max = match config.sc {
             Some(_) => 0,
@@ -328,7 +339,7 @@ impl<Io: PacketIo> Engine<Io> {
         shared.lock().queues.limit_datagrams(datagrams);
         let shared = Arc::new(
             shared
-                .remembering(paths.map(PathFile::new))
+                .remembering(path_memory.map(PathFile::new))
                 .of(who, service),
         );
         shared.set_shape(core.block_shape(1));
@@ -348,17 +359,14 @@ impl<Io: PacketIo> Engine<Io> {
         for mut held in waiting.into_iter().flat_map(|waiting| waiting.packets) {
             association.handle_datagram(now, held.origin, &mut held.datagram, &mut self.workshop);
         }
-        let member = Member {
-            id,
-            who,
-            association,
-            cost: window.cost(),
-            state: window.cost() - window.bytes,
-        };
-        self.sessions.insert(local_cid, member);
-        self.windows += window.cost();
+        (association, session)
+    }
+
+    /// The session is served from now on, and the others share the memory with it.
+    fn register(&mut self, now: Time, cid: ConnectionId, member: Member) {
+        self.windows += member.cost;
+        self.sessions.insert(cid, member);
         self.share_memory(now);
-        session
     }
 
     /// A control connection is over; `by_peer`: because the peer closed it in peace.
