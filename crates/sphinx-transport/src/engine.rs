@@ -2,6 +2,7 @@
 //! codes, seals and opens itself, or has workers do it.
 
 mod arriving;
+mod attempts;
 mod early;
 mod meeting;
 
@@ -34,7 +35,8 @@ use crate::shards::Shard;
 use crate::shared::{Doorbell, Session};
 use crate::stats::Load;
 use crate::ticket::Ticket;
-use early::{Beginner, Early, Overtaken};
+use attempts::Attempts;
+use early::{Early, Overtaken};
 
 /// Idle memory that the buffer pool keeps.
 const POOL_BYTES: usize = 8 << 20;
@@ -97,15 +99,6 @@ pub(crate) struct Remote {
     pub(crate) memory: Option<PathMemory>,
 }
 
-/// A handshake of a client.
-struct Attempt {
-    id: ConnId,
-    remote: SocketAddr,
-    /// How often the network has said that nobody listens there, and when for the first time.
-    refusals: u32,
-    refused_since: Option<Instant>,
-}
-
 /// A session and its control connection.
 struct Member {
     id: ConnId,
@@ -161,15 +154,9 @@ pub(crate) struct Engine<Io: PacketIo> {
     returned: Vec<u64>,
     /// A session with so many packets that workers have not opened that nothing is received until there are fewer.
     behind: Option<ConnectionId>,
-    /// At a client: index of the peer's address that is tried next.
-    next_attempt: usize,
-    /// At a client: handshakes under way.
-    attempts: Vec<Attempt>,
-    /// At a client: why the last attempt failed, or the clearest answer so far.
-    failure: Option<Error>,
-    /// At a client: the first attempt, if its session is to begin before the handshake is over.
-    beginner: Option<Beginner>,
-    /// At a client: the session that has begun so.
+    /// A client's handshakes under way, and the addresses that it has still to try.
+    attempts: Attempts,
+    /// At a client: the session that has begun before its handshake is over.
     early: Option<Early>,
     /// At a server: sessions that have begun so; the application gets each when its handshake is over.
     unproven: HashMap<ConnectionId, Session>,
@@ -246,10 +233,7 @@ impl<Io: PacketIo> Engine<Io> {
             crew,
             returned: Vec::new(),
             behind: None,
-            next_attempt: 0,
-            attempts: Vec::new(),
-            failure: None,
-            beginner: None,
+            attempts: Attempts::default(),
             early: None,
             unproven: HashMap::new(),
             overtaken: Overtaken::default(),

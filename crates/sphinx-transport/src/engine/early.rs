@@ -80,7 +80,7 @@ fn is_old(now: Time, since: Time) -> bool {
 impl<Io: PacketIo> Engine<Io> {
     /// The client's first attempt has begun, to a server that knows it.
     pub(super) fn begin_early(&mut self, now: Time, clock: Instant) {
-        let Some(beginner) = self.beginner.take() else {
+        let Some(beginner) = self.attempts.take_beginner() else {
             return;
         };
         // What is behind it does not overtake it.
@@ -199,7 +199,7 @@ impl<Io: PacketIo> Engine<Io> {
         if !is_taken && member.association.has_heard() {
             // Another address was faster, but where the session began it is known.
             self.control.close(clock, id, close_code::DONE, "");
-            self.attempts.retain(|attempt| attempt.id != id);
+            self.attempts.forget(id);
             self.early = Some(early);
             return Met::Elsewhere;
         }
@@ -248,10 +248,9 @@ impl<Io: PacketIo> Engine<Io> {
         self.unproven.remove(&cid);
         if self.early.take_if(|early| early.cid == cid).is_some() {
             self.has_met = true;
-            for attempt in std::mem::take(&mut self.attempts) {
+            for id in self.attempts.take_all() {
                 let why = "the application let go of the session";
-                self.control
-                    .close(clock, attempt.id, close_code::CANCELLED, why);
+                self.control.close(clock, id, close_code::CANCELLED, why);
             }
         }
     }

@@ -13,24 +13,15 @@ use sphinx_proto::{
 };
 
 use super::early::{Beginner, Met};
-use super::{
-    Attempt, Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings, unclaimed_bytes,
-};
+use super::{Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings, unclaimed_bytes};
 use crate::access::Peer;
 use crate::association::{Association, Unclaimed};
 use crate::budget::Window;
 use crate::control::{ConnId, Event, Failure, Params, Resumption};
-use crate::endpoint::attempt_delay;
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
 use crate::memory::PathFile;
 use crate::options::Service;
 use crate::shared::{Session, Shared};
-
-/// An attempt to connect is over after so many refusals …
-const REFUSALS_MIN: u32 = 3;
-/// … over so long a time: who forges them has to go on, and who starts the other end at the same moment
-/// is waited for. Handshake datagrams are repeated within it.
-const REFUSED_FOR: Duration = Duration::from_millis(250);
 
 /// What a session begins with.
 pub(super) struct Start<'a> {
@@ -220,10 +211,10 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// Of a client: one of its attempts has led to a session.
     pub(super) fn drop_attempts_but(&mut self, id: ConnId) {
-        for other in std::mem::take(&mut self.attempts) {
-            if other.id != id {
+        for other in self.attempts.take_all() {
+            if other != id {
                 self.control
-                    .close(Instant::now(), other.id, close_code::DONE, "");
+                    .close(Instant::now(), other, close_code::DONE, "");
             }
         }
     }
@@ -387,32 +378,17 @@ impl<Io: PacketIo> Engine<Io> {
             }
             return;
         }
-        if self.attempts.iter().any(|attempt| attempt.id == id) {
-            self.attempts.retain(|attempt| attempt.id != id);
-            // The clearest answer wins: being refused says more than not being answered.
-            let clearer = self
-                .failure
-                .as_ref()
-                .is_none_or(|e| e.kind() == ErrorKind::Unreachable);
-            if clearer {
-                self.failure = Some(error);
-            }
-        }
+        self.attempts.fail(id, error);
     }
 
     /// The network says that nobody listens at `remote`. An attempt that goes on hearing that, and nothing
     /// else, is over.
     pub(super) fn attempt_refused(&mut self, clock: Instant, remote: SocketAddr) {
-        let same = |attempt: &&mut Attempt| attempt.remote == remote;
-        let Some(attempt) = self.attempts.iter_mut().find(same) else {
+        let Some(id) = self.attempts.on_refused(clock, remote) else {
             return;
         };
-        attempt.refusals += 1;
-        let since = *attempt.refused_since.get_or_insert(clock);
-        let (id, lasting) = (attempt.id, clock.duration_since(since) >= REFUSED_FOR);
         let traffic = self.control.traffic(id);
-        let is_answered = traffic.is_some_and(|traffic| traffic.datagrams_received > 0);
-        if attempt.refusals < REFUSALS_MIN || !lasting || is_answered {
+        if traffic.is_some_and(|traffic| traffic.datagrams_received > 0) {
             return;
         }
         self.control.close(clock, id, close_code::DONE, "");
@@ -443,12 +419,7 @@ impl<Io: PacketIo> Engine<Io> {
         }
         let elapsed = clock.saturating_duration_since(self.base);
         let mut beginner = None;
-        while let Some(Remote { address, memory }) = remotes.get(self.next_attempt) {
-            let due = attempt_delay(self.next_attempt);
-            if elapsed < due && !self.attempts.is_empty() {
-                break;
-            }
-            self.next_attempt += 1;
+        while let Some(Remote { address, memory }) = self.attempts.next_due(remotes, elapsed) {
             let (paths, bond) = (self.own_paths_max(), self.own_bond());
             let settings = settings(&[*service], &self.options, paths, bond);
             let resumption = resumption.take();
@@ -470,20 +441,13 @@ impl<Io: PacketIo> Engine<Io> {
                         let rtt = Duration::from_nanos(memory.rtt);
                         self.control.remember(id, rtt, memory.plr);
                     }
-                    self.attempts.push(Attempt {
-                        id,
-                        remote: *address,
-                        refusals: 0,
-                        refused_since: None,
-                    });
+                    self.attempts.begin(id, *address);
                 }
-                Err(why) => {
-                    self.failure.get_or_insert(error_of(why));
-                }
+                Err(why) => self.attempts.cannot_begin(error_of(why)),
             }
         }
         let timeout = self.options.connect_timeout;
-        let hopeless = self.attempts.is_empty() && self.next_attempt >= remotes.len();
+        let hopeless = self.attempts.are_over(remotes);
         if hopeless || elapsed >= timeout {
             let names = ticket.addresses().join(", ");
             let unanswered = || {
@@ -493,7 +457,7 @@ impl<Io: PacketIo> Engine<Io> {
                 )
             };
             // That one address is refused says nothing about another that does not answer.
-            let known = self.failure.take();
+            let known = self.attempts.take_failure();
             let known = known.filter(|e| hopeless || e.kind() != ErrorKind::Unreachable);
             let error = known.unwrap_or_else(unanswered);
             self.end_early(&error);
@@ -501,9 +465,8 @@ impl<Io: PacketIo> Engine<Io> {
             self.stopping.get_or_insert(clock);
             return None;
         }
-        self.beginner = self.beginner.take().or(beginner);
-        let next_try =
-            (self.next_attempt < remotes.len()).then(|| attempt_delay(self.next_attempt));
+        self.attempts.will_begin(beginner);
+        let next_try = self.attempts.next_delay(remotes);
         next_try
             .into_iter()
             .chain([timeout])
