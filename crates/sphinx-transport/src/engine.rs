@@ -5,6 +5,7 @@ mod arriving;
 mod attempts;
 mod early;
 mod meeting;
+mod memory_use;
 
 use std::collections::HashMap;
 use std::io;
@@ -22,8 +23,8 @@ use sphinx_proto::{Bond, Nanos, PATHS_MAX, PathMemory, PathPolicy, Time};
 use sphinx_workers::{Coding, Crew, pin};
 
 use crate::access::Peer;
-use crate::association::{Association, EndpointCounts, Unclaimed};
-use crate::budget::{Budget, Growth};
+use crate::association::{Association, EndpointCounts};
+use crate::budget::Budget;
 use crate::control::{ConnId, Control, Resumption, Settings, random_bytes};
 use crate::endpoint::Lobby;
 use crate::error::{Error, ErrorKind, close_code};
@@ -37,6 +38,7 @@ use crate::stats::Load;
 use crate::ticket::Ticket;
 use attempts::Attempts;
 use early::{Early, Overtaken};
+use memory_use::MemoryUse;
 
 /// Idle memory that the buffer pool keeps.
 const POOL_BYTES: usize = 8 << 20;
@@ -60,8 +62,6 @@ const QUICK_TURN: Duration = Duration::from_micros(300);
 const GATHERED: usize = 8;
 /// A turn that takes longer than this was interrupted: what it has sent left late.
 const LATE: Duration = Duration::from_millis(4);
-/// Time between requests to shrink windows.
-const SHARE_INTERVAL: Nanos = 10_000_000;
 
 /// What an engine that stops tells the other ends.
 pub(crate) const STOPPED: &str = "the other end has stopped";
@@ -126,14 +126,7 @@ pub(crate) struct Engine<Io: PacketIo> {
     holding: Holding,
     /// The session of every spare connection id.
     routes: Routes,
-    /// Sum of what all sessions may hold, bytes.
-    windows: u64,
-    /// Data of sessions that ended before the application accepted them: it counts as well.
-    unclaimed: Vec<Unclaimed>,
-    /// A window could not grow because other sessions hold the memory.
-    is_scarce: bool,
-    /// When sessions were last asked to shrink their windows for that.
-    shared_at: Time,
+    memory: MemoryUse,
     /// There has been at least one session.
     has_met: bool,
     /// Sessions, and on a server handshakes under way, by control connection.
@@ -171,11 +164,6 @@ pub(crate) struct Engine<Io: PacketIo> {
     _ended: Ended,
 }
 
-/// Bytes that sessions hold which ended before the application accepted them.
-fn unclaimed_bytes(unclaimed: &[Unclaimed]) -> u64 {
-    unclaimed.iter().map(|its| its.bytes).sum()
-}
-
 /// Tells the lobby, when dropped, that the engine has ended, be it by a panic: whoever waits for that finds its address free.
 struct Ended(Arc<Lobby>);
 
@@ -210,6 +198,7 @@ impl<Io: PacketIo> Engine<Io> {
             waker,
             control,
             purpose,
+            memory: MemoryUse::new(Budget::new(options.memory)),
             options,
             _ended: Ended(Arc::clone(&lobby)),
             lobby,
@@ -218,10 +207,6 @@ impl<Io: PacketIo> Engine<Io> {
             sessions: Sessions::new(),
             holding: Holding::default(),
             routes: Routes::default(),
-            windows: 0,
-            unclaimed: Vec::new(),
-            is_scarce: false,
-            shared_at: Time::ZERO,
             has_met: false,
             connections: HashMap::new(),
             strays: 0,
@@ -424,7 +409,7 @@ impl<Io: PacketIo> Engine<Io> {
         let count = self.sessions.ready();
         let quantum = (TURN_BYTES / count.max(1)).max(QUANTUM_MIN);
         let endpoint = self.counts();
-        let (budget, sessions) = (self.budget(), self.sessions.len());
+        let sessions = self.sessions.len();
         let (mut gone, mut left) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let Some((cid, member)) = self.sessions.next() else {
@@ -460,14 +445,13 @@ impl<Io: PacketIo> Engine<Io> {
             let (window, wanted, _) = association.window();
             // A bound stays as it is.
             let wanted = wanted.filter(|_| self.options.recv_window.is_none());
-            let all = || self.windows + unclaimed_bytes(&self.unclaimed);
-            match wanted.map(|wanted| budget.grow(window, wanted, sessions, all())) {
-                Some(Growth::To(size)) => association.set_window(now, size),
-                Some(Growth::OthersHaveIt) => self.is_scarce = true,
-                Some(Growth::None) | None => {}
+            if let Some(wanted) = wanted
+                && let Some(size) = self.memory.grow(window, wanted, sessions)
+            {
+                association.set_window(now, size);
             }
             let (_, _, held) = association.window();
-            self.windows = self.windows - *cost + held + *state;
+            self.memory.change(*cost, held + *state);
             *cost = held + *state;
             // Telling threads the news may have taken a while, and packets carry the time at which they leave.
             let now = time_since(self.base, Instant::now());
@@ -479,8 +463,7 @@ impl<Io: PacketIo> Engine<Io> {
                 let (code, reason) = association.finish();
                 self.control.close(clock, *id, code, &reason);
                 self.connections.remove(id);
-                self.windows -= *cost;
-                self.unclaimed.extend(association.unclaimed());
+                self.memory.remove(*cost, association.unclaimed());
                 self.sessions.remove(cid);
                 gone.push(cid);
                 self.routes.forget(cid);
@@ -500,25 +483,14 @@ impl<Io: PacketIo> Engine<Io> {
                 self.io.detach(local);
             }
         }
-        let is_scarce =
-            std::mem::take(&mut self.is_scarce) && now >= self.shared_at + SHARE_INTERVAL;
-        if is_scarce || self.sessions.len() != sessions {
+        if self.memory.take_scarce(now) || self.sessions.len() != sessions {
             self.share_memory(now);
         }
     }
 
-    /// What all sessions may hold together.
-    fn budget(&self) -> Budget {
-        Budget::new(self.options.memory)
-    }
-
     /// There are more sessions or fewer, or one of them needs what others hold: windows that have grown beyond a fair share shrink to it.
     fn share_memory(&mut self, now: Time) {
-        self.shared_at = now;
-        self.unclaimed.retain(Unclaimed::waits);
-        let (budget, sessions) = (self.budget(), self.sessions.len());
-        let fair = budget.fair_share(sessions);
-        let send_window = budget.send_window(sessions);
+        let (fair, send_window) = self.memory.share(now, self.sessions.len());
         self.sessions.wake_where(|member| {
             member.association.set_send_window(send_window);
             member.association.shrink_window(now, fair)

@@ -13,9 +13,9 @@ use sphinx_proto::{
 };
 
 use super::early::{Beginner, Met};
-use super::{Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings, unclaimed_bytes};
+use super::{Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
 use crate::access::Peer;
-use crate::association::{Association, Unclaimed};
+use crate::association::Association;
 use crate::budget::Window;
 use crate::control::{ConnId, Event, Failure, Params, Resumption};
 use crate::error::{Error, ErrorKind, close_code, closed_by_peer};
@@ -158,11 +158,10 @@ impl<Io: PacketIo> Engine<Io> {
     /// make room, is told more.
     pub(super) fn no_room(&mut self, window: Window) -> Option<&'static str> {
         let (sessions, waiting) = (self.sessions.len(), self.lobby.waiting());
-        self.unclaimed.retain(Unclaimed::waits);
-        let unclaimed = unclaimed_bytes(&self.unclaimed);
+        let has_memory = self.memory.allows(window);
         let (why, told) = if let Some(told) = too_many(sessions, waiting) {
             ("it has too many sessions", told)
-        } else if !self.budget().allows(window, self.windows + unclaimed) {
+        } else if !has_memory {
             let why = "its sessions leave no memory for another one";
             let told = format!("{sessions} sessions leave no memory for another one (--memory)");
             (why, told)
@@ -265,7 +264,7 @@ impl<Io: PacketIo> Engine<Io> {
         config.recv_window = start.window.bytes;
         config.recv_credit = start.window.credit;
         config.recv_streams = start.window.streams;
-        config.send_window = self.budget().send_window(self.sessions.len() + 1);
+        config.send_window = self.memory.send_window(self.sessions.len() + 1);
         config.peer_window = peer.receive_window;
         config.peer_credit = peer.receive_credit;
         config.peer_datagram_max = peer.max_udp_payload;
@@ -355,7 +354,7 @@ impl<Io: PacketIo> Engine<Io> {
 
     /// The session is served from now on, and the others share the memory with it.
     fn register(&mut self, now: Time, cid: ConnectionId, member: Member) {
-        self.windows += member.cost;
+        self.memory.add(member.cost);
         self.sessions.insert(cid, member);
         self.share_memory(now);
     }
