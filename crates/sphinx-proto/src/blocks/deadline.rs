@@ -1,9 +1,11 @@
 //! Repair of datagrams, which are of no use after a while.
 //!
-//! What is lost is answered if the answer can arrive in time. As long as a round trip after that would fit too, an answer has as many
-//! symbols as are missing: another one can follow. The last one that fits has as many as it takes. Only where no answer fits
-//! is repair sent ahead; or where it is wanted, since what follows waits for each loss, and then what the peer still lacks
-//! when all repairs that could restore it have passed is answered.
+//! A loss is answered with repair if that can arrive in time. While there is time for yet another
+//! answer after it, an answer has just as many symbols as are missing; the last answer for which
+//! there is time has as many more as make it likely to suffice. Repair is sent ahead of loss where
+//! no answer would be in time, or where the application wants it because later datagrams wait for a
+//! lost one. In the second case losses are answered only once all repairs that could restore them
+//! have arrived or are lost.
 
 use crate::types::{RepairMode, Urgency};
 use crate::{BlockId, Nanos, Time};
@@ -13,12 +15,12 @@ use super::coding;
 use super::selector::{EPSILON_REACTIVE, flight_repair};
 use super::store::{BlockStore, TxBlock};
 
-/// Bytes of a symbol that is short.
+/// A datagram is short if its symbol has at most so many bytes.
 const BRIEF_MAX: u16 = 256;
-/// When repairs of it follow, at the latest, and how many at most.
+/// Repairs of a short datagram follow it within this time, and are at most so many.
 const BRIEF_AFTER: Nanos = 2_000_000;
 const BRIEF_ROWS_MAX: u32 = 2;
-/// An answer takes longer than this only over longer paths.
+/// On paths with a shorter round trip an answer to a loss is soon enough.
 const BRIEF_RTT_MIN: Nanos = 20_000_000;
 
 /// What a packet that leaves now takes to arrive, and to be answered.
@@ -27,18 +29,21 @@ pub(crate) struct Horizon {
     pub(crate) now: Time,
     /// Smoothed round-trip time.
     pub(crate) rtt: Nanos,
-    /// Until a packet without which others have arrived counts as lost, after it left.
+    /// How long after its departure a packet that is not acknowledged counts as lost, while later
+    /// packets are acknowledged; the delay of the SACK that says so is included.
     pub(crate) loss_after: Nanos,
 }
 
 impl Horizon {
-    /// How many further answers to losses fit behind what leaves now; `None` if that itself comes too late.
+    /// If what leaves now is lost as well, how many answers to that can follow in time, one after
+    /// the other; `None` if what leaves now arrives too late itself.
     pub(super) fn answers(&self, until: Time) -> Option<u64> {
         let left = until.checked_sub(self.now + self.rtt / 2)?;
         Some(left / self.loss_after.max(1))
     }
 
-    /// Repairs for every symbol of a block of n that is of use until then, if only those that are sent ahead of loss are in time, and it is protected alone.
+    /// Repair symbols to send ahead of loss per source symbol, for a block of n that is of use
+    /// until `until` and is protected alone; 0 where an answer to a loss would be in time.
     pub(crate) fn repair_ahead(
         &self,
         redundancy: Redundancy,
@@ -54,7 +59,8 @@ impl Horizon {
 }
 
 impl TxBlock {
-    /// Whether what is missing of it is to be replaced: of datagrams, if what leaves now is there in time.
+    /// Whether lost symbols of this block are to be replaced: always those of streams; those of
+    /// datagrams if they may be, and what leaves now arrives in time.
     pub(super) fn is_worth_repair(&self, horizon: Horizon) -> bool {
         let is_in_time = |until| horizon.answers(until).is_some();
         self.lifetime
@@ -63,7 +69,8 @@ impl TxBlock {
 }
 
 impl BlockStore {
-    /// Whether a block of datagrams needs repair ahead of loss, as all that can be in time: then when that has to leave at the latest.
+    /// When repair of a block of datagrams must leave at the latest, if it is needed ahead of loss
+    /// because no answer to a loss can arrive in time.
     pub(crate) fn needs_repair_ahead(&self, sequence: BlockId, horizon: Horizon) -> Option<Time> {
         let lifetime = self.get(sequence)?.lifetime;
         let lifetime = lifetime.filter(|it| it.repair != RepairMode::None)?;
@@ -77,9 +84,10 @@ impl BlockStore {
         lifetime.is_some_and(|it| it.repair == RepairMode::Together)
     }
 
-    /// The last source symbol of a block leaves whose losses can be answered in time: a short datagram that is more urgent than most
-    /// is followed by repairs all the same, a little later, as a burst of losses would take them with it. Such are a few beside bulk (keystrokes,
-    /// echoes, names), so that this is hardly any bytes, and people wait for them.
+    /// The last source symbol leaves of a block whose losses can be answered in time. A short
+    /// datagram that is more urgent than most gets repairs ahead of loss all the same: people wait
+    /// for it (keystrokes, echoes, name lookups), and beside bulk data it is hardly any bytes. The
+    /// repairs leave a little later, so that one burst of losses does not take both.
     pub(crate) fn protect_brief(
         &mut self,
         redundancy: Redundancy,
@@ -125,18 +133,20 @@ impl BlockStore {
             return;
         };
         let until = block.lifetime.map_or(Time::ZERO, |lifetime| lifetime.until);
-        // That repairs which it shares have arrived does not mean that they have restored it.
+        // Shared repairs that have arrived may have restored other blocks instead: this one counts
+        // as lacking a symbol at least.
         let least = u32::from(block.shared_until > Time::ZERO && block.flight_passed());
         let (missing, expected) = (block.deficit().max(least), block.expected());
         let rows = match horizon.answers(until) {
             None => 0,
             Some(0) if missing > 0 => {
                 let needed = block.needed().saturating_sub(block.acked());
-                // That something is missing has the probability of a loss itself.
+                // An answer is needed only with the probability of a loss. So it may fail more
+                // often than a block may, by the inverse of that.
                 let epsilon = (redundancy.epsilon / plr.max(redundancy.epsilon)).min(0.5);
                 flight_repair(needed, expected, plr, epsilon).max(missing)
             }
-            // It has waited for long.
+            // It has waited for shared repairs first: spare symbols make a second answer unlikely.
             Some(_) if block.shared_until > Time::ZERO => {
                 flight_repair(missing, 0, plr, EPSILON_REACTIVE)
             }
@@ -206,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The loss of a source symbol is heard of, in the first round.
+    /// A source symbol of the first transmission is found to be lost.
     fn lose(
         compensation: &mut Compensation,
         store: &mut BlockStore,
@@ -255,7 +265,7 @@ mod tests {
         assert_eq!(expired, Some(sequence));
     }
 
-    /// What is heard last at the end of a flight can come before the time of shared repairs is over.
+    /// The last feedback of a flight can come before shared repairs have had their time.
     #[test]
     fn a_loss_that_shares_repairs_is_answered_although_nothing_is_heard() {
         let (monitor, redundancy) = (Monitor::default(), redundancy());
@@ -302,7 +312,8 @@ mod tests {
         }
     }
 
-    /// Of what a block is like, and whether its repairs follow it: one that is urgent and short, where losses are known and an answer takes long.
+    /// Repairs follow a block that is urgent and short, on a path that loses packets and has a long
+    /// round trip.
     #[test]
     fn urgent_short_datagrams_are_followed_by_repairs() {
         let redundancy = redundancy();
@@ -323,7 +334,7 @@ mod tests {
             let sequence = store.push(new, Demands::default());
             store.take_source(PathId::FIRST);
             store.protect_brief(redundancy, sequence, (time(5 * MS), rtt), plr);
-            // None in front of the next packets, all of them a moment later.
+            // They do not leave at once, but a moment later.
             assert!(!store.is_owing());
             store.end_rides(time(5 * MS) + BRIEF_AFTER);
             store.get(sequence).expect("there").due()

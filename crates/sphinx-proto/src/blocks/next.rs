@@ -62,7 +62,8 @@ impl BlockStore {
         riders
     }
 
-    /// The next source symbol to send for the first time, and its index; of a rateless code, a row in its place.
+    /// The next source symbol to send for the first time, and its index; a rateless code sends a
+    /// repair row in its place.
     pub(crate) fn next_source(
         &mut self,
         redundancy: Redundancy,
@@ -99,8 +100,9 @@ impl BlockStore {
         }
     }
 
-    /// Owes the oldest incomplete blocks at most so many rows, as probes; `again`: earlier ones were not answered. Datagrams that would come too late,
-    /// as `horizon` says, are none of these. How many rows they are.
+    /// Owes the oldest incomplete blocks repair rows as probes, at most so many; `again`: earlier
+    /// probes were not answered. Datagrams that would arrive too late, as `horizon` says, are
+    /// passed over. Returns how many rows these are.
     pub(crate) fn owe_probes(
         &mut self,
         (most, again): (u32, bool),
@@ -113,8 +115,8 @@ impl BlockStore {
             let Some(block) = block.filter(|block| block.is_worth_repair(horizon)) else {
                 continue;
             };
-            // Whether the flight was lost or only its SACK is unknown: one packet if it was the
-            // SACK, a second in case this one is lost too.
+            // Nobody knows whether the whole flight was lost or only its SACK. One packet gets an
+            // answer either way; further ones are for the case that this one is lost too.
             let rows = if again {
                 most - probes
             } else {
@@ -131,7 +133,8 @@ impl BlockStore {
     }
 }
 
-/// A row that has not been sent of the block; of a code that has no more, an original.
+/// A repair row of the block that has not been sent; where the code has no more of them, a source
+/// symbol again.
 fn fresh_symbol(
     redundancy: Redundancy,
     block: &mut TxBlock,

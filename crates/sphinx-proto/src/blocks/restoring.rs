@@ -1,7 +1,8 @@
-//! What sliding windows restore of the blocks that arrive: known from coefficients alone, as a block's rank is.
+//! Which source symbols the repairs of sliding windows restore. The coefficients alone say that, as
+//! they say a block's rank; no payload is needed.
 //!
-//! Whoever drives the session has the symbols. He keeps the rows that are kept here and the blocks that are remembered
-//! here, and does the same with them in the same order. So he can restore what this says, whenever he comes to it.
+//! The driver has the payload. It keeps the same rows and blocks as are kept here and treats them
+//! in the same order, so that it can restore what this says at any later time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,11 +15,12 @@ use crate::wire::MAX_BLOCK_SYMBOLS;
 
 use super::incoming::Shape;
 
-/// Unknown symbols that rows may wait for.
+/// Source symbols that are missing and that the rows kept may cover, at most.
 const UNKNOWN_MAX: usize = 512;
-/// Blocks remembered behind those under way.
+/// Complete blocks that are kept because repairs may still cover them, at most.
 const PAST_MAX: usize = 1024;
-/// Bytes of these, and bytes of the rows, each; and as a share of the window for received blocks.
+/// Bytes of those blocks, and of the rows as well: each at most `BYTES_MAX`, and at most the window
+/// for received blocks divided by `SHARE`.
 const BYTES_MAX: u64 = 2 << 20;
 const SHARE: u64 = 4;
 /// Sliding windows number the source symbols of all blocks in one sequence: symbol `i` of block `b` has the number
@@ -29,16 +31,18 @@ pub const SYMBOL_STRIDE: u64 = MAX_BLOCK_SYMBOLS as u64;
 pub(crate) struct Covering<'a> {
     pub(crate) block: BlockId,
     pub(crate) count: u16,
-    /// As a bit map; `None`: it is complete.
+    /// Which of its source symbols are here, as a bit map; `None`: it is complete.
     pub(crate) known: Option<&'a [u64]>,
 }
 
 /// What the repairs of sliding windows that have arrived are worth.
 pub(crate) struct Restoring {
     bytes_max: u64,
-    /// There is one as soon as a repair has come.
+    /// The rows; `None` until the first repair arrives, so that sessions without sliding windows
+    /// keep nothing.
     tracker: Option<SpanTracker>,
-    /// Complete blocks that repairs may cover, in the order in which they became that, and their bytes.
+    /// Complete blocks that repairs may still cover, in the order of their completion; below, their
+    /// shapes by id and the sum of their bytes.
     past: VecDeque<BlockId>,
     shapes: BTreeMap<BlockId, Shape>,
     past_bytes: u64,
@@ -56,7 +60,7 @@ impl Restoring {
         }
     }
 
-    /// What the rows may take.
+    /// How many missing symbols the rows may cover, and how many bytes they may take.
     pub(crate) fn limits(&self) -> SpanLimits {
         SpanLimits {
             unknown: UNKNOWN_MAX,
@@ -71,7 +75,7 @@ impl Restoring {
         }
     }
 
-    /// Whether it does.
+    /// Whether the peer sends repairs of windows.
     pub(crate) fn has_begun(&self) -> bool {
         self.tracker.is_some()
     }
@@ -115,7 +119,8 @@ impl Restoring {
         }
     }
 
-    /// All of a block is there or can be decoded. What is to be done with it, in a session with windows.
+    /// All of a block is here or can be decoded. Returns what the driver is to keep and to forget
+    /// in step with this, if the peer sends repairs of windows.
     pub(crate) fn complete(&mut self, block: BlockId, shape: Shape) -> Option<PastBlock> {
         let tracker = self.tracker.as_mut()?;
         let first = SYMBOL_STRIDE * block.get();

@@ -1,4 +1,5 @@
-//! The blocks on their way: what of them was sent, what arrived, what is owed.
+//! The blocks on their way: which of their symbols were sent, which have arrived, and how much
+//! repair is still to be sent ("owed").
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -23,16 +24,17 @@ pub(crate) struct NewBlock {
     pub(crate) tail: bool,
     /// Urgency of what it holds.
     pub(crate) urgency: Urgency,
-    /// If it holds datagrams.
+    /// Of a block of datagrams: until when it is of use, and how it is repaired.
     pub(crate) lifetime: Option<Lifetime>,
 }
 
 /// What a code asks of a block.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Demands {
-    /// Symbols that must arrive beyond n.
+    /// Symbols beyond n that must arrive for the block to be decoded.
     pub(super) surplus: u32,
-    /// Source symbols may be sent twice, so that those that have arrived are remembered (`fft-rs`).
+    /// Source symbols may be sent twice (`fft-rs`): those that have arrived are remembered, so that
+    /// a second copy does not count.
     pub(super) repeats_sources: bool,
 }
 
@@ -46,9 +48,10 @@ pub(crate) struct TxBlock {
     pub(crate) symbol_len: u16,
     pub(crate) tail: bool,
     pub(crate) urgency: Urgency,
-    /// If it holds datagrams; such a block is not protected with the flight that it is part of, but for its own time.
+    /// Of a block of datagrams. Its repair depends on the time that it has left, not on the flight
+    /// that it is part of.
     pub(crate) lifetime: Option<Lifetime>,
-    /// When it is looked at whether it is to be given up.
+    /// Of a block of datagrams: when to check whether it is to be given up.
     looked_at: Time,
     /// Next source symbol to send for the first time.
     next_source: u16,
@@ -56,22 +59,25 @@ pub(crate) struct TxBlock {
     pub(super) next_row: u32,
     in_flight: u32,
     acked: u32,
-    /// Repair rows decided but not sent, and of these those decided before any loss was seen. Only the
-    /// [`BlockStore`] changes them, which keeps the blocks that are owed some.
+    /// Repair rows that are to be sent, and how many of them were decided on before any loss was
+    /// seen. Only [`BlockStore`] changes them, as it keeps the set of blocks that have some.
     due: u32,
     due_ahead: u32,
-    /// Rows ahead of loss that wait for packets to ride in, and until when the next one does.
+    /// Repair rows ahead of loss that wait to share packets with symbols of later blocks, and until
+    /// when the next one waits.
     rides: u32,
     ride_until: Time,
-    /// Until then repairs that it shares with others may still restore it, and the peer says whether they have.
+    /// Until this time repairs that protect it together with other blocks may still restore it, and
+    /// the peer says whether they have.
     pub(super) shared_until: Time,
-    /// Repairs of a sliding window that count as this block's.
+    /// Sliding-window repairs that are counted as repairs of this block.
     pub(super) windowed: u32,
-    /// Repair rows that only the peer's word asked for.
+    /// Repair rows that were sent only because the peer said that it lacks symbols. They are
+    /// bounded, as the peer can say that for ever.
     pub(super) claimed: u32,
     /// Rounds of repair so far: 1 once a first transmission had to be replaced.
     pub(super) rounds: u8,
-    /// Has had its proactive repair.
+    /// Nothing is left to decide about its repair ahead of loss as a part of a flight.
     pub(super) protected: bool,
     surplus: u32,
     /// Spread of its proactive rows (`rlc`), their degree (`srlt`), or the transform (`fft-rs`).
@@ -81,7 +87,7 @@ pub(crate) struct TxBlock {
     pub(super) lost_sources: Vec<u16>,
     /// Source symbols that have arrived, as a bit map; empty unless some may be sent twice.
     arrived: Vec<u64>,
-    /// Symbols that the peer says are missing, while that waits for the block's turn.
+    /// How many symbols the peer says it lacks, until that is answered.
     pub(super) wanted: u32,
     /// Latest round of the packets that were lost.
     pub(super) lost_round: u8,
@@ -89,7 +95,7 @@ pub(crate) struct TxBlock {
     last_sent: Time,
     /// When it was compensated last.
     pub(super) compensated: Option<Time>,
-    /// What becomes of symbols that leave on several paths.
+    /// Fate of the symbols that leave on several paths.
     copied: Copied,
 }
 
@@ -144,12 +150,12 @@ impl TxBlock {
         u64::from(self.n) * u64::from(self.symbol_len)
     }
 
-    /// Loss of it is answered elsewhere.
+    /// A loss of it is answered, by a mode that sends its own repair: the paper's, or generations.
     pub(crate) fn begin_second_round(&mut self) {
         self.rounds = self.rounds.max(1);
     }
 
-    /// Whether loss of it had to be answered.
+    /// Whether a loss of it had to be answered with repair.
     pub(crate) fn had_second_round(&self) -> bool {
         self.rounds > 0
     }
@@ -188,22 +194,25 @@ impl TxBlock {
         self.surplus
     }
 
-    /// Symbols decided on whose fate is not known.
+    /// Symbols that may still arrive without a further decision: those in flight and those that are
+    /// going to be sent.
     pub(super) fn expected(&self) -> u32 {
         self.in_flight + self.unsent() + self.due + self.rides
     }
 
-    /// Symbols that must still be decided on so that enough can arrive at all.
+    /// How many more symbols must be sent for the block to be decoded even if all the expected ones
+    /// arrive.
     pub(super) fn deficit(&self) -> u32 {
         self.needed().saturating_sub(self.acked + self.expected())
     }
 
-    /// Whether all that has been decided has been sent.
+    /// Whether no symbol waits to be sent.
     pub(crate) fn is_sent(&self) -> bool {
         self.unsent() == 0 && self.due == 0 && self.rides == 0
     }
 
-    /// Whether everything decided so far has been sent, and its fate is known.
+    /// Whether no symbol waits to be sent, and of all that were sent it is known whether they have
+    /// arrived.
     pub(super) fn flight_passed(&self) -> bool {
         self.in_flight == 0 && self.is_sent()
     }
@@ -218,14 +227,15 @@ impl TxBlock {
         self.last_sent = now;
     }
 
-    /// A repair of a sliding window that counts as this block's is going to be sent.
+    /// A sliding-window repair that counts as a repair of this block is going to be sent.
     pub(super) fn add_windowed(&mut self) {
         self.windowed += 1;
         self.in_flight += 1;
     }
 
-    /// A packet with the symbol has arrived, `late` if it had been given up; it counts unless the symbol is the copy of another. Whether the
-    /// symbol had been given up; `None` if it was here before.
+    /// A packet with the symbol has arrived; `late`: it had been counted as lost. A symbol counts
+    /// once, however many copies of it arrive. Returns whether the symbol had been counted as lost;
+    /// `None` if a copy had arrived before.
     pub(super) fn arrived(&mut self, symbol: SymbolId, late: bool) -> Option<bool> {
         let (is_first, settled) = self.copied.arrived(symbol, late);
         self.in_flight -= settled;
@@ -242,7 +252,8 @@ impl TxBlock {
         Some(settled == 0)
     }
 
-    /// A packet with the symbol is given up; whether the symbol is.
+    /// A packet with the symbol counts as lost. Returns whether the symbol does, which needs that
+    /// all its copies are lost.
     pub(super) fn lost(&mut self, symbol: SymbolId, round: u8) -> bool {
         let given_up = self.copied.lost(symbol);
         if given_up == 0 {
@@ -263,7 +274,7 @@ impl TxBlock {
         self.copied.has_arrived(symbol)
     }
 
-    /// A symbol of this block to send next, which may have been sent before.
+    /// A symbol of this block to send next. It may have been sent before, and on several paths.
     pub(super) fn choice_again(&mut self, sequence: BlockId, symbol: SymbolId) -> SymbolChoice {
         self.copied.again(symbol);
         self.choice(sequence, symbol)
@@ -298,41 +309,49 @@ pub(crate) struct SymbolChoice {
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
     pub(crate) symbol: SymbolId,
-    /// Repairs of the same kind that the block is owed besides.
+    /// How many repairs are to be sent besides: those ahead of loss if there are any, otherwise
+    /// all.
     pub(crate) more: u32,
     pub(crate) last_of_flight: bool,
-    /// It has left on another path already, or is about to: nothing of its block waits for it.
+    /// The symbol has left on another path already or is about to: the state of its block does not
+    /// change with this copy.
     pub(crate) is_copy: bool,
 }
 
 /// All blocks on their way, in the order in which they were handed over: each has a sequence, from 0, which is its id
 /// on the wire.
 ///
-/// What a block is owed changes only here, by [`owe`](Self::owe), [`take_due`](Self::take_due),
-/// [`forgive`](Self::forgive), [`owe_nothing`](Self::owe_nothing) and [`settle`](Self::settle): a block is among `owed` if and only if rows of it are due. In the same way
-/// [`owe_rides`](Self::owe_rides), [`take_ride`](Self::take_ride), [`end_rides`](Self::end_rides), `owe_nothing` and `settle` keep `riding`.
+/// "Owed" repair is repair that has been decided on and not sent. It changes only here, by
+/// [`owe`](Self::owe), [`take_due`](Self::take_due), [`forgive`](Self::forgive),
+/// [`owe_nothing`](Self::owe_nothing) and [`settle`](Self::settle): a block is among `owed` if and
+/// only if rows of it are due. In the same way [`owe_rides`](Self::owe_rides),
+/// [`take_ride`](Self::take_ride), [`end_rides`](Self::end_rides), `owe_nothing` and `settle` keep
+/// `riding`.
 #[derive(Debug, Default)]
 pub(crate) struct BlockStore {
     /// From sequence `first` up; `None` once complete.
     blocks: VecDeque<Option<TxBlock>>,
     first: BlockId,
-    /// Sequences with unsent source symbols, the most urgent first, and the bytes of these, of each urgency.
+    /// Blocks with unsent source symbols, the most urgent first; and bytes of these symbols by
+    /// urgency.
     unsent: BTreeSet<(Urgency, BlockId)>,
     unsent_bytes: [u64; Urgency::LEVELS],
-    /// Blocks with unsent source symbols that slow paths carry, one for each path, ahead of their turn.
+    /// Blocks with unsent source symbols that are reserved for slow paths, one for each path: they
+    /// leave before their turn, to arrive in it.
     carried: Vec<(PathId, BlockId)>,
-    /// Sequences of blocks that are owed repair, the most urgent first.
+    /// Blocks that are owed repair, the most urgent first.
     owed: BTreeSet<(Urgency, BlockId)>,
-    /// When to look whether a block is worth its window any longer, by time.
+    /// When to check whether a block of datagrams is to be given up, the earliest first.
     expiring: BTreeSet<(Time, BlockId)>,
-    /// Sequences of blocks with rows that are to ride in packets of others, and until when they wait, the earliest first.
+    /// Blocks with rows that wait to share packets with symbols of other blocks, and until when
+    /// they wait, the earliest first.
     riding: BTreeSet<(Time, BlockId)>,
-    /// Sums of the costs of all incomplete blocks, of each urgency.
+    /// Sums of the window costs of all incomplete blocks, by urgency, bytes.
     open_cost: [u64; Urgency::LEVELS],
 }
 
 impl BlockStore {
-    /// Takes a block; its sequence.
+    /// Adds a block. Returns its sequence.
     pub(crate) fn push(&mut self, new: NewBlock, demands: Demands) -> BlockId {
         let sequence = self.next_sequence();
         let block = TxBlock::new(new, demands);
@@ -354,8 +373,8 @@ impl BlockStore {
         self.expiring.first().map(|(at, _)| *at)
     }
 
-    /// A block of datagrams that is to be given up: its time is over and nothing of it is on its way that may have arrived. What is
-    /// on its way then is waited for, for `patience`.
+    /// A block of datagrams that is to be given up: its time is over, and no packet with a symbol
+    /// of it is in flight. Such packets are waited for no longer than `patience`.
     pub(crate) fn next_expired(&mut self, now: Time, patience: Nanos) -> Option<BlockId> {
         while let Some(&(at, sequence)) = self.expiring.first().filter(|(at, _)| *at <= now) {
             let block = self.get(sequence)?;
@@ -371,7 +390,7 @@ impl BlockStore {
         None
     }
 
-    /// What the block is owed would leave for nothing: it is taken back.
+    /// Takes back all repair that the block is owed: it would arrive too late.
     fn owe_nothing(&mut self, sequence: BlockId) {
         let Some(block) = self.get_mut(sequence) else {
             return;
@@ -431,7 +450,7 @@ impl BlockStore {
         newest.find(|block| block.urgency <= urgency && block.lifetime.is_none())
     }
 
-    /// Whether something is to be sent of blocks that are as urgent as this, or more.
+    /// Whether blocks that are as urgent as this, or more, have symbols to send.
     pub(crate) fn has_symbol_before(&self, urgency: Urgency) -> bool {
         let is_before = |(first, _): &(Urgency, BlockId)| *first <= urgency;
         self.owed.first().is_some_and(is_before) || self.unsent.first().is_some_and(is_before)
@@ -452,7 +471,7 @@ impl BlockStore {
         self.open_cost_before(Urgency::LEAST)
     }
 
-    /// Of those that are as urgent as this, or more.
+    /// Sum of the costs of the incomplete blocks that are as urgent as this, or more.
     pub(crate) fn open_cost_before(&self, urgency: Urgency) -> u64 {
         self.open_cost[..=urgency.at()].iter().sum()
     }
@@ -483,23 +502,25 @@ impl BlockStore {
 
     // ---- what slow paths carry --------------------------------------------------------------------
 
-    /// The block that this path carries, if something of it is to be sent.
+    /// The block that is reserved for this path, if it has unsent source symbols.
     pub(crate) fn carried_by(&self, path: PathId) -> Option<BlockId> {
         let carried = self.carried.iter().find(|(carrier, _)| *carrier == path);
         carried.map(|(_, sequence)| *sequence)
     }
 
-    /// From now on this path carries the block.
+    /// The block is reserved for this path from now on.
     pub(crate) fn carry(&mut self, path: PathId, sequence: BlockId) {
         self.carried.push((path, sequence));
     }
 
-    /// What paths carry for which this does not hold is for all of them.
+    /// Blocks that are reserved for paths for which `may_carry` is false may leave on any path
+    /// again.
     pub(crate) fn carry_only_on(&mut self, may_carry: impl Fn(PathId) -> bool) {
         self.carried.retain(|(path, _)| may_carry(*path));
     }
 
-    /// Blocks with unsent source symbols that no slow path carries, in the order in which they leave, and bytes of these symbols.
+    /// Blocks with unsent source symbols that are reserved for no path, in the order in which they
+    /// leave, and bytes of these symbols.
     pub(crate) fn in_turn(&self) -> impl Iterator<Item = (BlockId, &TxBlock, u64)> {
         let is_carried = |sequence| self.carried.iter().any(|(_, other)| *other == sequence);
         let unsent = self.unsent.iter().map(|(_, sequence)| *sequence);
@@ -512,7 +533,8 @@ impl BlockStore {
             })
     }
 
-    /// Bytes of unsent source symbols that no slow path carries; at least `enough`, if there are as many.
+    /// Bytes of the unsent source symbols of blocks that are reserved for no path; counting stops
+    /// at `enough`.
     pub(crate) fn in_turn_bytes(&self, enough: u64) -> u64 {
         let mut sum = 0;
         for (_, _, bytes) in self.in_turn() {
@@ -524,7 +546,9 @@ impl BlockStore {
         sum
     }
 
-    /// Where the next source symbol for this path is: what it carries, or else what none carries; only then it helps another one.
+    /// The block whose source symbol is next on this path: the one that is reserved for it; else
+    /// the first that is reserved for no path; else the first of all, which another path has
+    /// reserved.
     fn next_unsent(&self, path: PathId) -> Option<(Urgency, BlockId)> {
         let first = *self.unsent.first()?;
         if self.carried.is_empty() {
@@ -550,8 +574,9 @@ impl BlockStore {
         Some((sequence, index))
     }
 
-    /// How many source symbols of this one's block are next behind it, if it is the last that was sent for the first time; but for the last of
-    /// the block.
+    /// How many source symbols of the same block are bound to leave right after `choice`, if that
+    /// is the source symbol that was sent last. The last one of the block is not among them: its
+    /// departure decides on repair.
     pub(crate) fn follow(&self, choice: &SymbolChoice) -> u32 {
         let is_alone = self.carried.is_empty() && self.riding.is_empty() && !self.owes_first();
         let sequence = choice.sequence;
@@ -571,7 +596,8 @@ impl BlockStore {
         Some(block.next_source)
     }
 
-    /// So many source symbols of this block, at most those that are unsent, count as sent, and in flight.
+    /// The next `count` source symbols of this block, of which at least as many must be unsent,
+    /// count as sent, and in flight.
     pub(crate) fn take_following(&mut self, sequence: BlockId, count: u16) {
         let Some(block) = self.get_mut(sequence) else {
             return;
@@ -583,7 +609,7 @@ impl BlockStore {
         self.unsent_bytes[urgency.at()] -= bytes;
     }
 
-    /// Owes the block so many rows more; `ahead` of any loss.
+    /// The block is owed so many more repair rows; `ahead`: not because of a loss.
     pub(super) fn owe(&mut self, sequence: BlockId, rows: u32, ahead: bool) {
         let Some(block) = self.get_mut(sequence).filter(|_| rows > 0) else {
             return;
@@ -594,8 +620,9 @@ impl BlockStore {
         self.owed.insert((urgency, sequence));
     }
 
-    /// One row of the oldest of the most urgent blocks that are owed some is going to be sent: its block's sequence, and whether it
-    /// was owed ahead of loss. It counts as in flight.
+    /// A repair row is going to be sent, of the oldest of the most urgent blocks that are owed
+    /// some; it counts as in flight. Returns the block's sequence, and whether the row was owed
+    /// ahead of loss.
     pub(super) fn take_due(&mut self) -> Option<(BlockId, bool)> {
         let &(urgency, sequence) = self.owed.first()?;
         let block = self.get_mut(sequence)?;
@@ -609,7 +636,7 @@ impl BlockStore {
         Some((sequence, ahead))
     }
 
-    /// Takes back a row that was owed for a loss.
+    /// Takes back one row that was owed because of a loss, if there is one.
     pub(super) fn forgive(&mut self, sequence: BlockId) {
         let Some(block) = self.get_mut(sequence).filter(|b| b.due > b.due_ahead) else {
             return;
@@ -621,7 +648,8 @@ impl BlockStore {
         }
     }
 
-    /// So many rows of the block, ahead of loss, are to ride in packets of later blocks; the first one until this time.
+    /// So many repair rows of the block, ahead of loss, are to share packets with symbols of later
+    /// blocks. The first one waits for such a packet until this time.
     pub(super) fn owe_rides(&mut self, sequence: BlockId, rows: u32, until: Time) {
         let Some(block) = self.get_mut(sequence).filter(|_| rows > 0) else {
             return;
@@ -633,8 +661,9 @@ impl BlockStore {
         self.riding.insert((until, sequence));
     }
 
-    /// A row rides in a packet of block `main`: of the block before it that has waited longest, of those that fit. It counts as
-    /// in flight; the next one of this block waits until `until`.
+    /// A repair row is going to share a packet with a symbol of block `main`: a row of an older
+    /// block that fits, of these the one whose wait ends first. It counts as in flight; the next
+    /// row of its block waits until `until`.
     pub(super) fn take_ride(
         &mut self,
         main: BlockId,
@@ -659,7 +688,7 @@ impl BlockStore {
         Some(sequence)
     }
 
-    /// Rows that have waited for a packet until now are owed.
+    /// Rows that have found no packet to share until now are owed like others.
     pub(crate) fn end_rides(&mut self, now: Time) {
         while let Some(&(until, sequence)) = self.riding.first().filter(|(until, _)| *until <= now)
         {
@@ -674,19 +703,20 @@ impl BlockStore {
         }
     }
 
-    /// Until when the next row waits for a packet to ride in.
+    /// When the first row stops waiting for a packet to share.
     pub(crate) fn rides_until(&self) -> Option<Time> {
         self.riding.first().map(|(until, _)| *until)
     }
 
-    /// Sequences of the blocks with a part of this stream alone, rising, and what each costs.
+    /// The blocks that hold data of this stream only, rising, and what each costs in the window.
     pub(crate) fn of_stream(&self, stream: StreamId) -> Vec<(BlockId, u64)> {
         let only = self.iter().filter(|(_, block)| *block.streams == [stream]);
         only.map(|(sequence, block)| (sequence, block.cost()))
             .collect()
     }
 
-    /// The latest block is sent elsewhere, where it is known by the sequence that is returned: nothing of it is to be sent from here.
+    /// The newest block will be sent by the paper's mode or as a generation, and no symbol of it
+    /// from here. Returns its sequence.
     pub(crate) fn hand_over_latest(&mut self) -> Option<BlockId> {
         let sequence = self.next_sequence().get().checked_sub(1)?;
         let block = self.blocks.back_mut()?.as_mut()?;
@@ -707,7 +737,7 @@ impl BlockStore {
         let place = (block.urgency, sequence);
         self.open_cost[block.urgency.at()] -= block.cost();
         if block.unsent() > 0 {
-            // Of a stream that is given up, or a peer completes what it cannot have.
+            // Its stream was given up, or the peer acknowledges a block that it cannot have.
             let unsent = u64::from(block.unsent()) * u64::from(block.symbol_len);
             self.unsent_bytes[block.urgency.at()] -= unsent;
             self.unsent.remove(&place);

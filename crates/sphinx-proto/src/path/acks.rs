@@ -10,8 +10,9 @@ use crate::{Nanos, PacketNumber, PathId, Time};
 use super::arrivals::Arrivals;
 use super::monitor::Losses;
 
-/// Packets that may wait for one SACK: this part of those so far, within bounds. Rate control measures the
-/// first trains, of which SACKs may be lost.
+/// How many packets may wait for a SACK: the number received so far divided by `SACK_PART`, within
+/// bounds. It begins low because rate control measures the first packet trains, and SACKs of these
+/// may be lost.
 const SACK_PART: u64 = 16;
 const PACKETS_PER_SACK: (u64, u64) = (2, 64);
 /// Bounds of the time that packets wait for a SACK.
@@ -22,15 +23,15 @@ const SACK_INTERVAL_MIN: Nanos = 250_000;
 /// How often the last SACK is repeated when nothing more arrives, each time after twice as long: the sender
 /// may be waiting for it.
 const TAIL_REPEATS: u8 = 3;
-/// What one SACK says, the following ones say again: so many in a row must be lost before packets
-/// that arrived count as lost.
+/// Every range is repeated in so many SACKs: packets that arrived count as lost only if all of
+/// these are lost.
 const SACK_REPEATS: usize = 8;
-/// Packet-number ranges that a SACK has room for on top of these repetitions; they report packets
-/// that were much delayed.
+/// A SACK has at least so many ranges if there are as many: the older ones report packets that
+/// arrive very late.
 const SACK_RANGES_MIN: usize = 32;
-/// Bytes of a SACK without its further ranges, at most.
+/// Bytes of a SACK with one range, at most.
 const SACK_FRAME_MIN: usize = 1 + 9 * 8;
-/// Bytes of an ECT1 frame before it, at most.
+/// Bytes of the ECT1 frame before it, at most.
 const ECT1_LEN_MAX: usize = 2 + 8 + 8;
 /// "Congestion experienced".
 const CE: u8 = 0b11;
@@ -42,19 +43,20 @@ pub(crate) struct Acks {
     arrivals: Arrivals,
     /// Largest number, and when its packet arrived.
     largest: Option<(PacketNumber, Time)>,
-    /// Packets seen with ECT and CE.
+    /// Packets received with ECT(0) or ECT(1).
     ect: u64,
-    /// Those with ECT(1) among them.
+    /// Those with ECT(1) among them, and below, packets with CE, which are not.
     ect1: u64,
     ce: u64,
     /// The latest packet had CE.
     was_marked: bool,
     sequence: u64,
-    /// Packets that no SACK has told of.
+    /// Packets to be acknowledged that no SACK has reported.
     unacked: u64,
     sack_at: Option<Time>,
     last_sack: Option<Time>,
-    /// When the last SACK is repeated unless more arrives, repetitions left, and the time between them.
+    /// When the last SACK is repeated if nothing more arrives, how many repetitions are left, and
+    /// how long after this one the next follows.
     tail_at: Option<Time>,
     tail_repeats: u8,
     tail_delay: Nanos,
@@ -65,15 +67,16 @@ pub(crate) struct Acks {
     flight_over: bool,
 }
 
-/// What a packet that has opened asks for.
+/// What the SACK of a packet depends on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Marks {
     /// It is to be acknowledged.
     pub(crate) eliciting: bool,
     pub(crate) last_of_flight: bool,
-    /// Nobody waits for more than to hear that this end is there: should the answer be lost, the peer asks again.
+    /// It only asks whether this end is there. Its SACK is not repeated: should it be lost, the
+    /// peer asks again.
     pub(crate) is_sign_of_life: bool,
-    /// The round trip of the path on which its news go back, if that is another one.
+    /// Smoothed round trip of the path on which the SACK goes back, if that is another path.
     pub(crate) told_on: Option<Nanos>,
 }
 
@@ -151,7 +154,8 @@ impl Acks {
             0b11 => self.ce += 1,
             _ => {}
         }
-        // Of marks that come early and often (RFC 9331), only the first one of several is urgent.
+        // Queues for ECT(1) mark early and often (RFC 9331): there, of several CE marks in a row
+        // only the first one is reported at once.
         let is_marked = meta.ecn == CE;
         let is_news = is_marked && !(self.ect1 > 0 && self.was_marked);
         self.was_marked = is_marked;
@@ -172,12 +176,13 @@ impl Acks {
             || is_news
             || self.unacked >= packets_per_sack(meta.packet_number)
             || first_after_idle;
-        // However late it is looked at.
+        // The delay counts from the arrival, however late the packet is handled.
         let in_time = meta.received_at + delay;
         self.want_sack(if at_once { meta.now } else { in_time });
     }
 
-    /// So many more packets, which came right behind this one, the one above all others: with the numbers behind its own, at the same time, with the same marks.
+    /// So many packets arrived together with this one, which has the highest number so far: their
+    /// numbers follow its own, and their times of arrival and marks are the same.
     pub(super) fn on_followers(
         &mut self,
         meta: &PacketMeta,
@@ -200,7 +205,9 @@ impl Acks {
         let is_news = meta.ecn == CE && self.ect1 == 0;
         let before = self.unacked;
         self.unacked += count;
-        // More of them wait from packet to packet, and those that may grow more slowly: so the first and the last one say it for all.
+        // From packet to packet the number that waits rises by one, and the number that may wait
+        // rises more slowly. So a SACK is due at once if the last follower needs it, and if the
+        // first does, no packet waits for the delay.
         let at_once = |follower: u64| {
             let may_wait = packets_per_sack(meta.packet_number.saturating_add(follower));
             marks.last_of_flight || is_news || before + follower >= may_wait
@@ -229,7 +236,7 @@ impl Acks {
         }
     }
 
-    /// There are news that are worth a SACK at this time, or as soon after it as may be.
+    /// A SACK is to leave at this time, or as soon after it as `SACK_INTERVAL_MIN` allows.
     pub(crate) fn want_sack(&mut self, at: Time) {
         let at = self
             .last_sack
@@ -307,7 +314,8 @@ impl Acks {
             ranges,
         };
         self.sequence += 1;
-        // Before the SACK, whose counts are about the same packets.
+        // It comes before the SACK: the peer compares its count with those in the SACK, which are
+        // of the same packets.
         if self.ect1 > 0 {
             let count = self.ect1;
             Frame::Ect1 { path, count }.encode(out);
@@ -319,7 +327,7 @@ impl Acks {
         .encode(out);
     }
 
-    /// Bytes of a SACK without its further ranges, and of what comes before it, at most.
+    /// Bytes of a SACK with one range and of the ECT1 frame before it, at most.
     fn frames_min(&self) -> usize {
         match self.ect1 {
             0 => SACK_FRAME_MIN,

@@ -8,10 +8,11 @@ const NOT_ECT: u8 = 0b00;
 const ECT_1: u8 = 0b01;
 const ECT_0: u8 = 0b10;
 
-/// Packets acknowledged without any count of marked ones growing that show that marks are erased: more
-/// than two SACKs that overtake each other can explain.
+/// If so many ECN-capable packets are acknowledged while the peer's counts of codepoints do not
+/// grow, the path erases codepoints. Two SACKs in the wrong order explain fewer.
 const UNMARKED_MAX: u64 = 64;
-/// Packets in a row, time and round trips in which all were marked: no queue does so for that long once its flows obey.
+/// If more than so many packets in a row, over more than this time and so many round trips, all
+/// carried CE, the path marks everything: a queue stops marking all once its flows slow down.
 const ALL_MARKED: u64 = 256;
 const ALL_MARKED_TIME: Nanos = 1_000_000_000;
 const ALL_MARKED_ROUNDS: Nanos = 32;
@@ -19,15 +20,16 @@ const ALL_MARKED_ROUNDS: Nanos = 32;
 /// How an end wants to use ECN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnMode {
-    /// As [`Classic`](Self::Classic): nothing tells what a path makes of ECT(1) but sending it, and in a queue that is shared with
-    /// classic flows a mark of it does not tell that from a queue of its own.
+    /// As [`Classic`](Self::Classic): only sending ECT(1) shows what a path makes of it, and marks
+    /// do not tell whether they come from an L4S queue or from one that is shared with classic
+    /// flows.
     #[default]
     Auto,
     /// ECT(1) and the scalable response (RFC 9331), where rate control has one and as long as the path is proven to carry it.
     L4s,
     /// ECT(0) (RFC 3168).
     Classic,
-    /// Packets are not ECN-capable.
+    /// Packets leave without ECN.
     Off,
 }
 
@@ -52,19 +54,21 @@ impl fmt::Display for EcnMode {
     }
 }
 
-/// What has come of it on a path.
+/// How a path uses ECN at present, and if not as wanted, why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnUse {
     /// Packets leave as ECT(1), and nothing speaks against it.
     L4s,
-    /// They leave as ECT(0).
+    /// Packets leave as ECT(0).
     #[default]
     Classic,
-    /// They leave without.
+    /// Packets leave without ECN, as wanted.
     Off,
-    /// The path clears codepoints. What wanted ECT(1) leaves without; ECT(0) goes on, in case the path changes.
+    /// The path clears codepoints. Packets that were to leave as ECT(1) leave without; those with
+    /// ECT(0) keep it, in case that the path changes.
     Bleached,
-    /// ECT(1) does not arrive as such, or the other end is too old to say: packets leave as ECT(0).
+    /// ECT(1) does not arrive as ECT(1), or the other end does not count it: packets leave as
+    /// ECT(0).
     Unproven,
     /// The path marks everything: packets leave without.
     Mangled,
@@ -87,11 +91,12 @@ impl EcnUse {
     }
 }
 
-/// The peer's counts of ECN codepoints, which go on for all packets of a packet number space.
+/// The peer's counts of ECN codepoints in all packets of a packet number space, whatever their
+/// addresses were.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EcnCounts {
     ect: u64,
-    /// Those with ECT(1) among them, as far as it has said.
+    /// Packets with ECT(1) among those with ECT, as far as the peer has said.
     ect1: u64,
     ce: u64,
 }
@@ -102,13 +107,13 @@ impl EcnCounts {
         self.ect1 = self.ect1.max(count);
     }
 
-    /// Packets that it has received with CE.
+    /// Packets that the peer has received with CE.
     pub(crate) fn marked(&self) -> u64 {
         self.ce
     }
 }
 
-/// What a SACK says.
+/// What a SACK says of ECN, and the state at its arrival.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) now: Time,
@@ -119,34 +124,36 @@ pub(crate) struct Told {
     pub(crate) ce: u64,
 }
 
-/// Packets that left as ECT(1), since the first one was acknowledged.
+/// What shows whether the path carries ECT(1): the peer's counts when the first such packet was
+/// acknowledged, and how many have been since.
 #[derive(Debug)]
 struct Proof {
     base: EcnCounts,
     acked: u64,
 }
 
-/// Packets that left as ECT for some addresses.
+/// Use of ECN on packets to the present addresses of a path.
 #[derive(Debug)]
 pub(crate) struct Ecn {
     mode: EcnMode,
-    /// Why it is not used as the mode says.
+    /// Why ECN is not used as the mode says, if it is not.
     fault: Option<EcnUse>,
     /// Packets from this number on leave with the present codepoint.
     from: PacketNumber,
     seen: bool,
     unmarked: u64,
     proof: Option<Proof>,
-    /// Acknowledged since the latest one without a mark, and when the first of these was.
+    /// Packets acknowledged since the last one without CE, and since when.
     all_marked: Option<(u64, Time)>,
-    /// Nothing comes back: packets from this number on leave without a codepoint.
+    /// As nothing was acknowledged for a while, packets from this number on leave without ECN: the
+    /// path may drop those with it.
     without_from: Option<PacketNumber>,
     /// An ECT packet has been acknowledged since ECT was last tried.
     arrives: bool,
 }
 
 impl Ecn {
-    /// Addresses to which packets from number `from` on leave.
+    /// For new addresses, to which packets from number `from` on leave.
     pub(crate) fn new(mode: EcnMode, from: PacketNumber) -> Self {
         Self {
             mode,
@@ -161,7 +168,8 @@ impl Ecn {
         }
     }
 
-    /// Another controller takes over, with packet `from`: what leaves may be different.
+    /// From packet `from` on the codepoint may be another one: rate control has changed, or ECT is
+    /// tried again.
     pub(crate) fn restart(&mut self, from: PacketNumber) {
         self.from = from;
         self.proof = None;
@@ -183,7 +191,7 @@ impl Ecn {
         self.codepoint(can_scale) == ECT_1
     }
 
-    /// What is in use.
+    /// How ECN is used.
     pub(crate) fn in_use(&self, can_scale: bool) -> EcnUse {
         let is_l4s = self.mode == EcnMode::L4s && can_scale;
         match (self.fault, self.mode) {
@@ -195,7 +203,8 @@ impl Ecn {
         }
     }
 
-    /// The peer's counts in a SACK that acknowledges `acked` for the first time. How many more carried CE.
+    /// A SACK has arrived, with the peer's counts, that acknowledges `acked` for the first time.
+    /// Returns how many more packets have arrived with CE.
     pub(crate) fn on_sack(
         &mut self,
         counts: &mut EcnCounts,
@@ -229,13 +238,14 @@ impl Ecn {
         marked
     }
 
-    /// Those that left with the present codepoint, if that is ECT.
+    /// Counts the packets among `acked` that left with the present codepoint, if that is ECT.
     fn count(&mut self, acked: impl Iterator<Item = PacketNumber>, next: PacketNumber) -> u64 {
         let mut capable = 0;
         for packet in acked {
             match self.without_from {
                 Some(without) if packet >= without => {
-                    // Has it ever been different here?
+                    // A packet without ECT arrives after none with it did. If some with ECT arrived
+                    // before, the silence had another reason.
                     self.without_from = None;
                     match self.arrives {
                         true => self.restart(next),
@@ -268,21 +278,22 @@ impl Ecn {
         }
     }
 
-    /// Nothing has come back for several probe timeouts; packets from `next` on leave without ECT, until one arrives.
+    /// Nothing has been acknowledged for several probe timeouts: packets from `next` on leave
+    /// without ECT until one is acknowledged.
     pub(crate) fn on_silence(&mut self, next: PacketNumber) {
         if self.fault.is_none() && self.mode != EcnMode::Off {
             self.without_from.get_or_insert(next);
         }
     }
 
-    /// Whether the absence of marks means anything.
+    /// Whether codepoints arrive, so that packets without CE met no marking queue.
     pub(crate) fn is_capable(&self) -> bool {
         self.seen && self.unmarked <= UNMARKED_MAX
     }
 }
 
 impl Proof {
-    /// What the peer's counts say of the path.
+    /// What the peer's counts say is wrong with the path, if anything.
     fn fault(&self, counts: &EcnCounts) -> Option<EcnUse> {
         let [ect, ect1, ce] = [
             counts.ect - self.base.ect,

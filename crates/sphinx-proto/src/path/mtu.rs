@@ -3,16 +3,18 @@
 
 use crate::{Nanos, Time};
 
-/// Copies of each probe, so that random loss does not hide a larger MTU. One follows when the answer is late.
+/// How often each size is probed before it counts as failed, so that random loss does not hide a
+/// larger MTU. A copy follows when the one before is not acknowledged in time.
 const COPIES: u8 = 3;
-/// IP bytes of data after which the search on a new path begins: the first flight of what is long has as many, and a message has not.
+/// The search on a new path begins after so many IP bytes of data: a single message has fewer, and
+/// would gain nothing from it.
 pub(super) const WORTHWHILE: u64 = 24 << 10;
-/// How long a size that failed is left alone.
+/// A size that failed is tried again after this time, nanoseconds.
 const AGAIN: Nanos = 60_000_000_000;
-/// A size that was once carried is tried again so soon after the path has become narrow, then after twice
-/// the time, and so on up to [`AGAIN`].
+/// After the path has become too narrow, larger sizes are tried again after this time, then after
+/// twice that, and so on up to [`AGAIN`].
 const AGAIN_SOON: Nanos = 1_000_000_000;
-/// Large packets lost in a row are no accident if there are at least so many …
+/// A run of lost large packets shows a narrow path if it has at least so many packets …
 const RUN_MIN: f64 = 6.0;
 /// … they left over so many round trips …
 const RUN_ROUND_TRIPS: Nanos = 2;
@@ -22,10 +24,11 @@ const RUN_PROBABILITY: f64 = 1e-6;
 
 /// Largest UDP payload of an IPv4 packet on Ethernet: what most paths carry.
 const COMMON: u16 = 1472;
-/// IP packets that links carry: the least of IPv6, tunnels of several kinds, PPPoE, Ethernet, jumbo frames.
+/// Usual link MTUs, bytes of the IP packet: the minimum of IPv6, several kinds of tunnels, PPPoE,
+/// Ethernet, jumbo frames.
 const LINK_MTUS: [u16; 7] = [1280, 1400, 1420, 1452, 1492, 1500, 9000];
 
-/// UDP payloads to probe for, where IP and UDP headers have so many bytes.
+/// UDP payload sizes to probe, where IP and UDP headers have `ip_overhead` bytes together.
 pub fn mtu_candidates(ip_overhead: u16) -> Vec<u16> {
     LINK_MTUS.iter().map(|mtu| mtu - ip_overhead).collect()
 }
@@ -37,14 +40,15 @@ pub(crate) struct PathMtu {
     current: u16,
     /// Sizes to try, rising.
     sizes: Vec<u16>,
-    /// Of the present search, the smallest size that failed or that the interface refuses.
+    /// The smallest size that has failed in the present search, or that the interface refuses.
     failed: Option<u16>,
-    /// How long to leave a size alone that fails.
+    /// How long after a failed search the next one begins, nanoseconds.
     pause: Nanos,
     fell_at: Time,
     copies_sent: u8,
     next_copy: Time,
-    /// What an earlier session found: probed first, and nothing larger right after it.
+    /// The size that an earlier session found. It is probed first; larger ones, which that session
+    /// has tried, wait.
     remembered: Option<u16>,
     /// IP bytes of data that are to leave before anything is probed.
     waits_for: u64,
@@ -69,7 +73,7 @@ impl PathMtu {
         }
     }
 
-    /// The same, which begins when `ip_bytes` of data have left.
+    /// The same, but the search begins only when `ip_bytes` of data have left.
     pub(crate) fn after(self, ip_bytes: u64) -> Self {
         let waits_for = ip_bytes;
         Self { waits_for, ..self }
@@ -90,7 +94,8 @@ impl PathMtu {
         sizes.filter(|size| *size > self.current)
     }
 
-    /// What most paths carry, then more; what lies below a size that failed is searched by halves.
+    /// The size to probe next: the largest one up to what most paths carry, then larger ones; once
+    /// a size has failed, the middle one of those below it.
     fn target(&self) -> Option<u16> {
         if self.remembered.is_some() {
             return self.remembered;
@@ -132,7 +137,7 @@ impl PathMtu {
         Some(size)
     }
 
-    /// Nothing is to be sent before `at`.
+    /// No probe is to be sent before `at`.
     pub(crate) fn put_off(&mut self, at: Time) {
         self.next_copy = self.next_copy.max(at);
     }
@@ -152,7 +157,7 @@ impl PathMtu {
         self.remembered.is_some() || self.larger().next().is_some()
     }
 
-    /// Whether it has something to do now, or has once more has left.
+    /// Whether a probe is due now, or may become due with the next packet of data.
     pub(crate) fn may_be_due(&self, now: Time) -> bool {
         self.is_searching() && (self.waits_for > 0 || self.next_copy <= now)
     }
@@ -183,7 +188,7 @@ impl PathMtu {
         }
     }
 
-    /// Nothing is known about the path any more: back to the safe size, and search at once.
+    /// The path may carry less than before: go back to the safe size, and search at once.
     pub(crate) fn fall(&mut self, now: Time) {
         self.current = self.base;
         self.remembered = None;
@@ -211,16 +216,16 @@ impl PathMtu {
     }
 }
 
-/// Sees that large packets vanish while small ones get through.
+/// Detects that the path drops large packets while small ones get through.
 #[derive(Debug)]
 pub(crate) struct BlackHole {
-    /// IP bytes of packets that every path carries.
+    /// Largest packet that every path carries, IP bytes.
     small: u32,
     /// Large packets lost in a row, and when the first and the last of them left.
     run: u32,
     first: Time,
     last: Time,
-    /// When the last small and the last large packet left that got through.
+    /// When the last small packet that got through left, and the last large one.
     small_arrived: Option<Time>,
     large_arrived: Option<Time>,
 }
@@ -254,20 +259,22 @@ impl BlackHole {
         self.last = self.last.max(sent_at);
     }
 
-    /// A SACK's acknowledgements come before the losses that they show.
+    /// A packet was acknowledged. To be called for all packets of a SACK before
+    /// [`lost`](Self::lost) is for those that it shows to be lost.
     pub(crate) fn acked(&mut self, sent_at: Time, ip_bytes: u32) {
         if !self.is_large(ip_bytes) {
             self.small_arrived = self.small_arrived.max(Some(sent_at));
             return;
         }
         self.large_arrived = self.large_arrived.max(Some(sent_at));
-        // What left before the run says nothing about the path since.
+        // A packet that left before the run says nothing about the path after it.
         if sent_at >= self.first {
             self.run = 0;
         }
     }
 
-    /// Whether the path has become too narrow; asked once all news of a SACK are known.
+    /// Whether the path has become too narrow. To be asked when all that a SACK says has been
+    /// noted.
     pub(crate) fn is_found(&self, rtt: Nanos, plr: f64) -> bool {
         if self.run == 0 || self.small_arrived < Some(self.first) {
             return false;

@@ -12,23 +12,26 @@ const CANDIDATES_MAX: usize = 4;
 /// candidate is forgotten.
 const WAITS: [u64; 8] = [1, 1, 1, 2, 2, 4, 8, 16];
 const COPIES: u8 = WAITS.len() as u8;
-/// Longest wait after later copies, which double, where an answer is awaited for as long as it takes.
+/// Where a challenge is repeated until it is answered, the wait doubles with every copy after
+/// these, up to this time, nanoseconds.
 const AWAITED_WAIT_MAX: Nanos = 1_000_000_000;
 const DOUBLINGS_MAX: usize = 16;
-/// A home that does not answer for so many probe timeouts counts as gone.
+/// A home (see [`Validation`]) that does not answer for so many probe timeouts counts as gone.
 const HOME_WAIT: Nanos = 3;
-/// Who has proved to be at home despite copies from elsewhere is not looked for elsewhere for so many probe timeouts.
+/// After the home has answered although packets came from elsewhere, packets from elsewhere are
+/// ignored for so many probe timeouts.
 const TRUST: Nanos = 8;
 /// Bytes sent to a candidate per byte received from it.
 const AMPLIFICATION: u64 = 3;
 /// Smallest packet with a challenge or its answer.
 const PACKET_MIN: usize = OVERHEAD + 9;
 
-/// Addresses from which newer packets than all others came, not validated yet.
+/// Addresses that the peer may have moved to: a packet with the highest number so far came from
+/// there. They are not validated yet.
 #[derive(Debug)]
 struct Candidate {
     tuple: Tuple,
-    /// Number of the packet that made it one.
+    /// Number of the packet that made it a candidate.
     first_pn: PacketNumber,
     challenge: [u8; 8],
     received: u64,
@@ -36,9 +39,9 @@ struct Candidate {
     copies: u8,
     next_copy: Time,
     first_copy: Time,
-    /// This end has chosen to go there: whatever has come from there may be answered with more.
+    /// This end has chosen these addresses: the limit on amplification does not apply.
     is_chosen: bool,
-    /// It is asked until it answers: how long that takes is not known yet.
+    /// It is challenged until it answers: the round trip of a new path is not known.
     is_awaited: bool,
 }
 
@@ -82,7 +85,7 @@ struct Challenge {
     datagram_len: usize,
 }
 
-/// The peer has proved that it is there.
+/// Addresses at which the peer has answered a challenge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Validated {
     pub(crate) tuple: Tuple,
@@ -111,15 +114,16 @@ pub(crate) struct Validation {
     candidates: Vec<Candidate>,
     /// Where originals come from: the place in use, or the one before.
     home: Option<Candidate>,
-    /// When it counts as gone.
+    /// When the home counts as gone.
     home_until: Time,
-    /// A candidate that has answered while the home had not: it is believed if the home does not answer.
+    /// A candidate that has answered before the home has: the peer is there if the home does not
+    /// answer.
     proven: Option<(Validated, PacketNumber)>,
     /// The place before the present one, and the number of the packet that made the present one a candidate.
     before: Option<(Tuple, PacketNumber)>,
-    /// The peer has proved to be where it is: until then nobody else becomes a candidate.
+    /// Until then no addresses become candidates, as the peer has just proved to be at home.
     trusted_until: Time,
-    /// No other candidate gets its first challenge before.
+    /// Until then no further candidate gets its first challenge.
     quiet_until: Time,
     unanswered: Option<Challenge>,
 }
@@ -169,14 +173,15 @@ impl Validation {
         self.candidates.push(candidate);
     }
 
-    /// The peer begins a path, on which packets travel between the addresses of the candidates: these are asked until one answers.
+    /// The peer has opened a path, between the addresses of one of the candidates: these are
+    /// challenged until one answers.
     pub(crate) fn await_answers(&mut self) {
         for candidate in &mut self.candidates {
             candidate.is_awaited = true;
         }
     }
 
-    /// This end begins a path to there.
+    /// This end opens a path between these addresses.
     pub(crate) fn choose(&mut self, now: Time, tuple: Tuple, challenge: [u8; 8]) {
         self.candidates.push(Candidate {
             is_chosen: true,
@@ -215,7 +220,7 @@ impl Validation {
         }
     }
 
-    /// The peer challenges this end; the last challenge wins.
+    /// The peer challenges this end. Only its latest challenge is answered.
     pub(crate) fn on_challenge(&mut self, tuple: Tuple, challenge: [u8; 8], datagram_len: usize) {
         self.unanswered = Some(Challenge {
             tuple,
@@ -224,7 +229,8 @@ impl Validation {
         });
     }
 
-    /// An answer came from `tuple`; `current` is where the peer is, as far as is known. Where it is instead.
+    /// An answer to a challenge came from `tuple`; `current` is where the peer was so far. Returns
+    /// where it is instead, if it has moved.
     pub(crate) fn on_response(
         &mut self,
         now: Time,
@@ -250,7 +256,8 @@ impl Validation {
         self.poll_proven(now, current)
     }
 
-    /// Where the peer is after all, if it has answered from there and not from home.
+    /// The new addresses of the peer, if a candidate has answered and the home has not done so in
+    /// its time.
     pub(crate) fn poll_proven(&mut self, now: Time, current: Tuple) -> Option<Validated> {
         self.home.take_if(|_| self.home_until <= now);
         if self.home.is_some() {
@@ -278,7 +285,7 @@ impl Validation {
         })
     }
 
-    /// A copy of a challenge that is due.
+    /// The next copy of a challenge, if one is due.
     pub(crate) fn poll_challenge(
         &mut self,
         now: Time,
@@ -301,7 +308,7 @@ impl Validation {
         }
         let last = WAITS.len() - 1;
         let copies = usize::from(candidate.copies);
-        // The probe timeout of a new path is a guess.
+        // The probe timeout of a new path is only a guess, so that waits go on doubling.
         let doublings = copies.saturating_sub(last).min(DOUBLINGS_MAX);
         let wait = (pto / 4 * WAITS[last.min(copies)]).max(1);
         candidate.next_copy = now + (wait << doublings).min(wait.max(AWAITED_WAIT_MAX));
@@ -316,7 +323,8 @@ impl Validation {
 
     /// When [`Validation::poll_challenge`] has something to do.
     pub(crate) fn timeout(&self) -> Option<Time> {
-        // A candidate is forgotten after its last copy, the home at a time of its own.
+        // For a candidate this includes the end of the wait after its last copy, when it is
+        // forgotten. The home is forgotten at `home_until`.
         let candidates = self.candidates.iter();
         let candidates = candidates.filter(|c| !c.has_copies() || c.may_send());
         let home = self.home.iter();
