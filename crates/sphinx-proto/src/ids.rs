@@ -6,27 +6,27 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::wire::{ConnectionId, Frame, ResetToken};
 use crate::{CidSequence, Nanos, PathId, Time};
 
-/// Unused spare ids that the peer holds.
+/// How many unused spare ids the peer is to hold.
 const SPARES: usize = 2;
-/// Spare ids of one end in all, those about to be retired included.
+/// Spare ids that one end keeps at most, those about to be retired included.
 const SPARES_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Issued {
     sequence: CidSequence,
     cid: ConnectionId,
-    /// When to forget it.
+    /// When packets with it are no longer accepted; `None` while it may be in use.
     retire_at: Option<Time>,
 }
 
 /// Ids that packets to this end may carry.
 #[derive(Debug)]
 pub(crate) struct LocalIds {
-    /// Of this path's packets.
+    /// The path whose packets may carry these ids.
     path: PathId,
-    /// The one with number 0, which is valid for as long as the path is.
+    /// The id with number 0, which is valid for as long as the path is open.
     first: ConnectionId,
-    /// The one in the newest packet.
+    /// The id in the newest packet.
     used: (CidSequence, ConnectionId),
     /// Spare ids, rising.
     issued: VecDeque<Issued>,
@@ -34,7 +34,7 @@ pub(crate) struct LocalIds {
 }
 
 impl LocalIds {
-    /// Those of a path, of which the peer has the first.
+    /// The ids of a path; the peer has the first one.
     pub(crate) fn new(path: PathId, first: ConnectionId) -> Self {
         Self {
             path,
@@ -45,7 +45,7 @@ impl LocalIds {
         }
     }
 
-    /// Fresh ids that the peer is to get.
+    /// How many fresh ids the peer is to get.
     pub(crate) fn wanted(&self) -> usize {
         let unused = self.issued.iter().filter(|id| id.sequence > self.used.0);
         SPARES
@@ -126,7 +126,7 @@ impl LocalIds {
 pub(crate) struct PeerIds {
     current: (CidSequence, ConnectionId),
     spares: BTreeMap<CidSequence, ConnectionId>,
-    /// What the peer shows if it has forgotten the session: of these ids, if it says.
+    /// Reset tokens of these ids, as far as the peer has given them.
     tokens: Vec<(CidSequence, ResetToken)>,
 }
 
@@ -151,7 +151,7 @@ impl PeerIds {
         }
     }
 
-    /// The peer says what it shows if it knows nothing any more of the session that this id is of; repetitions and other ids are ignored.
+    /// The peer gives the reset token of one of these ids; repetitions and other ids are ignored.
     pub(crate) fn tell(&mut self, sequence: CidSequence, token: ResetToken) {
         let is_known = sequence == self.current.0 || self.spares.contains_key(&sequence);
         let is_told = self.tokens.iter().any(|(told, _)| *told == sequence);
@@ -160,7 +160,7 @@ impl PeerIds {
         }
     }
 
-    /// What it shows then because of packets as they leave now.
+    /// The reset token of the id that packets carry now.
     pub(crate) fn token(&self) -> Option<&ResetToken> {
         let mut tokens = self.tokens.iter();
         let token = tokens.find(|(told, _)| *told == self.current.0);
@@ -171,7 +171,8 @@ impl PeerIds {
     pub(crate) fn change(&mut self) {
         if let Some(next) = self.spares.pop_first() {
             self.current = next;
-            // What it shows of an id that was left is of no use any more: whoever has seen the id may have it shown (RFC 9000 §10.3.1).
+            // Tokens of ids that were used before are dropped: whoever has seen such an id may be
+            // able to get its token (RFC 9000 §10.3.1).
             self.tokens.retain(|(told, _)| *told >= self.current.0);
         }
     }

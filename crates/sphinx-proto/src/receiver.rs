@@ -35,14 +35,15 @@ pub(crate) struct Receiver {
     assembly: Assembly,
     /// The paper's mode.
     is_paper: bool,
-    /// Generations, if that is how the session works; and when and on which path the symbol at hand has arrived.
+    /// With generations: their state; and when and on which path the symbol being handled has
+    /// arrived.
     sc: Option<ScReceiver>,
     arrival: Option<(Time, PathId, Rtts)>,
     is_news: bool,
-    /// Symbols that the block of the latest one lacked then, if it did.
+    /// How many symbols the block of the latest symbol lacks, if it lacks any.
     lacking: Option<u32>,
     symbols_redundant: u64,
-    /// Bytes of those that were of use.
+    /// Bytes of the symbols that were of use.
     symbol_bytes: u64,
     packets_refused: u64,
 }
@@ -51,16 +52,17 @@ pub(crate) struct Receiver {
 enum Opened {
     Open(Slot),
     Complete,
-    /// It is beyond the window or another limit, or of another shape.
+    /// The block is beyond the window or another limit, or is known with another shape.
     Refused,
 }
 
-/// A block of which all that is needed is there.
+/// A block that is complete or can be decoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Completed {
     pub(crate) block: BlockId,
     pub(crate) complete: Complete,
-    /// What windows need of it.
+    /// In a session with sliding windows: what the driver is to keep and to forget of complete
+    /// blocks.
     pub(crate) window: Option<PastBlock>,
 }
 
@@ -107,7 +109,7 @@ impl Receiver {
         self.symbol_bytes
     }
 
-    /// Symbols that the block lacks of which the latest one was, if it does.
+    /// How many symbols the block of the latest symbol lacks, if it lacks any.
     pub(crate) fn lacking(&self) -> Option<u32> {
         self.lacking
     }
@@ -127,7 +129,7 @@ impl Receiver {
     /// The incomplete block with this id, which is made if window and limits allow; `code` is that of its
     /// first symbol.
     fn open(&mut self, id: BlockId, shape: Shape, code: Option<CodeId>) -> Opened {
-        // One that is under way is not complete.
+        // A block that is being received is not complete, so it need not be looked up there.
         match self.blocks.get(id) {
             Some((slot, known)) if known == shape => return Opened::Open(slot),
             Some(_) => return Opened::Refused,
@@ -153,7 +155,8 @@ impl Receiver {
         let block = self.expand_block(header.block);
         let (slot, shape) = self.blocks.get(block)?;
         let fits = shape.n == header.n && usize::from(shape.symbol_len) == symbol_len;
-        // Where something may be restored, or each packet is answered, what comes next depends on each.
+        // A run may only be handled at once if no single symbol of it has consequences: repairs may
+        // restore others, and the paper's mode answers each.
         let is_plain =
             !self.is_paper && !self.restoring.has_begun() && !self.blocks.has_repairs(block);
         fits.then_some(Place {
@@ -170,7 +173,8 @@ impl Receiver {
         })
     }
 
-    /// An authenticated source symbol, which lies in its place, or so many, one behind the other: where it belongs.
+    /// An authenticated source symbol, which was opened into its place, or `count` of them one
+    /// behind the other. Returns where the first belongs.
     pub(crate) fn on_placed(&mut self, place: &Place, count: u16) -> Placement {
         let shape = Shape {
             n: place.n,
@@ -201,7 +205,7 @@ impl Receiver {
             return Err(Violation("unknown code"));
         };
         let code = symbol.code();
-        // A window's repairs have a body of their own.
+        // Repairs of sliding windows come in packets of another form.
         let n = header.n;
         if code == Some(CodeId::Window) || !is_possible(n, symbol_len) {
             return Ok(self.discard());
@@ -313,12 +317,12 @@ impl Receiver {
         Placement::Discard
     }
 
-    /// A symbol is about to be looked at that has come on this path.
+    /// A packet has arrived on this path, whose symbol is handled next.
     pub(crate) fn note_arrival(&mut self, now: Time, path: PathId, rtts: Rtts) {
         self.arrival = Some((now, path, rtts));
     }
 
-    /// Whether a generation has all it needs since this was last asked.
+    /// Whether a generation has become complete since the last call.
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }
@@ -340,12 +344,13 @@ impl Receiver {
         }
     }
 
-    /// Pieces of streams are in order. `false`: the peer may not send on one of the streams.
+    /// Symbols in order held these pieces of streams. `false`: the peer may not send on one of the
+    /// streams.
     pub(crate) fn on_pieces(&mut self, parts: &[StreamPart]) -> bool {
         parts.iter().all(|part| self.streams.on_received(part))
     }
 
-    /// What held nothing for anybody is free again.
+    /// Symbols that held no data have left the buffer.
     pub(crate) fn on_nothing(&mut self, cost: u64) {
         self.streams.on_empty(cost);
     }
@@ -354,13 +359,14 @@ impl Receiver {
         BlockId::expand(block, self.completion.base())
     }
 
-    /// A symbol came for a block that needs none.
+    /// A symbol came for a complete block: the peer seems not to know, so that is reported again.
     fn already_complete(&mut self) {
         self.symbols_redundant += 1;
         self.completion.repeat_news();
     }
 
-    /// More of a block is known: what follows, for others too that rows of windows have in common with it.
+    /// More symbols of a block are here. It may be complete, and rows of windows that cover it may
+    /// restore symbols of other blocks, and so on.
     fn advance(&mut self, mut block: BlockId) {
         loop {
             if let Some(complete) = self.blocks.take_complete(block) {
@@ -495,7 +501,7 @@ impl Receiver {
         Some((row, covered))
     }
 
-    /// What rows of windows may take.
+    /// Limits of the rows of sliding windows that are kept.
     pub(crate) fn window_limits(&self) -> SpanLimits {
         self.restoring.limits()
     }
@@ -522,8 +528,8 @@ impl Receiver {
         is_possible.then_some(()).ok_or(IMPOSSIBLE)
     }
 
-    /// The peer has given a stream up. Whether the application must hear of it; the memory of blocks that will never be
-    /// complete goes to `abandoned`.
+    /// The peer has given a stream up. Returns whether the application must be told. Blocks that
+    /// will never be complete, whose memory is to be freed, go to `abandoned`.
     ///
     /// # Errors
     /// What the peer did wrong.
@@ -548,8 +554,8 @@ impl Receiver {
         }
     }
 
-    /// No more comes of these blocks of datagrams, each with what it costs. The memory of those that will never be complete goes to
-    /// `abandoned`.
+    /// No more comes of these blocks of datagrams, each with what it costs. Those that will never
+    /// be complete, whose memory is to be freed, go to `abandoned`.
     ///
     /// # Errors
     /// What the peer did wrong.
@@ -566,7 +572,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// From now on a block of this cost counts as complete. Whether it did not before.
+    /// A block of this cost counts as complete from now on, as no more of it comes. Returns whether
+    /// it did not before.
     fn give_up(
         &mut self,
         (id, cost): (BlockId, u64),
@@ -612,7 +619,7 @@ impl Receiver {
         self.streams.on_answer_over(stream);
     }
 
-    /// The application reads no more of the stream. Whether more of it may come.
+    /// The application reads no more of the stream. Returns whether more of it may arrive.
     pub(crate) fn let_go(&mut self, stream: StreamId) -> bool {
         self.streams.let_go(stream)
     }
@@ -627,12 +634,13 @@ impl Receiver {
         &self.streams
     }
 
-    /// From now on the peer may fill the whole window. Whether it could not before.
+    /// The peer may fill the whole window from now on. Returns whether it could not before.
     pub(crate) fn open_window(&mut self) -> bool {
         self.streams.open_window()
     }
 
-    /// The window has another size: its number, which the peer is to be told.
+    /// Changes the size of the window. Returns its new number, which the peer is to be told, if it
+    /// changes.
     pub(crate) fn resize_window(&mut self, size: u64) -> Option<WindowNumber> {
         self.streams.resize_window(size)
     }
@@ -642,7 +650,8 @@ impl Receiver {
         self.streams.on_held(number);
     }
 
-    /// The peer keeps within this credit since the window with this number is smaller. `false`: that cannot be.
+    /// The peer has accepted the smaller window with this number, and keeps within this credit.
+    /// `false`: it cannot have had that credit.
     pub(crate) fn on_shrunk(&mut self, number: WindowNumber, credit: u64) -> bool {
         self.streams.on_shrunk(number, credit)
     }
@@ -652,8 +661,8 @@ impl Receiver {
         self.streams.on_whole(stream);
     }
 
-    /// The application has taken a part of this cost. Whether the sender must be sure to hear of it, since it may be
-    /// waiting for nothing else.
+    /// The application has taken a part of this cost. Returns whether the peer must be told
+    /// reliably, as it may be waiting for nothing but the credit.
     pub(crate) fn on_taken(&mut self, now: Time, stream: StreamId, cost: u64) -> bool {
         self.streams.on_taken(now, stream, cost)
     }
@@ -665,7 +674,8 @@ impl Receiver {
         self.streams.told_reliably();
     }
 
-    /// The next feedback tells of blocks and every stream; where it has no room for all, the ones after it do.
+    /// The next feedback reports blocks and all streams; what has no room in it follows in the ones
+    /// after it.
     pub(crate) fn report_all(&mut self) {
         self.completion.report();
         self.streams.report_all();
@@ -688,7 +698,8 @@ impl Receiver {
         self.completion.is_complete(block)
     }
 
-    /// Which symbols are recovered of the latest block, of n symbols, and of those before that are not decoded.
+    /// Symbol-SACK of the paper's mode: which symbols are recovered of the latest block, which has
+    /// n, and of earlier blocks that are not decoded.
     pub(crate) fn symbol_sack(
         &self,
         (latest, n): (BlockId, u16),
@@ -708,7 +719,8 @@ impl Receiver {
         }
     }
 
-    /// A block of `n` symbols, if none is there to ask.
+    /// Which symbols of a block are recovered. A block that is not being received counts as whole,
+    /// with `n` symbols.
     fn named(&self, block: BlockId, n: u16) -> NamedBlock {
         let Some((n, known)) = self.blocks.known(block) else {
             let mut recovered = vec![u8::MAX; usize::from(n).div_ceil(8)];
@@ -729,22 +741,22 @@ impl Receiver {
         }
     }
 
-    /// What is decoded: all below the first, and these ranges.
+    /// Decoded blocks: all below the first value, and these ranges.
     pub(crate) fn decoded(&self) -> (BlockId, Vec<(BlockId, BlockId)>) {
         self.completion.complete()
     }
 
-    /// Writes what there is to tell of streams while it fits before `limit`.
+    /// Writes feedback about streams, as much as fits before `limit`.
     pub(crate) fn write_streams(&mut self, limit: usize, out: &mut Vec<u8>) {
         self.streams.write(limit, out);
     }
 
     // ---- feedback, ours ---------------------------------------------------------------------------
 
-    /// Writes what there is to tell of blocks (Block-SACK), and of streams while it fits before `limit`.
+    /// Writes feedback about blocks (Block-SACK), and about streams as much as fits before `limit`.
     pub(crate) fn write_blocks(&mut self, limit: usize, flight_over: bool, out: &mut Vec<u8>) {
         if self.is_paper {
-            // It says so itself.
+            // That mode has a Block-SACK of its own.
         } else if let Some(blocks) = self.completion.feedback(&self.blocks, flight_over) {
             Frame::Blocks(blocks).encode(out);
         }

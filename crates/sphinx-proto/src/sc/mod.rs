@@ -22,15 +22,15 @@ pub use settings::Sc;
 
 use crate::types::StreamPart;
 
-/// Charged to the buffer for every symbol besides its bytes: what is known of it, and its coefficients.
+/// Charged to the receive buffer for every symbol besides its bytes: coefficients and state.
 pub(crate) const SYMBOL_OVERHEAD: u64 = 64;
 
-/// What a symbol of a generation costs in the buffer.
+/// What a symbol of a generation costs in the receive buffer, bytes.
 pub fn symbol_cost(symbol_len: u16) -> u64 {
     u64::from(symbol_len) + SYMBOL_OVERHEAD
 }
 
-/// What a generation costs in the buffer.
+/// What a generation costs in the receive buffer, bytes.
 pub(crate) fn generation_cost((n, symbol_len): (u16, u16)) -> u64 {
     u64::from(n) * symbol_cost(symbol_len)
 }

@@ -9,19 +9,21 @@ use super::Sc;
 use crate::wire::{SymbolId, Warning};
 use crate::{BlockId, Nanos, PathId, Time};
 
-/// When so many symbols of later generations have arrived on a path, nothing of the earlier one comes on it any more.
+/// When symbols of so many later generations have arrived on a path, no more of the earlier one is
+/// expected on it.
 const OVERTAKEN: usize = 3;
-/// A path on which nothing has arrived for so many of the longest round trips is not waited for.
+/// A path on which nothing has arrived for so many times the longest round trip is ignored.
 const LIVE_ROUNDS: Nanos = 2;
 
-/// What a driver may give to the application, in this order: of the generation all symbols before `upto`.
+/// What a driver may give to the application now, in the order of these values: all symbols of the
+/// generation before `upto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InOrder {
     /// The generation.
     pub block: BlockId,
-    /// Symbols of it that may be given out; at least those before.
+    /// Symbols of it before this one may be given to the application.
     pub upto: u16,
-    /// That is all of it, and nothing of it is kept.
+    /// These are all of its symbols: the generation is not kept any longer.
     pub is_whole: bool,
 }
 
@@ -56,7 +58,7 @@ struct Seen {
     at: Time,
 }
 
-/// How many bytes arrive in a round trip.
+/// Measures how many bytes arrive in a round trip: in the present one, and in the one before.
 #[derive(Debug)]
 struct Arrivals {
     since: Time,
@@ -85,13 +87,14 @@ pub(crate) struct ScReceiver {
     scheme: Sc,
     rows: RowMaker,
     generations: BTreeMap<BlockId, Inflow>,
-    /// All before have been given out; and since when this one is the oldest.
+    /// The oldest generation that is not complete, and since when it is the oldest.
     head: BlockId,
     head_since: Time,
-    /// When the peer was last warned of it. From then on it is given out when it is whole: rows that answer may cover what would be given
-    /// out before.
+    /// When the peer was last warned of that generation. From then on its symbols are given out
+    /// only when it is complete: rows in answer may cover symbols that would otherwise have left
+    /// the buffer.
     warned_at: Option<Time>,
-    /// How often.
+    /// How often the peer was warned of that generation.
     repeats: usize,
     /// A WARNING that is to leave.
     due: Option<Warning>,
@@ -128,12 +131,12 @@ impl ScReceiver {
         self.warnings
     }
 
-    /// Whether something has arrived that waits for something else.
+    /// Whether a generation has begun to arrive and is not complete.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.generations.is_empty()
     }
 
-    /// The next that may be given out.
+    /// The next symbols that may be given to the application.
     pub(crate) fn next_in_order(&mut self) -> Option<InOrder> {
         match self.in_order.is_empty() {
             true => None,
@@ -141,8 +144,8 @@ impl ScReceiver {
         }
     }
 
-    /// A symbol has arrived. `has_room`: the buffer has room for it. Whether it is of use; and whether its generation has all it needs
-    /// from now on.
+    /// A symbol has arrived. `has_room`: the buffer has room for it. Returns whether it is of use,
+    /// and whether it completes its generation.
     pub(crate) fn add(&mut self, now: Time, inbound: &Inbound, has_room: bool) -> (Added, bool) {
         let &Inbound {
             block,
@@ -186,7 +189,7 @@ impl ScReceiver {
         if added == Added::Innovative {
             inflow.arrived_at = now;
         } else if inflow.rank.is_empty() {
-            // A symbol that cannot be is no beginning.
+            // An invalid symbol begins no generation.
             self.generations.remove(&block);
         }
         if added == Added::Innovative {
@@ -195,7 +198,7 @@ impl ScReceiver {
         (added, is_whole)
     }
 
-    /// What the symbol would be, without taking it in.
+    /// What [`add`](Self::add) would make of the symbol, which is not stored.
     fn would_be(&mut self, inbound: &Inbound) -> Added {
         let rank = match self.generations.get(&inbound.block) {
             Some(inflow) => Some(inflow.rank.clone()),
@@ -206,7 +209,7 @@ impl ScReceiver {
         })
     }
 
-    /// What is in order may be given out.
+    /// Lets the application have all symbols that are in order.
     fn advance(&mut self, now: Time) {
         while let Some(inflow) = self.generations.get_mut(&self.head) {
             let is_whole = inflow.rank.is_whole();
@@ -268,7 +271,7 @@ impl ScReceiver {
         self.consider(now, free, rtts);
     }
 
-    /// Warns, if it is time.
+    /// Queues a WARNING if one is due.
     pub(crate) fn consider(&mut self, now: Time, free: u64, rtts: Rtts) {
         let again = self.warned_at.map(|at| at.saturating_add(rtts.shortest));
         if !self.scheme.is_coded() || again.is_some_and(|at| now < at) || !self.is_waiting() {
@@ -296,7 +299,8 @@ impl ScReceiver {
         });
     }
 
-    /// Whether nothing of the oldest generation comes any more: on every path later ones have.
+    /// Whether no more of the oldest generation is expected: symbols of enough later ones have
+    /// arrived on every path.
     fn is_overtaken(&self, now: Time, rtts: Rtts) -> bool {
         let head = self.head.get();
         let live = |seen: &&Seen| now < seen.at.saturating_add(LIVE_ROUNDS * rtts.longest);
@@ -304,7 +308,8 @@ impl ScReceiver {
         paths.peek().is_some() && paths.all(|seen| seen.top.iter().all(|top| *top > head))
     }
 
-    /// Since then nothing has come of the oldest generation for longer than the longest round trip.
+    /// When nothing of the oldest generation has arrived for longer than the longest round trip, if
+    /// nothing does before.
     fn silent_at(&self, rtts: Rtts) -> Time {
         let head = self.generations.get(&self.head);
         let since = head.map_or(self.head_since, |head| head.arrived_at);
@@ -312,7 +317,7 @@ impl ScReceiver {
         since.saturating_add(rtts.longest + rtts.longest / 8)
     }
 
-    /// When to look whether to warn, if nothing arrives before.
+    /// When a WARNING may be due if nothing arrives before.
     pub(crate) fn timeout(&self, rtts: Rtts) -> Option<Time> {
         if self.due.is_some() {
             return Some(Time::ZERO);
@@ -320,7 +325,7 @@ impl ScReceiver {
         (self.scheme.is_coded() && self.is_waiting()).then(|| self.silent_at(rtts))
     }
 
-    /// Whether symbols come on this path: a WARNING that leaves there is heard.
+    /// Whether symbols arrive on this path, so that a WARNING on it will reach the peer.
     pub(crate) fn is_heard(&self, now: Time, path: PathId, rtts: Rtts) -> bool {
         let mut seen = self.seen.iter().filter(|seen| seen.path == path);
         seen.any(|seen| now < seen.at.saturating_add(rtts.longest))

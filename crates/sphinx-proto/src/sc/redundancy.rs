@@ -1,10 +1,10 @@
-//! How many rows go ahead of a generation.
+//! How many repair rows leave ahead of a generation's source symbols.
 
 use crate::{Nanos, Time};
 
-/// A new round trip counts for so much of a path's loss rate.
+/// Weight of the latest round trip in the smoothed loss rate of a path.
 const GAIN: f64 = 1.0 / 8.0;
-/// More than this is not believed: a path that loses all is of no use.
+/// Bound of the loss rate: redundancy for more would be without limit, and the path is of no use.
 const RATE_MAX: f64 = 0.9;
 
 /// The loss rate of a path: of each round trip, smoothed.
@@ -17,7 +17,7 @@ pub(super) struct LossRate {
 }
 
 impl LossRate {
-    /// What has become of a packet is known.
+    /// A packet was acknowledged or counts as lost.
     pub(super) fn note(&mut self, (now, rtt): (Time, Nanos), is_lost: bool) {
         match is_lost {
             true => self.lost += 1,
@@ -36,7 +36,7 @@ impl LossRate {
 
     /// A packet that counted as lost was only late.
     pub(super) fn take_back(&mut self) {
-        // What earlier round trips were like stays as it is.
+        // The rate of earlier round trips is not corrected.
         if let Some(lost) = self.lost.checked_sub(1) {
             self.lost = lost;
             self.arrived += 1;

@@ -1,4 +1,6 @@
-//! Which symbol of which generation goes next, and what losses and WARNINGs bring about.
+//! Which symbol of which generation leaves next, and how losses and WARNINGs are answered. Repair
+//! symbols are called rows here: those decided on before a generation leaves go *ahead* of it, the
+//! others *answer* losses or a WARNING.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +14,16 @@ use crate::types::Slot;
 use crate::wire::{SymbolId, Warning};
 use crate::{BlockId, Nanos, PathId, Time};
 
-/// Rows of a generation have so many names; then they begin again.
+/// Number of different rows that a generation can have; after these they repeat.
 const INDEX_MAX: u32 = sphinx_fec::rlc::INDEX_COUNT;
 
 /// The path for which a symbol is wanted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaneView {
     pub(crate) path: PathId,
-    /// What leaves on another one now arrives sooner.
+    /// A symbol that leaves on another path now arrives sooner.
     pub(crate) is_slow: bool,
-    /// What is new waits for the fastest one (ECF).
+    /// New symbols wait for the fastest path (ECF).
     pub(crate) waits: bool,
     /// The peer's credit.
     pub(crate) credit: u64,
@@ -41,10 +43,11 @@ struct Generation {
     n: u16,
     symbol_len: u16,
     has_begun: bool,
-    /// Rows that are to leave before the originals.
+    /// Rows that are to leave before the source symbols.
     ahead: u16,
     next_source: u16,
-    /// Rows that were decided on ahead; those that answer have higher indices. The next one of each kind.
+    /// How many rows were decided on ahead; rows that answer have the indices above. Then the next
+    /// index of each kind.
     planned: u32,
     next_ahead: u32,
     next_answer: u32,
@@ -54,12 +57,12 @@ struct Generation {
     answers: u32,
     /// Rows that answer losses or a WARNING and have not left.
     owed: u32,
-    /// Originals that have arrived, and those that count as lost, as bits.
+    /// Source symbols that have arrived, and those that count as lost, as bit maps.
     acked: u64,
     lost: u64,
-    /// Symbols before it were given out when the peer warned.
+    /// From the last WARNING: symbols before this one had been given to the application.
     warned: Option<u16>,
-    /// Symbols that it may make the peer store, of those that have left.
+    /// How many of the symbols that have left the peer may have to store; at most `n`.
     charged: u16,
 }
 
@@ -72,7 +75,7 @@ impl Generation {
         self.has_begun && self.unsent() == 0 && self.ahead == 0
     }
 
-    /// What has arrived and what may still.
+    /// Symbols that have arrived or may still arrive without a further decision.
     fn expected(&self) -> u32 {
         let to_come = u32::from(self.unsent()) + u32::from(self.ahead) + self.owed;
         self.arrived + self.in_flight + to_come
@@ -85,7 +88,8 @@ impl Generation {
         }
     }
 
-    /// Where rows begin that answer: the peer may have given out what is before.
+    /// The first symbol that rows in answer cover. The peer may have given out those before, and
+    /// then cannot use rows that cover them.
     fn first(&self) -> usize {
         let unknown = match self.lost {
             0 => !self.acked,
@@ -104,7 +108,7 @@ enum Pick {
     /// A row ahead of its generation.
     Ahead(BlockId),
     Source(BlockId),
-    /// An original once more, on its path: where it is in the queue.
+    /// A source symbol again, on the path that lost it: its place in `again`.
     Again(usize),
 }
 
@@ -117,9 +121,9 @@ pub(crate) struct ScSender {
     ahead: Ahead,
     /// The loss rate over all paths, as they were used by the latest generation.
     plr: f64,
-    /// Originals that are to be sent again, and where (without coding).
+    /// Without coding: source symbols that are to be sent again, and on which path.
     again: Vec<(PathId, BlockId, u16)>,
-    /// What the peer may have to store of all that has left.
+    /// What the peer may have to store of all symbols that have left, bytes of its buffer.
     charged: u64,
     rows_ahead: u64,
     warnings: u64,
@@ -145,25 +149,25 @@ impl ScSender {
         self.warnings
     }
 
-    /// Bytes of originals that have not left.
+    /// Bytes of source symbols that have not left.
     pub(crate) fn unsent_bytes(&self) -> u64 {
         let unsent = |g: &Generation| u64::from(g.unsent()) * u64::from(g.symbol_len);
         let newest = self.generations.values().rev();
         newest.take_while(|g| !g.is_sent()).map(unsent).sum()
     }
 
-    /// What of this credit is left.
+    /// How much of this credit is not used, bytes.
     pub(crate) fn credit_left(&self, credit: u64) -> u64 {
         credit.saturating_sub(self.charged)
     }
 
-    /// Whether a generation may be handed over: another one is all that waits.
+    /// Whether a generation may be handed over: at most one may wait.
     pub(crate) fn has_room(&self) -> bool {
         let mut newest = self.generations.values().rev();
         newest.nth(1).is_none_or(Generation::is_sent)
     }
 
-    /// Takes a generation.
+    /// Adds a generation.
     pub(crate) fn push(&mut self, id: BlockId, slot: Slot, (n, symbol_len): (u16, u16)) {
         debug_assert!(usize::from(n) <= GENERATION_MAX);
         let generation = Generation {
@@ -188,7 +192,7 @@ impl ScSender {
         self.generations.insert(id, generation);
     }
 
-    /// The peer has all of it.
+    /// The peer has the whole generation.
     pub(crate) fn forget(&mut self, id: BlockId) {
         if let Some(generation) = self.generations.remove(&id) {
             let left = u64::from(generation.n - generation.charged);
@@ -209,10 +213,10 @@ impl ScSender {
         g.charged == g.n || self.charged + symbol_cost(g.symbol_len) <= lane.credit
     }
 
-    /// What would leave on this path.
+    /// The symbol that would leave next on this path.
     fn pick(&self, lane: LaneView) -> Option<Pick> {
         if !self.scheme.is_coded() {
-            // Of a path that is no more, any other one takes it.
+            // What was lost on a path that is closed may leave on any other.
             let of_lane = |(path, ..): &(PathId, BlockId, u16)| {
                 *path == lane.path || !self.lanes.contains_key(path)
             };
@@ -221,7 +225,8 @@ impl ScSender {
             }
         } else if !lane.is_slow {
             let mut owed = self.generations.iter().filter(|(_, g)| g.owed > 0);
-            // Until as many symbols as it has have left, an answer can make the peer store another one.
+            // While fewer than `n` symbols have left, the peer may have to store an answer as well,
+            // so that it needs credit.
             if let Some((id, _)) = owed.next().filter(|(_, g)| self.has_credit(g, lane)) {
                 return Some(Pick::Answer(*id));
             }
@@ -229,7 +234,7 @@ impl ScSender {
         if lane.waits {
             return None;
         }
-        // Beyond those that are sent there are at most two.
+        // At most two generations have symbols to send: `has_room` sees to it.
         let newest = self.generations.iter().rev();
         let waiting: Vec<_> = newest.take_while(|(_, g)| !g.is_sent()).collect();
         for (id, g) in waiting.into_iter().rev() {
@@ -298,14 +303,16 @@ impl ScSender {
         Some((choice, kind))
     }
 
-    /// The oldest generation of which nothing has left begins, once all before it have left: how much redundancy it has is decided now.
+    /// Begins the oldest generation of which nothing has left, once all source symbols before it
+    /// have left: its redundancy is decided on as late as that.
     fn begin_next(&mut self) {
         let newest = self.generations.iter().rev();
         let fresh = newest.take_while(|(_, g)| !g.has_begun).last();
         let Some((id, _)) = fresh else { return };
         let id = *id;
         let before = self.generations.range(..id).next_back();
-        // A slow path takes originals of the next one while a fast path has rows of this one to send.
+        // Rows of the one before may still wait for a fast path: a slow path goes on with this one
+        // meanwhile.
         if before.is_some_and(|(_, g)| g.unsent() > 0) {
             return;
         }
@@ -328,7 +335,7 @@ impl ScSender {
         g.next_answer = g.planned;
     }
 
-    /// p = Σ shareᵢ · pᵢ.
+    /// The loss rate over all paths, weighted by the symbols sent on each: p = Σ shareᵢ · pᵢ.
     fn measure(&mut self) {
         let sent: u32 = self.lanes.values().map(|lane| lane.sent).sum();
         if sent == 0 {
@@ -343,7 +350,8 @@ impl ScSender {
 
     // ---- what becomes of it -----------------------------------------------------------------------
 
-    /// A symbol has arrived. `late`: it counted as lost. Whether it is one that was needed, as far as is known.
+    /// A symbol has arrived; `late`: it had been counted as lost. Returns whether the peer needed
+    /// it, as far as is known.
     pub(crate) fn on_arrived(
         &mut self,
         path: PathId,
@@ -378,13 +386,13 @@ impl ScSender {
         };
         g.arrived += u32::from(is_new);
         if late && is_new {
-            // The answer is not needed.
+            // One answer less is needed.
             g.owed = g.owed.saturating_sub(1);
         }
         g.arrived <= u32::from(g.n)
     }
 
-    /// A symbol will not arrive.
+    /// A symbol counts as lost.
     pub(crate) fn on_lost(
         &mut self,
         path: PathId,
@@ -413,7 +421,8 @@ impl ScSender {
         }
     }
 
-    /// The peer says that a generation holds everything up. It may ask for no more than is missing at most.
+    /// The peer says that this generation holds up the others. It gets at most as many rows as the
+    /// generation has symbols that were not given out.
     pub(crate) fn on_warning(&mut self, warning: &Warning) {
         let Some(g) = self.generations.get_mut(&warning.block) else {
             // It has been completed meanwhile.
@@ -426,13 +435,13 @@ impl ScSender {
         let first = warning.first.min(u64::from(g.n) - 1) as u16;
         g.warned = Some(first.max(g.warned.unwrap_or(0)));
         let deficit = warning.deficit.min(u64::from(g.n - first)) as u32;
-        // What has not left yet comes anyway.
+        // Symbols that have not left will come anyway.
         let to_come = u32::from(g.unsent()) + u32::from(g.ahead);
         let wanted = to_deliver(deficit.saturating_sub(to_come), self.plr);
         g.owed += wanted.saturating_sub(g.owed + g.answers);
     }
 
-    /// A path is no more, or does not answer: others send again what was to be sent there.
+    /// A path is closed or does not answer: other paths send again what was to be sent again on it.
     pub(crate) fn on_path_gone(&mut self, path: PathId) {
         self.lanes.remove(&path);
     }

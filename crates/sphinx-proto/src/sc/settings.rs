@@ -7,24 +7,29 @@ use crate::wire::{Reader, WireError, put_varint};
 
 /// Version of the mode on the wire.
 const VERSION: u64 = 1;
-/// Symbols of a full generation at least. So many full generations fit the buffer at least, and as many as are wanted where those have enough
-/// symbols: what is behind a loss waits for less.
+/// A full generation has at least `SYMBOLS_MIN` symbols, and at least `PER_BUFFER` of them fit the
+/// buffer. If they still have enough symbols, `PER_BUFFER_WANTED` fit it: behind a loss less has to
+/// wait then.
 const SYMBOLS_MIN: u64 = 16;
 const PER_BUFFER: u64 = 4;
 const PER_BUFFER_WANTED: u64 = 8;
-/// Smallest symbol of a full generation.
+/// Bytes of a symbol of a full generation, at least.
 const SYMBOL_LEN_MIN: u64 = 64;
 
 /// How several paths are used where the receiver's buffer is bounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sc {
-    /// Systematic coding (SC-MPTCP): rows as loss will need them, then the originals, on any path; what is lost is made up for by the rows.
+    /// Systematic coding (SC-MPTCP): as many rows as the expected loss needs, then the source
+    /// symbols, on any path; the rows replace what is lost.
     Systematic,
-    /// The same without originals: only rows, and nothing is given out before a generation is whole.
+    /// The same without source symbols: only rows, and nothing is given out before a generation is
+    /// complete.
     Rlnc,
-    /// No coding: the path with the shortest round trip that has room; what is lost is sent again on its path.
+    /// No coding: symbols leave on the path with the shortest round trip that has room, and what is
+    /// lost is sent again on the same path.
     MinRtt,
-    /// No coding, and a slow path waits where the fastest would have sent it all sooner (ECF).
+    /// No coding, and a slow path is left unused where the fastest one would have sent everything
+    /// sooner (ECF).
     Ecf,
 }
 
@@ -62,7 +67,7 @@ impl Sc {
         }
     }
 
-    /// Whether there are rows.
+    /// Whether the scheme sends repair rows.
     pub(crate) fn is_coded(self) -> bool {
         matches!(self, Self::Systematic | Self::Rlnc)
     }

@@ -1,16 +1,16 @@
-//! How an end that has nothing to say is heard of all the same, and when it counts as lost.
+//! Keep-alive: what an idle end sends, and when a peer that is not heard counts as lost.
 
 use super::{MS, Session};
 use crate::config::Role;
 use crate::{Nanos, PathId, Time};
 
-/// Longest silence of an idle end.
+/// An idle end is never silent for longer than this.
 const KEEP_ALIVE_MAX: Nanos = 3_000 * MS;
-/// A peer's idle timeout below this is not reckoned with.
+/// A peer's idle timeout below this counts as this.
 const PEER_IDLE_TIMEOUT_MIN: Nanos = 1_000 * MS;
 /// Longest silence of the client of a quiet session. Many NATs forget what has not been used for 30 s.
 const QUIET_KEEP_ALIVE_MAX: Nanos = 22_000 * MS;
-/// After how many such silences it wants to hear something itself.
+/// After so many of these silences without an answer the client asks for one.
 const QUIET_UNANSWERED: u64 = 3;
 
 impl Session {
@@ -23,14 +23,16 @@ impl Session {
         (self.shorter_idle_timeout() / 3).clamp(MS, QUIET_KEEP_ALIVE_MAX)
     }
 
-    /// Of both ends, which so reckon with the same silence. A peer cannot have packets for nothing by saying that it has no patience.
+    /// The shorter idle timeout of both ends, so that both keep alive for the same one. A peer's is
+    /// bounded below, so that it cannot make this end send without need.
     fn shorter_idle_timeout(&self) -> Nanos {
         let own = self.config.idle_timeout;
         let theirs = self.config.peer_idle_timeout.unwrap_or(own);
         own.min(theirs.max(PEER_IDLE_TIMEOUT_MIN))
     }
 
-    /// After what silence on a path this end is to be heard of; `None`: the other one sees to it.
+    /// After this time without a packet on a path this end sends one; `None`: the other end keeps
+    /// the path alive.
     pub(super) fn silence_max(&self) -> Option<Nanos> {
         match (self.config.quiet, self.config.role) {
             (false, _) => Some(self.keep_alive()),
@@ -39,11 +41,12 @@ impl Session {
         }
     }
 
-    /// How long a live peer may be silent, wherever it has moved to, unless it is asked.
+    /// The longest time for which a live peer that is not asked is silent, even if its address has
+    /// changed.
     pub(super) fn peer_silence_max(&self) -> Nanos {
         match (self.config.quiet, self.config.role) {
             (true, Role::Server) => self.quiet_keep_alive(),
-            // It does not move, and is asked.
+            // The server keeps its address, and the client asks it.
             (true, Role::Client) | (false, _) => KEEP_ALIVE_MAX,
         }
     }
@@ -71,12 +74,13 @@ impl Session {
         }
     }
 
-    /// A path on which nothing has been sent for long is heard of all the same.
+    /// Sends something on every path on which nothing was sent for long.
     pub(super) fn keep_paths_alive(&mut self, now: Time) {
         let Some(silence_max) = self.silence_max() else {
             return;
         };
-        // The third silence begins when two of them have passed since the last answer; it arrives a little after it was asked for.
+        // If the peer was heard within the last two and a half silences, it need not be asked. The
+        // half is there because an answer arrives a little after it was asked for.
         let answered = (QUIET_UNANSWERED - 1) * silence_max + silence_max / 2;
         let is_heard = self.config.quiet && now < self.last_received + answered;
         for lane in self.paths.iter_mut() {
@@ -84,7 +88,7 @@ impl Session {
                 continue;
             }
             match is_heard && lane.path.acks().largest().is_some() {
-                // What has arrived is told once more, which nobody answers.
+                // Repeating the last SACK keeps the path alive, and the peer does not answer it.
                 true => lane.path.want_sack(now),
                 false => lane.scheduler.ping(),
             }

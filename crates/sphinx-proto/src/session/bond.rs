@@ -1,4 +1,5 @@
-//! What several paths are for: the modes, and what the client says of its paths (`docs/protocol.md` §10.5).
+//! The bond: what several paths are for, and what the client says of each of its paths
+//! (`docs/protocol.md` §10.5).
 
 use std::num::NonZeroU64;
 
@@ -11,23 +12,25 @@ use crate::types::{Event, PathNews};
 use crate::wire::{Frame, PathStatus};
 use crate::{Nanos, PathId, Role, Time};
 
-/// Copies that wait for a path to carry them: as many as it carries in this time, and at least so many. Beyond it is too slow for them.
+/// Copies may wait for a path: as many as it sends in this time, nanoseconds, and at least so many.
+/// When more wait, the path is too slow, and the oldest are dropped.
 const COPIES_TIME: Nanos = 20_000_000;
 const COPIES_MIN: u64 = 16;
 
-/// What the ends say to each other about several paths.
+/// State of the frames MAX_PATHS, BOND and PATH_STATUS.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    /// The peer knows what BOND and PATH_STATUS are.
+    /// The peer has sent MAX_PATHS, so that it knows BOND and PATH_STATUS.
     is_heard: bool,
-    /// Of the latest BOND sent or heard.
+    /// Number of the latest BOND sent or received.
     bond: Option<u64>,
-    /// Of the latest PATH_STATUS sent.
+    /// Number of the latest PATH_STATUS sent.
     status: u64,
 }
 
 impl Session {
-    /// A server that has been asked for a mode says that it knows what that is.
+    /// A server whose client asked for a bond in the handshake says with MAX_PATHS that it knows
+    /// bonds.
     pub(super) fn answer_bond(&mut self) {
         if self.config.role == Role::Server && self.config.bond.is_some() {
             self.control_queue.push(&Frame::MaxPaths(PATHS_MAX as u8));
@@ -105,7 +108,7 @@ impl Session {
         }
     }
 
-    /// `false`: only clients say this.
+    /// BOND has arrived. `false`: it came from a server, and only clients may send it.
     pub(super) fn on_bond(&mut self, number: u64, bond: Bond) -> bool {
         if self.config.role == Role::Client {
             return false;
@@ -117,14 +120,14 @@ impl Session {
         true
     }
 
-    /// `false`: only clients say this, and of paths that can be.
+    /// PATH_STATUS has arrived. `false`: it came from a server, or names a path that cannot be.
     pub(super) fn on_path_status(&mut self, status: &PathStatus) -> bool {
         self.config.role == Role::Server && self.paths.on_status(status)
     }
 
     // ---- copies -----------------------------------------------------------------------------------
 
-    /// What leaves on the path at this place is to leave on others too, if that is the mode.
+    /// If paths are redundant, queues a copy of what leaves on this path for the others.
     pub(super) fn copy(&mut self, now: Time, at: usize, next: &Next) {
         let choice = match next {
             Next::Symbol(choice) | Next::Bundle(choice, _) => *choice,
@@ -181,7 +184,7 @@ impl Session {
         self.drop_copies(now, at, copies);
     }
 
-    /// Those that wait on paths which carry nothing any more.
+    /// Drops the copies that wait on paths which carry no data any more.
     pub(super) fn look_at_copies(&mut self, now: Time) {
         for at in 0..self.paths.len() {
             let lane = self.paths.at(at);
@@ -193,7 +196,7 @@ impl Session {
 
     // ---- budgets ----------------------------------------------------------------------------------
 
-    /// Paths whose budgets are spent are given up; without one that is left, the session ends.
+    /// Gives up paths whose budgets of bytes are spent. If no other path is left, the session ends.
     pub(super) fn look_at_budgets(&mut self, now: Time) {
         if !matches!(self.life, Life::Open) {
             return;

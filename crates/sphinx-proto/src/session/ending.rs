@@ -14,14 +14,14 @@ pub(super) const DRAIN: Nanos = 400 * MS;
 #[derive(Debug)]
 pub(super) enum Life {
     Open,
-    /// This end closes: copies of CLOSE so far, when the first was due.
+    /// This end closes: how many copies of CLOSE have left, and when the first was due.
     Closing {
         code: u64,
         reason: String,
         copies: usize,
         since: Time,
     },
-    /// The peer closed: answers owed, and until when to answer.
+    /// The peer closed: how many answers are to leave, and until when CLOSE is answered.
     Draining {
         answers: u32,
         until: Time,
@@ -42,7 +42,7 @@ impl Session {
         }
     }
 
-    /// End the session without a word.
+    /// Ends the session without telling the peer.
     pub fn abandon(&mut self) {
         self.life = Life::Finished;
     }

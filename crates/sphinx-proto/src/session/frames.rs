@@ -9,11 +9,13 @@ use crate::types::{AbandonedBlock, Event, PacketMeta, PathNews, Received, Slot, 
 use crate::wire::{FlowNews, Frame, FrameIter, Header, Reset, ResetToken, Sack, Warning};
 use crate::{BlockId, CidSequence, PacketNumber, PathId, Time, WindowNumber};
 
-/// With so many frames on their way the peer hears of numbers left out later: there is no hurry.
+/// While so many frames wait or are in flight, the peer is not told of more skipped packet numbers:
+/// that is not urgent.
 pub(super) const FRAMES_BEFORE_SKIPPED: usize = 4;
 
-/// Frames with feedback of one packet that are looked at. Each may be about all that this end has sent, and an honest packet has fewer: of blocks, of each kind of
-/// streams, of its own path and a few others.
+/// Of one packet at most so many frames with feedback are handled, the others are ignored, since
+/// each may concern everything that this end has sent. An honest packet has fewer: one for blocks,
+/// one for each kind of streams, and one for its own path and each of a few others.
 const FEEDBACK_MAX: usize = 16;
 
 /// What the peer is told that names a path that cannot be.
@@ -210,7 +212,7 @@ impl Session {
         self.give_up_expired(meta.now);
         self.note_ended();
         if self.control_queue.is_overfull() && matches!(self.life, Life::Open) {
-            // As long as the peer keeps this end busy, perhaps no timer runs out.
+            // The timer that notices this may never expire while the peer keeps this end busy.
             self.stalled(meta.now, None);
         }
         if let Some((code, reason)) = outcome.closed {
@@ -218,8 +220,9 @@ impl Session {
         }
     }
 
-    /// Data waits, and rate control allows more on its way than the peer's window holds: that will hold it up, if it does not yet. It takes a
-    /// round trip until the window is larger.
+    /// If data waits and rate control allows more on its way than the peer's window, the window
+    /// will soon be the limit. The peer is told at once, as it takes a round trip until a larger
+    /// window arrives.
     fn foresee_window(&mut self) {
         let window = self.sender.streams().window();
         if self.demand.backlog()
@@ -230,7 +233,7 @@ impl Session {
         }
     }
 
-    /// Tells the peer which numbers it misses that no packet has.
+    /// Tells the peer which of the packet numbers that it misses were skipped.
     fn tell_skipped(&mut self) {
         for lane in self.paths.iter_mut() {
             while self.control_queue.len() < FRAMES_BEFORE_SKIPPED
@@ -314,7 +317,7 @@ impl Session {
             self.paths.arrange();
         }
         self.paths.couple(meta.now, at);
-        // Nothing about credit is believed of a SACK that cannot be.
+        // The credit of a SACK that cannot be true is ignored.
         if is_honest && !sack.ranges.is_empty() {
             let number = self.credit_number(meta);
             self.sender.on_credit(number, sack.credit);

@@ -8,13 +8,14 @@ use crate::types::{Event, Tuple};
 use crate::wire::{ConnectionId, Frame, ResetToken};
 use crate::{CidSequence, Nanos, PacketNumber, PathId, Time};
 
-/// Silence after which a receiver that lacks symbols says where it is.
+/// Shortest and longest silence after which a receiver that lacks symbols sends a PING: its address
+/// may have changed, and only a packet tells the peer.
 const SILENCE: (Nanos, Nanos) = (50 * MS, 1_000 * MS);
-/// A fresh connection id is taken at most so often without a change of path.
+/// The connection id is changed at most once in this time when this end's address is lost.
 const FRESH_ID_INTERVAL: Nanos = 1_000 * MS;
 
 impl Session {
-    /// The peer has proved that it is elsewhere.
+    /// The peer has proved that its address has changed.
     pub(super) fn moved(&mut self, at: usize) {
         self.counts.path_changes += 1;
         let lane = self.paths.at_mut(at);
@@ -100,8 +101,8 @@ impl Session {
         }
     }
 
-    /// A random connection id; from now on packets that carry it belong to this session. `token`: what the peer is told that this end shows if
-    /// it has forgotten the session.
+    /// A random connection id; from now on packets that carry it belong to this session. `token`:
+    /// its reset token, which the peer is told.
     pub fn add_connection_id(&mut self, cid: ConnectionId, token: Option<ResetToken>) {
         let Some(frame) = self.paths.add_id(cid) else {
             return;
@@ -119,18 +120,19 @@ impl Session {
         self.control_queue.push_with(&frame, token.as_ref());
     }
 
-    /// The peer has said in the handshake what it shows, because of the connection id that it gave then, if it has forgotten the session.
+    /// The peer has given in the handshake the reset token of its first connection id.
     pub fn expect_reset(&mut self, token: ResetToken) {
         self.paths.tell(PathId::FIRST, CidSequence::ZERO, token);
     }
 
-    /// What it shows then because of packets as they leave now, and where that comes from: of each path, if it has said.
+    /// The reset token that the peer would show if it had forgotten the session, for each path on
+    /// which it has given one for the connection id in use; and the address that would come from.
     pub fn reset_tokens(&self) -> impl Iterator<Item = (SocketAddr, &ResetToken)> {
         let lanes = self.paths.iter();
         lanes.filter_map(|lane| Some((lane.path.tuple().remote, lane.peer_ids.token()?)))
     }
 
-    /// When a receiver that misses symbols asks for a sign of life.
+    /// When a receiver that lacks symbols sends a PING, after a silence that doubles each time.
     pub(super) fn silence_timeout(&self) -> Option<Time> {
         if !self.receiver.is_waiting() {
             return None;

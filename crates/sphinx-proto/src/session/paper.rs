@@ -1,4 +1,4 @@
-//! A session in the paper's mode: whose symbols, and whose feedback.
+//! A session in the paper's mode, whose symbols and feedback leave by rules of their own.
 
 use super::Session;
 use super::sending::{ONLY, UNACKNOWLEDGED};
@@ -13,7 +13,7 @@ use crate::{BASE_DATAGRAM, BlockId, PacketNumber, Time};
 /// The sending and the receiving end of the mode.
 pub(super) struct Ends {
     settings: Paper,
-    /// The window's blocks leave at a rate, not at once.
+    /// Symbols leave at a fixed rate, instead of a window of blocks at once.
     is_paced: bool,
     sender: PaperSender,
     feedback: Feedback,
@@ -38,7 +38,7 @@ impl Ends {
         &self.settings
     }
 
-    /// p, as the receiver has told.
+    /// Loss rate p, as the receiver has reported it.
     pub(super) fn plr(&self) -> f64 {
         self.sender.plr()
     }
@@ -74,7 +74,7 @@ impl Session {
 
     // ---- sending ------------------------------------------------------------------------------
 
-    /// The next symbol, where nothing else is to leave.
+    /// The next symbol in this mode, asked for when nothing else is to leave.
     pub(super) fn paper_symbol(&mut self, now: Time) -> Option<Transmit> {
         let ends = self.paper.as_mut()?;
         if !ends.sender.has_symbol() {
@@ -132,7 +132,8 @@ impl Session {
         }
     }
 
-    /// A packet with a symbol has arrived: what it has changed is said at once.
+    /// A packet with a symbol has arrived: queues the feedback about it, as this mode answers each
+    /// one.
     pub(super) fn say_paper_symbol(&mut self, header: &Header) {
         if self.paper.is_none() {
             return;
@@ -144,7 +145,7 @@ impl Session {
         let block = self.receiver.block_of(header);
         let is_complete = self.receiver.is_complete(block);
         if !is_complete && !self.receiver.has_opened(block) {
-            // It was refused.
+            // The symbol was refused.
             return;
         }
         if ends.latest.is_none_or(|(latest, _)| block >= latest) {

@@ -9,7 +9,8 @@ use crate::types::{Event, PacketMeta, PathNews, PathStats, Tuple};
 use crate::wire::{ConnectionId, Frame, Header};
 use crate::{CidSequence, Nanos, PacketNumber, PathId, Time};
 
-/// What waits for room gets it when it would leave within this time, or is among so many bytes that are next.
+/// A block that waits gets its place in the peer's window when it would leave within this time,
+/// nanoseconds, or is among the next so many bytes.
 const SOON: Nanos = 2_000_000;
 const SOON_MIN: u64 = 4 * 1024;
 
@@ -49,8 +50,10 @@ impl Session {
         matches!(self.life, Life::Open) && may_go && self.drop_path(now, path, PathNews::Abandoned)
     }
 
-    /// Those of several paths of which this is so have not let go of what they were given to send: until the next call they get no symbols, which others carry.
-    /// [`poll_timeout`](Self::poll_timeout) does not heed it, so that whoever has said so asks again soon.
+    /// Holds up those of several paths for which `is_so` holds, as their sockets have not sent what
+    /// they were given: until the next call they get no symbols, and other paths carry them.
+    /// [`poll_timeout`](Self::poll_timeout) does not heed it, so that whoever has said so asks
+    /// again soon.
     pub fn hold_up(&mut self, is_so: impl Fn(PathId, &Tuple) -> bool) {
         let are_several = self.paths.len() > 1;
         for lane in self.paths.iter_mut() {
@@ -78,7 +81,8 @@ impl Session {
         stats.collect()
     }
 
-    /// Where the path of a packet that has opened is. One that has not been open is opened by it.
+    /// The place of a packet's path among the open ones. If the path is not open yet and may be,
+    /// the packet opens it.
     pub(super) fn path_of(&mut self, meta: &PacketMeta, header: &Header) -> Option<usize> {
         let id = self.paths.of_cid(header.cid)?;
         if let Some(at) = self.paths.index(id) {
@@ -105,14 +109,16 @@ impl Session {
                 .push_back(Event::Path(path.id(), PathNews::Opened));
             self.paths.arrange();
             if self.config.quiet {
-                // Its round trip counts from the first challenge, however many were lost. Else nothing may leave there for long that is acknowledged: it would
-                // seem too slow to carry anything.
+                // The round trip so far is measured from the first challenge, however many were
+                // lost, and may be far too long: the path would seem too slow to carry anything. In
+                // a quiet session nothing may leave for long that would measure it anew, so a PING
+                // does.
                 self.paths.at_mut(at).scheduler.ping();
             }
         }
     }
 
-    /// The path is no more; the peer is told, in case that it does not know. Whether it was there.
+    /// Closes the path, and tells the peer, which may not know. Returns whether it was open.
     pub(super) fn drop_path(&mut self, now: Time, id: PathId, news: PathNews) -> bool {
         let Some(at) = self.paths.index(id) else {
             return false;
@@ -138,7 +144,7 @@ impl Session {
                 sequence,
                 cid,
             });
-            // The id of the handshake names the session.
+            // The id of the handshake stays: the driver knows the session by it.
             if cid != self.config.local_cid {
                 self.events.push_back(Event::ConnectionIdRetired(cid));
             }
@@ -161,7 +167,9 @@ impl Session {
         }
     }
 
-    /// By which number credit and windows are ordered. Where there are several paths windows do not shrink, and need no order.
+    /// The number that orders credit and windows by time: that of the packet. Where there may be
+    /// several paths, which number packets on their own, windows never shrink, so that order does
+    /// not matter.
     pub(super) fn credit_number(&self, meta: &PacketMeta) -> PacketNumber {
         match self.paths.may_be_several() {
             true => PacketNumber::MAX,
@@ -171,7 +179,7 @@ impl Session {
 
     // ---- blocks that wait for room ----------------------------------------------------------------
 
-    /// What may be on its way beside what is, bytes.
+    /// How many more bytes may be on their way.
     fn room_left(&self) -> u64 {
         match self.sender.waiting().is_empty() {
             true => u64::MAX,
@@ -181,8 +189,8 @@ impl Session {
         }
     }
 
-    /// Blocks that are handed over ahead get their place in the peer's window in their turn, as late as paths can do with. What may be on its
-    /// way beside what is then, bytes.
+    /// Gives blocks that wait their places in the peer's window, in their turn and no earlier than
+    /// paths need it. Returns how many more bytes may be on their way after that.
     pub(super) fn open_waiting(&mut self, capacity: Option<Capacity>) -> u64 {
         let paths = &self.paths;
         self.sender
@@ -200,7 +208,7 @@ impl Session {
 
     // ---- time -----------------------------------------------------------------------------------
 
-    /// What others than the path at this place are doing.
+    /// What the paths besides the one at this place mean for its probes.
     fn company(&self, at: usize) -> Company {
         if self.paths.len() == 1 {
             return Company::default();
@@ -213,8 +221,9 @@ impl Session {
         }
     }
 
-    /// If all others that work are on standby: what they carry does not tell what has arrived on the path at this place, which matters as soon as
-    /// that one may have fallen silent. When one of them is to ask, and which.
+    /// When a path on standby is to send a PING, and which: if all other working paths are on
+    /// standby, no feedback comes on them that would tell whether the path at this place has failed
+    /// or only its feedback is lost.
     fn ask_elsewhere(&self, at: usize) -> Option<(Time, usize)> {
         let lane = self.paths.at(at);
         if self.paths.len() == 1 || !lane.is_chosen() || self.sender.is_passive() {
@@ -230,9 +239,10 @@ impl Session {
         Some((lane.path.ask_elsewhere_at()?, asks))
     }
 
-    /// The round trip of the path on which the news of the one at this place go back, if that is another one.
+    /// Smoothed round trip of the path on which feedback about the one at this place goes back, if
+    /// that is another one.
     pub(super) fn told_on(&self, at: usize) -> Option<Nanos> {
-        // In other modes what is lost is not repaired as blocks are.
+        // The other modes do not repair blocks by this feedback.
         if self.paths.len() == 1 || self.sender.is_passive() {
             return None;
         }
@@ -250,7 +260,7 @@ impl Session {
         let duty = self
             .paths
             .duty(at, &self.sender, &self.demand, self.room_left());
-        // What is on standby is to take what the others carry, and looks for no more.
+        // A path on standby probes no sizes beyond what the paths in use carry.
         let is_wide = duty == Duty::Standby && path.mtu() >= self.paths.capacity().mtu;
         let pacer = path
             .next_departure(self.demand.backlog())
@@ -269,7 +279,7 @@ impl Session {
         timers.into_iter().flatten().min()
     }
 
-    /// Loss by time, and probes of a silent path.
+    /// Declares packets lost whose time is over, and has silent paths probed.
     pub(super) fn look_for_losses(&mut self, now: Time) {
         for at in 0..self.paths.len() {
             if let Some((_, asks)) = self.ask_elsewhere(at).filter(|(due, _)| *due <= now) {

@@ -13,14 +13,16 @@ use crate::wire::{Bundle, Fragment, Frame, Header, PacketKind, VARINT_MAX, Windo
 use crate::{JobId, Time};
 
 impl Session {
-    /// A packet has opened: the only way in for what the peer says. What the body has for the driver is to be
-    /// stored before it polls for jobs and events.
+    /// Handles a packet that was opened, that is, decrypted and authenticated. All that the peer
+    /// says comes in here. The driver has to store what the result names before it polls for jobs
+    /// and events.
     ///
     /// Of a symbol only the length matters here. A malformed body counts as refused and is not acknowledged; a
     /// malformed frame or bundle, or a code that does not exist, ends the session.
     pub fn handle_packet(&mut self, meta: &PacketMeta, header: &Header, body: &[u8]) -> Received {
         let Some(at) = self.path_of(meta, header) else {
-            // Of a path that is no more, or cannot be yet: it will come again.
+            // Its path is closed already or cannot be open yet. What matters of the packet will be
+            // sent again.
             return Received::Nothing;
         };
         match header.kind {
@@ -43,11 +45,14 @@ impl Session {
         }
     }
 
-    /// The same of a symbol that was opened into [its place](Self::place_of), with nothing else handled since that was asked for: where it belongs, if
-    /// it is anything to this session.
+    /// The same for a symbol that was opened into [its place](Self::place_of), if nothing else was
+    /// handled since that was asked for. Returns where it belongs; `None` if this session has no
+    /// use for it.
     ///
-    /// With a `count` of more than 1, at most [`Place::run`], of so many packets at once: the others have the numbers behind this one, which is above all others, and the
-    /// symbols behind its own, lie in their places too, and share all the rest with it. They belong where it does, and all is as if each had been handled alone.
+    /// With a `count` above 1, at most [`Place::run`], so many packets are handled at once, with
+    /// the same effect as one by one. This one has the highest packet number so far. The others
+    /// have the numbers and symbols that follow its own, their symbols lie in their places too, and
+    /// they agree with it in everything else.
     pub fn handle_placed(
         &mut self,
         meta: &PacketMeta,
@@ -67,7 +72,9 @@ impl Session {
         Some(placement)
     }
 
-    /// Where the body of a packet belongs that has not opened yet, if it is to be a source symbol of a block under way. It can be opened right into its place, if no symbol is there: anybody may have written the header.
+    /// The place of a packet's body before the packet is opened, if its header announces a source
+    /// symbol of a block that is being received. The body can be opened right into its place, but
+    /// only if that is empty: the header is not authenticated yet.
     pub fn place_of(&self, header: &Header, body_len: usize) -> Option<Place> {
         match header.kind {
             PacketKind::Symbol => self.receiver.place_of(header, body_len),
@@ -91,7 +98,7 @@ impl Session {
         self.received_run(at, meta, header, (eliciting, 1));
     }
 
-    /// So many packets do, of which this is the first one.
+    /// The same for `count` packets, of which this is the first.
     fn received_run(
         &mut self,
         at: usize,
@@ -209,7 +216,8 @@ impl Session {
         )
     }
 
-    /// The next symbol of a [bundle](Received::Bundle): where it goes. It is handled as if it had come alone.
+    /// Handles the next symbol of a [bundle](Received::Bundle) as if it had arrived alone. Returns
+    /// where it belongs.
     pub fn handle_bundled(&mut self, now: Time, symbol: &BundledSymbol) -> Placement {
         if !matches!(self.life, Life::Open) {
             return Placement::Discard;
@@ -219,7 +227,7 @@ impl Session {
         placement.unwrap_or(Placement::Discard)
     }
 
-    /// What a decoder of sliding windows may hold.
+    /// How much the decoder of sliding windows may keep.
     pub fn window_limits(&self) -> SpanLimits {
         self.receiver.window_limits()
     }
@@ -246,7 +254,7 @@ impl Session {
         }
     }
 
-    /// Streams that this end sends on and that have ended.
+    /// Notes the streams on which this end sends and that have ended.
     pub(super) fn note_ended(&mut self) {
         for stream in self.sender.take_ended() {
             if stream.opener() != self.config.role {
@@ -262,8 +270,9 @@ impl Session {
         self.events.extend(over.map(Event::StreamOver));
     }
 
-    /// The complete block in this slot holds these parts, whose costs are filled in; its memory is elsewhere now. Whether
-    /// there can be such parts: else the peer broke the protocol.
+    /// The complete block in this slot held these parts, whose costs are filled in, and has been
+    /// taken out of its memory. `false`: there can be no such parts, so the peer broke the
+    /// protocol.
     pub fn block_unpacked(&mut self, now: Time, slot: Slot, parts: &mut [StreamPart]) -> bool {
         let received = self.receiver.on_parts(slot, parts);
         if let Err(what) = received {
@@ -272,7 +281,8 @@ impl Session {
         received.is_ok()
     }
 
-    /// The memory of an [abandoned](Received::Abandoned) block that the peer sent has gone: its slot is free.
+    /// The memory of an [abandoned](Received::Abandoned) block has been freed: its slot may be used
+    /// again.
     pub fn block_forgotten(&mut self, slot: Slot) {
         self.receiver.on_forgotten(slot);
     }
@@ -283,8 +293,9 @@ impl Session {
         self.note_over();
     }
 
-    /// The application has let go of a stream that the peer sends on, to its end or not. If not, the peer is told, for a
-    /// reason of the application's. What still arrives is to be taken all the same.
+    /// The application reads no more of a stream on which the peer sends. If it has not read to the
+    /// end the peer is told, with `code` as the application's reason. What still arrives must be
+    /// [taken](Self::taken) all the same.
     pub fn stop_stream(&mut self, stream: StreamId, code: u64) {
         let is_coming = self.receiver.let_go(stream);
         self.note_over();
@@ -294,23 +305,24 @@ impl Session {
         }
     }
 
-    /// The application has taken a part of a stream that cost so much.
+    /// The application has taken a part of a stream, of this cost in the window.
     pub fn taken(&mut self, now: Time, stream: StreamId, cost: u64) {
         let is_urgent = self.receiver.on_taken(now, stream, cost);
         self.note_over();
         if is_urgent {
-            // The PING makes the news of more room reliable.
+            // The PING makes the feedback that grants more room reliable.
             self.paths.main_mut().scheduler.ping();
             self.paths.main_mut().path.want_sack(now);
         }
     }
 
-    /// The application wants what the peer sends: from now on that may fill the whole window, not only [`Config::recv_credit`] of it.
+    /// The application has accepted the session: what the peer sends may fill the whole window from
+    /// now on, not only [`Config::recv_credit`] of it.
     ///
     /// [`Config::recv_credit`]: crate::Config::recv_credit
     pub fn open_window(&mut self, now: Time) {
         if self.receiver.open_window() {
-            // The PING makes the news reliable.
+            // The PING makes the feedback reliable.
             self.paths.main_mut().scheduler.ping();
             self.paths.main_mut().path.want_sack(now);
         }
@@ -326,35 +338,40 @@ impl Session {
         self.receiver.streams().window().initial()
     }
 
-    /// The receive window that the path could use, bytes, if it is more than there is: the peer says that the window held it up, and
-    /// what it sent was read as fast as the path brings it without a queue.
+    /// The receive window that the path could use, bytes, if that is more than the present one. It
+    /// is known if the peer says that the window held it up, and if the application read as fast as
+    /// the path can carry without a queue.
     pub fn recv_window_wanted(&self) -> Option<u64> {
         if self.config.sc.is_some() {
-            // It is bounded on purpose.
+            // With generations the receive buffer is bounded on purpose.
             return None;
         }
         let window = self.receiver.streams().window();
         window.wanted(self.paths.slowest_rtt())
     }
 
-    /// The most that received blocks that nobody has taken may hold, bytes: more than the window for a while after it has shrunk.
+    /// What received blocks that were not read may hold at most, bytes. For a while after the
+    /// window has shrunk that is more than the window.
     pub fn recv_window_cost(&self) -> u64 {
         self.receiver.streams().window().cost()
     }
 
-    /// Whether the receive window may become smaller. Where there may be several paths, what was told before the peer's consent cannot be told from what
-    /// comes after: numbers of packets are those of their paths.
+    /// Whether the receive window may become smaller. Not where there may be several paths: each
+    /// has packet numbers of its own, so they do not tell whether the peer sent a packet before or
+    /// after it accepted the smaller window.
     fn may_shrink(&self) -> bool {
         !self.paths.may_be_several()
     }
 
-    /// When a receive window that has grown is to be as at the beginning again, and what that was.
+    /// When a receive window that has grown and is not used is to shrink to its first size, and
+    /// that size.
     pub(super) fn window_idle(&self) -> Option<(Time, u64)> {
         let idle = self.receiver.streams().window_idle();
         idle.filter(|_| self.may_shrink())
     }
 
-    /// The receive window is so large from now on, bytes. A smaller one needs the peer's consent: until that is here, nothing changes it again.
+    /// Changes the receive window to `size` bytes. A smaller one needs the peer's consent, and
+    /// until that has arrived the window does not change again.
     pub fn set_recv_window(&mut self, now: Time, size: u64) {
         if !matches!(self.life, Life::Open) {
             return;

@@ -8,15 +8,17 @@ use super::{Life, MS, Session};
 use crate::types::Event;
 use crate::{Nanos, Time};
 
-/// So much later than a live peer is heard, wherever it has moved to, it is gone, if refusals go on.
+/// If refusals go on, a peer counts as gone when it is silent for so much longer than a live peer
+/// can be.
 const MARGIN: Nanos = 500 * MS;
 /// So many refusals …
 const COUNT_MIN: u32 = 3;
 /// … over so long a time: one broken packet, or a queue of them, is not enough.
 const SPAN_MIN: Nanos = 1_000 * MS;
-/// Without a new one for so long, refusals are of the past. Hosts send one a second to a peer.
+/// Refusals are forgotten after so long without another one. Hosts send about one per second to a
+/// peer.
 const FRESH: Nanos = 1_500 * MS;
-/// Between questions to a peer that is said to be gone.
+/// Time between PINGs to a peer that is said to be gone.
 const ASK_INTERVAL: Nanos = 250 * MS;
 
 /// Refusals since the last packet that opened.
@@ -50,7 +52,7 @@ impl Session {
             .map(|refusals| refusals.asked + ASK_INTERVAL)
     }
 
-    /// Asks, forgets, or ends the session.
+    /// Sends another PING, forgets the refusals, or ends the session.
     pub(super) fn consider_refusals(&mut self, now: Time) {
         let silence_max = self.peer_silence_max();
         let Some(refusals) = &mut self.refusals else {
@@ -61,7 +63,8 @@ impl Session {
         }
         let lasting =
             refusals.count >= COUNT_MIN && refusals.last.saturating_sub(refusals.first) >= SPAN_MIN;
-        // What was not asked says nothing for long; from the first refusal on it is asked.
+        // In a quiet session a peer that is not asked is silent for long. It is asked from the
+        // first refusal on, so the silence counts from then.
         let heard_at = match self.config.quiet {
             true => self.last_received.max(refusals.first),
             false => self.last_received,

@@ -1,4 +1,5 @@
-//! A session that bounds the receive buffer and codes over generations (`docs/protocol.md` §14): whose symbols, and what is said of them.
+//! A session that codes over generations for a bounded receive buffer (`docs/protocol.md` §14): its
+//! symbols and WARNINGs.
 
 use super::Session;
 use super::sending::UNACKNOWLEDGED;
@@ -9,13 +10,16 @@ use crate::types::{Room, Slot, StreamPart, Transmit};
 use crate::wire::{Frame, OVERHEAD};
 use crate::{BASE_DATAGRAM, Nanos, PathId, Time};
 
-/// A path whose round trip is longer than the shortest one by more than this part of it, and by more than this, brings rows later than
-/// others bring the originals.
+/// A path is slow if its round trip exceeds the shortest one by more than the shortest one divided
+/// by `SLOW_PART`, and by more than `SLOW_MIN` nanoseconds: repair rows on it would arrive later
+/// than the source symbols on others.
 const SLOW_PART: Nanos = 8;
 const SLOW_MIN: Nanos = 1_000_000;
-/// ECF: a slow path that waits goes on waiting until it would be faster by this part.
+/// ECF: margin, as a fraction, by which a slow path must be faster to be used. It keeps the choice
+/// from alternating.
 const ECF_PART: f64 = 0.25;
-/// A pause of the application closes a generation after this time, or this part of the round trip if that is less.
+/// A generation that is not full is closed when the application has written nothing for this time,
+/// nanoseconds, or for the round trip divided by `PAUSE_PART` if that is shorter.
 const PAUSE_MAX: Nanos = 5_000_000;
 const PAUSE_PART: Nanos = 8;
 
@@ -25,8 +29,8 @@ impl Session {
         self.config.sc
     }
 
-    /// What the next symbols in order are: those of received generations that may be given to the application now. To be taken after every
-    /// packet, behind what it has for the driver.
+    /// The next symbols of received generations that may be given to the application, in order. To
+    /// be asked for after every packet, once its symbol is stored.
     pub fn next_in_order(&mut self) -> Option<InOrder> {
         self.receiver.sc_mut()?.next_in_order()
     }
@@ -41,12 +45,13 @@ impl Session {
         is_possible
     }
 
-    /// A generation held nothing, and cost so much.
+    /// A generation held no data. The buffer that it took is free again.
     pub fn nothing_in_order(&mut self, symbol_len: u16) {
         self.receiver.on_nothing(symbol_cost(symbol_len));
     }
 
-    /// After so long without a word from its application what a stream has begun to fill is sent; `None`: as everywhere.
+    /// What a stream has begun to fill is sent when its application has written nothing for so
+    /// long, nanoseconds; `None`: there is no such limit beyond the usual one.
     pub fn pause(&self) -> Option<Nanos> {
         self.config.sc?;
         let rtt = self.paths.main().path.rtt().smoothed();
@@ -126,7 +131,7 @@ impl Session {
         self.lane_view(at).is_some_and(|lane| sc.has_symbol(lane))
     }
 
-    /// The next symbol, where nothing else is to leave.
+    /// The next symbol in this mode, asked for when nothing else is to leave.
     pub(super) fn sc_symbol(&mut self, now: Time) -> Option<Transmit> {
         self.sender.sc()?;
         let is_held = !self.paths.within_limit(now);
@@ -164,7 +169,7 @@ impl Session {
         }
     }
 
-    /// A symbol is about to be looked at that has come on this path.
+    /// A packet has arrived on this path, whose symbol is handled next.
     pub(super) fn note_sc_arrival(&mut self, now: Time, path: PathId) {
         if self.config.sc.is_some() {
             let rtts = self.sc_rtts();
@@ -176,8 +181,9 @@ impl Session {
     pub(super) fn sc_warning(&mut self, now: Time) -> Option<Transmit> {
         let warning = self.receiver.sc_mut()?.take_warning()?;
         let mut body = Vec::new();
-        // An end that only receives asks nothing, and so does not know that a path is dead: it would warn there, again and again. Where nothing
-        // comes on any path, as the peer may send no more, each is tried in turn.
+        // An end that only receives sends nothing that is acknowledged, so it does not notice a
+        // dead path. Therefore the WARNING leaves on a path on which symbols arrive. If none has
+        // brought any, as the peer's credit is used up, the paths are tried in turn.
         let rtts = self.sc_rtts();
         let (order, count) = self.paths.order();
         let receiver = self.receiver.sc()?;

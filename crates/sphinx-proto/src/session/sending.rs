@@ -13,23 +13,26 @@ use crate::wire::{
 };
 use crate::{BlockId, Time};
 
-/// Bytes of a control packet that feedback leaves for a PING, new connection ids and numbers left out …
+/// Bytes of a control packet that feedback leaves free for a PING, new connection ids and skipped
+/// packet numbers …
 const CONTROL_RESERVE: usize = 16 + 8 * (1 + 1 + 8 + 8) + FRAMES_BEFORE_SKIPPED * (1 + 1 + 8);
-/// … and at most for more frames that wait.
+/// … or, for as many waiting frames as need it, up to this.
 const FRAMES_MAX: usize = 600;
-/// Other paths whose SACKs a packet has at most, and bytes of each.
+/// A control packet has SACKs of at most so many other paths, each of at most so many bytes.
 const OTHERS_MAX: usize = 2;
 const OTHER_LEN_MAX: usize = 160;
 /// Longest encoding of a CLOSE frame.
 const CLOSE_LEN_MAX: usize = 300;
-/// Control packets that say nothing that must arrive, and those that ask for an answer.
+/// What control packets without reliable frames carry, and whether they are to be acknowledged:
+/// here they are not, in `ACKNOWLEDGED` they are.
 pub(super) const UNACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, false);
-/// Where the path is of a session in the paper's mode, which has no other.
+/// The place of the only path of a session that has one, as always in the paper's mode.
 pub(super) const ONLY: usize = 0;
 const ACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, true);
 
-/// Source symbols that follow the one that has just left on the only path: as long as nothing is heard and no time passes, nothing
-/// else can be next but for what rate control says.
+/// Source symbols of the same block that are to leave right behind the last one, on the only path.
+/// Unless a packet arrives or time passes, nothing else can come between them, and only rate
+/// control can stop them.
 #[derive(Debug)]
 pub(super) struct Following {
     block: BlockId,
@@ -60,7 +63,7 @@ impl Session {
                 if !self.paths.is_any_validated() {
                     return None;
                 }
-                // What has arrived counts for the peer, even if it hears of it only now.
+                // The last feedback goes with it: the peer learns what has arrived.
                 let mut body = Vec::new();
                 self.receiver.report_all();
                 let room = usize::from(BASE_DATAGRAM) - OVERHEAD - CLOSE_LEN_MAX;
@@ -155,7 +158,7 @@ impl Session {
             return 0;
         };
         let (block, body_len) = (following.block, usize::from(following.symbol_len));
-        // Of a budget each packet takes something.
+        // Where paths have budgets of bytes, every packet has to be checked against them.
         let most = match self.paths.have_budget() {
             true => usize::from(self.paths.spent().is_none()),
             false => most,
@@ -227,8 +230,8 @@ impl Session {
         let mut body = Vec::with_capacity(packet.len);
         frame.encode(&mut body);
         body.resize(packet.len - OVERHEAD, 0);
-        // Not to be acknowledged as far as this end is concerned: what becomes of a packet to other
-        // addresses says nothing about those in use.
+        // This end expects no acknowledgement of it: the fate of a packet to other addresses says
+        // nothing about those in use.
         let transmit = self.control(now, at, body, UNACKNOWLEDGED);
         Transmit {
             to: packet.to,
@@ -334,7 +337,7 @@ impl Session {
         transmit
     }
 
-    /// A packet of symbols takes its time on the path.
+    /// A packet with symbols has left: the pacer and the path's budget are charged for it.
     fn pace(&mut self, now: Time, at: usize, ip_bytes: u32) {
         let path = &mut self.paths.at_mut(at).path;
         path.note_use(now);
@@ -395,7 +398,8 @@ impl Session {
         }
     }
 
-    /// A control packet leaves; what of it is to be acknowledged.
+    /// A control packet leaves; `carried` says what it carries, and whether it is to be
+    /// acknowledged.
     pub(super) fn control(
         &mut self,
         now: Time,
