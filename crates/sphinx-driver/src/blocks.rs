@@ -13,16 +13,16 @@ use crate::datagrams::Sent;
 use crate::executor::WorkerId;
 use crate::pool::{BufferPool, PoolBuffer};
 
-/// Repairs of a block that are made together at most, so that they take little memory beside it.
+/// At most so many repairs of a block are computed together, which bounds their memory.
 const TOGETHER_MOST: u32 = 32;
 
 /// A block being sent.
 pub(crate) struct TxBlock {
     pub(crate) symbols: Arc<TxSymbols>,
     pub(crate) data_len: u64,
-    /// Its datagrams, if it is of these.
+    /// The datagrams that it holds, if it is a block of datagrams.
     pub(crate) datagrams: Vec<Sent>,
-    /// Whom it belongs to, once something of it has been sealed elsewhere.
+    /// The worker that has sealed a symbol of it, and gets the next ones too.
     pub(crate) owner: Option<WorkerId>,
 }
 
@@ -42,7 +42,7 @@ impl TxBlock {
         }
     }
 
-    /// One whose repairs are rows of a generation.
+    /// A generation: a block whose repairs are rows of generations.
     pub(crate) fn generation(memory: PoolBuffer, shape: (u16, u16), data_len: u64) -> Self {
         let symbols = TxSymbols::new(memory, shape, Some(AtomicU64::new(0)));
         Self {
@@ -59,9 +59,9 @@ pub(crate) struct TxSymbols {
     pub(crate) memory: PoolBuffer,
     pub(crate) n: usize,
     pub(crate) symbol_len: usize,
-    /// Repairs that were made together, once one was wanted.
+    /// Repairs that were computed together when one of them was wanted.
     made: Mutex<Option<Made>>,
-    /// It is a generation, and so many bytes were multiplied and added for its rows.
+    /// Of a generation: how many bytes were multiplied and added for its rows.
     operations: Option<AtomicU64>,
 }
 
@@ -93,7 +93,7 @@ impl TxSymbols {
         self.memory.get(at..at + count * self.symbol_len)
     }
 
-    /// Computes a row, if it is a generation; whether it is.
+    /// Computes a row into `out` if this is a generation. Returns whether it is.
     pub(crate) fn encode_row(
         &self,
         row: Row,
@@ -109,8 +109,9 @@ impl TxSymbols {
         Ok(true)
     }
 
-    /// Computes a repair symbol; `more` are to follow, and are made with it where that costs little. How many bytes were copied: those of
-    /// one that had been made.
+    /// Computes a repair symbol into `out`. `more` are to follow, and are computed with it where
+    /// that costs little. Returns how many bytes were copied: a symbol's, if it was computed with
+    /// others.
     pub(crate) fn encode(
         &self,
         wanted: (CodeId, Row),
@@ -122,7 +123,7 @@ impl TxSymbols {
         let (n, len) = (self.n, self.symbol_len);
         let source = &self.memory[..n * len];
         let made = self.made.lock();
-        // Whoever panicked has not left half of one.
+        // A panic leaves no half-made value behind: it is assigned as a whole.
         let mut made = made.unwrap_or_else(PoisonError::into_inner);
         let known = made.as_ref().and_then(|made| made.at(wanted));
         let index = match known {
@@ -152,7 +153,7 @@ impl TxSymbols {
     }
 }
 
-/// Repairs of a block that were made together, one after another.
+/// Repairs of a block that were computed together; their bytes lie one behind the other.
 struct Made {
     /// The others have the numbers that follow.
     first: (CodeId, Row),
@@ -169,8 +170,9 @@ impl Made {
     }
 }
 
-/// The rows that this one is best made with, itself among them; none if it is best made alone. Loading a block takes longer than multiplying
-/// it, so several rows of it (`rlc`) cost hardly more than one, and one row of a transform (`fft-rs`) as much as all.
+/// The rows that are best computed together with this one, itself among them; none if it is best
+/// computed alone. Loading a block takes longer than multiplying it, so several rows of it (`rlc`)
+/// cost hardly more than one, and one row of a transform (`fft-rs`) as much as all.
 fn made_together((code, row): (CodeId, Row), more: u32) -> Vec<(CodeId, Row)> {
     match code {
         CodeId::FftRs => {
@@ -192,7 +194,8 @@ fn made_together((code, row): (CodeId, Row), more: u32) -> Vec<(CodeId, Row)> {
 pub(crate) struct TxBlocks {
     blocks: Vec<Option<TxBlock>>,
     free: Vec<Slot>,
-    /// Generations among them, and what was done for those that have left.
+    /// How many of them are generations; and bytes multiplied and added for rows of generations
+    /// that are gone.
     generations: usize,
     operations: u64,
 }
@@ -247,7 +250,7 @@ pub(crate) struct RxBlock {
     memory: PoolBuffer,
     n: usize,
     symbol_len: usize,
-    /// Source symbols that arrived or have been restored.
+    /// Which source symbols have arrived or were restored, as a bit map.
     have: Vec<u64>,
     /// Repair symbols that arrived, and their bytes one after another: a hostile peer's tiny symbols
     /// must not take much more memory than the window counts.
@@ -256,7 +259,7 @@ pub(crate) struct RxBlock {
 }
 
 impl RxBlock {
-    /// Of its symbols and repairs.
+    /// Bytes of its source symbols and repairs.
     pub(crate) fn bytes(&self) -> usize {
         self.n * self.symbol_len + self.repair_bytes.len()
     }
@@ -287,12 +290,12 @@ pub(crate) struct RxBlocks {
     blocks: Vec<Option<RxBlock>>,
     /// What the block in each slot costs in the window; 0 for those that are free.
     costs: Vec<u64>,
-    /// What they cost together with what has left them and not been released.
+    /// Sum of the costs of these blocks, and of data that was taken out of blocks and not read yet.
     cost: u64,
 }
 
 impl RxBlocks {
-    /// Stores a symbol where the core wants it. How many bytes were copied.
+    /// Stores a symbol where the core wants it. Returns how many bytes were copied.
     pub(crate) fn store(
         &mut self,
         placement: Placement,
@@ -331,7 +334,8 @@ impl RxBlocks {
         }
     }
 
-    /// The places of source symbols from this one on up to the first one that is there, in a block of which something is.
+    /// The memory for source symbols from this one on, up to the first that is here already, in a
+    /// block that has memory.
     #[inline]
     pub(crate) fn vacancies(
         &mut self,
@@ -350,7 +354,7 @@ impl RxBlocks {
         places.map(|(_, place)| place)
     }
 
-    /// Source symbols are in their places, so many from this one on.
+    /// So many source symbols, from this one on, have been written into their places.
     #[inline]
     pub(crate) fn occupy(&mut self, slot: Slot, index: u16, count: u16) {
         match self.blocks.get_mut(slot.0 as usize) {
@@ -375,21 +379,22 @@ impl RxBlocks {
         Some((symbols, block.symbol_len))
     }
 
-    /// The same of a block all of which is there.
+    /// The same, if all source symbols of the block are here.
     pub(crate) fn whole(&self, slot: Slot) -> Option<(&[u8], usize)> {
         let block = self.blocks.get(slot.0 as usize)?.as_ref()?;
         let is_whole = bits::absent(&block.have, block.n).next().is_none();
         self.view(slot).filter(|_| is_whole)
     }
 
-    /// A source symbol that is there.
+    /// A source symbol, if it is here.
     pub(crate) fn symbol(&self, slot: Slot, index: u16) -> Option<&[u8]> {
         let block = self.blocks.get(slot.0 as usize)?.as_ref()?;
         let (index, len) = (usize::from(index), block.symbol_len);
         bits::contains(&block.have, index).then(|| &block.memory[index * len..][..len])
     }
 
-    /// Stores a symbol that a window has restored, which may be padded; whether there is such a place.
+    /// Stores a symbol that a sliding window has restored; padding at its end is cut off. Returns
+    /// whether there is such a place.
     pub(crate) fn restore(&mut self, slot: Slot, index: u16, symbol: &[u8]) -> bool {
         let Some(Some(block)) = self.blocks.get_mut(slot.0 as usize) else {
             return false;
@@ -445,17 +450,18 @@ impl RxBlocks {
         self.cost += cost;
     }
 
-    /// What cost so much has been read.
+    /// Data of this cost has been read by the application.
     pub(crate) fn release(&mut self, cost: u64) {
         self.cost -= cost;
     }
 
-    /// What the blocks that have not been released cost in the window.
+    /// Cost in the window of all that has arrived and was not read.
     pub(crate) fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// Takes a whole block: its memory, n × symbol size bytes, and what is to be released for it.
+    /// Takes a complete block out. Returns its memory, n × symbol size bytes, and the cost to
+    /// [`release`](Self::release) when it has been read.
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<(PoolBuffer, u64)> {
         let memory = self.take(slot)?.memory;
         let cost = self

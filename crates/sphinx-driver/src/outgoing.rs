@@ -1,4 +1,4 @@
-//! Pieces of streams that wait for the window, and the blocks that are made of them.
+//! Pieces of streams that wait for room in the peer's window, and the blocks that are made of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,7 +10,7 @@ use crate::pool::{BufferPool, PoolBuffer};
 /// A piece of a stream, ready to be sent: as much as fits a block of its own.
 pub struct Piece {
     segment: Segment,
-    /// From `data_at` on: data. Before it there is room for the segment's header.
+    /// The data begins at `data_at`. Before it is room for the segment's header.
     memory: PoolBuffer,
     data_at: usize,
     symbol_len_max: u16,
@@ -82,7 +82,7 @@ impl Piece {
         shape(self.bytes(), self.symbol_len_max)
     }
 
-    /// What it is in a block.
+    /// The part of a block that it becomes.
     pub(crate) fn part(&self) -> StreamPart {
         StreamPart {
             stream: self.segment.stream,
@@ -92,7 +92,8 @@ impl Piece {
         }
     }
 
-    /// Cuts off the first data, as much as a block of this shape holds, which is less than all.
+    /// Splits off the first data, as much as a block of this shape holds; there must be more than
+    /// that.
     fn split(&mut self, (n, symbol_len): (u16, u16), pool: &BufferPool) -> Self {
         let len = usize::from(n) * usize::from(symbol_len);
         let data_at = self.header_len();
@@ -111,7 +112,7 @@ impl Piece {
             symbol_len_max: symbol_len,
             tail: false,
         };
-        // The header of the rest takes the place of data that has gone.
+        // The header of the rest may overwrite the data that was split off.
         self.data_at += data_len;
         self.segment.offset += data_len as u64;
         self.segment.len -= data_len as u32;
@@ -129,13 +130,13 @@ pub(crate) struct Block {
     pub(crate) tail: bool,
     /// Bytes of data.
     pub(crate) data_len: u64,
-    /// Bytes that were moved to make it.
+    /// Bytes that were copied to make it.
     pub(crate) copied: u64,
     pub(crate) parts: Vec<StreamPart>,
 }
 
 impl Block {
-    /// Of pieces that fit one block together: at least one.
+    /// Makes a block of pieces, at least one, which fit it together.
     pub(crate) fn new(pieces: Vec<Piece>, pool: &BufferPool) -> Self {
         let parts: Vec<StreamPart> = pieces.iter().map(Piece::part).collect();
         let filled = pieces.iter().map(Piece::bytes).sum();
@@ -147,7 +148,7 @@ impl Block {
         let mut copied = 0;
         let mut header = Vec::with_capacity(24);
         let mut memory = match <[Piece; 1]>::try_from(pieces) {
-            // In place.
+            // A single piece becomes the block in its own memory.
             Ok([piece]) => {
                 piece.segment.encode(&mut header);
                 let mut memory = piece.memory;
@@ -189,7 +190,7 @@ impl Block {
     }
 }
 
-/// How far the end of a stream has come.
+/// How far a finished stream has been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
     /// The application has finished the stream; its last piece is queued.
@@ -198,7 +199,7 @@ pub enum StreamEnd {
     Submitted,
     /// The peer has all of it.
     Delivered,
-    /// It has been given up.
+    /// The stream has been given up.
     Reset,
 }
 
@@ -207,7 +208,8 @@ pub enum StreamEnd {
 pub(crate) struct OutgoingStream<S> {
     pieces: VecDeque<Piece>,
     urgency: Urgency,
-    /// Bytes that it has had its turns for: those of a stream that had none for a while count as many as the others had meanwhile.
+    /// Bytes that it has sent, as fairness counts them. A stream that had nothing to send is raised
+    /// to what the others have reached meanwhile, so that it cannot catch up at their expense.
     served: u64,
     pub(crate) end: Option<StreamEnd>,
     /// The peer's application wants no more of it, for this reason.
@@ -216,7 +218,7 @@ pub(crate) struct OutgoingStream<S> {
     has_ended: bool,
     /// The application has let go of it.
     has_no_writer: bool,
-    /// Tells that a piece has left, or that the stream's end has come further.
+    /// Wakes the writer: a piece has left, or `end` has changed.
     pub(crate) signal: S,
 }
 
@@ -231,7 +233,7 @@ impl<S> OutgoingStream<S> {
         !self.has_ended && !matches!(self.end, Some(StreamEnd::Delivered | StreamEnd::Reset))
     }
 
-    /// Whether its writer is worth waking: not once for every piece.
+    /// Whether its writer is to be woken: only when no piece is left, and not for each one.
     pub(crate) fn is_drained(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -241,13 +243,13 @@ impl<S> OutgoingStream<S> {
 /// as the others.
 #[derive(Default)]
 pub(crate) struct Outgoing<S> {
-    /// In boxes, as what has arrived is: nodes of the map have places that nobody uses.
+    /// Boxed, since nodes of the map reserve memory for entries that are not there.
     streams: BTreeMap<StreamId, Box<OutgoingStream<S>>>,
-    /// Streams with pieces, the next one first: how urgent they are, and what they have been served.
+    /// Streams with pieces, the next one first: ordered by urgency, then by bytes sent (`served`).
     turns: BTreeSet<(Urgency, u64, StreamId)>,
-    /// What the stream of the last turn had been served, for each urgency.
+    /// The `served` of the stream that had the last turn, by urgency.
     reached: [u64; Urgency::LEVELS],
-    /// Those with pieces that have no turn.
+    /// Streams with pieces that have no turn until [`Outgoing::release`].
     held_up: VecDeque<StreamId>,
 }
 
@@ -264,12 +266,12 @@ pub(crate) enum Turn {
 }
 
 impl<S: Clone + Default> Outgoing<S> {
-    /// A stream, which begins if it is new.
+    /// The stream, which is added if it is new.
     pub(crate) fn stream(&mut self, stream: StreamId) -> &mut OutgoingStream<S> {
         self.streams.entry(stream).or_default()
     }
 
-    /// A stream that is not over.
+    /// The stream, if it is not over.
     pub(crate) fn get_mut(&mut self, stream: StreamId) -> Option<&mut OutgoingStream<S>> {
         self.streams.get_mut(&stream).map(Box::as_mut)
     }
@@ -294,12 +296,12 @@ impl<S: Clone + Default> Outgoing<S> {
         self.streams.get(&stream)?.stopped
     }
 
-    /// What tells the news of every stream.
+    /// The signals of all streams.
     pub(crate) fn signals(&self) -> impl Iterator<Item = S> {
         self.streams.values().map(|stream| stream.signal.clone())
     }
 
-    /// Pieces of the stream.
+    /// How many pieces of the stream wait.
     pub(crate) fn queued(&self, stream: StreamId) -> usize {
         self.streams
             .get(&stream)
@@ -313,7 +315,8 @@ impl<S: Clone + Default> Outgoing<S> {
     pub(crate) fn push(&mut self, piece: Piece) {
         let id = piece.stream();
         let open = self.streams.get_mut(&id);
-        // What was still being cut of a stream that was given up goes nowhere.
+        // A writer may still have cut a piece of a stream that was given up meanwhile: it is
+        // dropped.
         let Some(stream) = open.filter(|stream| stream.end != Some(StreamEnd::Reset)) else {
             return;
         };
@@ -330,7 +333,7 @@ impl<S: Clone + Default> Outgoing<S> {
             return;
         };
         if stream.urgency == urgency {
-            // Else who says it again and again would have more than its share.
+            // Setting it again would reset `served`, and so give the stream more than its share.
             return;
         }
         let has_turn = self.turns.remove(&stream.turn(id));
@@ -439,14 +442,14 @@ impl<S: Clone + Default> Outgoing<S> {
         self.reached[stream.urgency.at()] = stream.served;
         stream.served += piece.bytes() as u64;
         if stream.pieces.is_empty() {
-            // Ten thousand streams that say nothing are not to keep the memory of their queues.
+            // The memory of the empty queue is freed: there may be ten thousand idle streams.
             stream.pieces = VecDeque::new();
         } else {
             self.turns.insert(stream.turn(id));
         }
     }
 
-    /// How urgent the next piece is that has a turn.
+    /// Urgency of the next piece that has a turn.
     pub(crate) fn next_urgency(&self) -> Option<Urgency> {
         self.turns.first().map(|(urgency, ..)| *urgency)
     }
@@ -456,7 +459,8 @@ impl<S: Clone + Default> Outgoing<S> {
         self.held_up.front().copied()
     }
 
-    /// Those that were held up have their turns again, as if they had been served meanwhile.
+    /// Streams that were held up have turns again. As for idle ones, `served` is raised, so that
+    /// they cannot catch up.
     pub(crate) fn release(&mut self) {
         for id in self.held_up.drain(..) {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -488,7 +492,7 @@ mod tests {
         let data_at = Segment::header_len(stream, offset);
         let (n, symbol_len) = shape(data_at + data.len(), symbol_len);
         let mut memory = pool.take(usize::from(n) * usize::from(symbol_len));
-        // Somebody else's data, which is not to leave as padding.
+        // What an earlier user of the buffer left in it, which must not leave as padding.
         memory.fill(0xff);
         memory[data_at..][..data.len()].copy_from_slice(data);
         let segment = Segment {

@@ -16,7 +16,8 @@ use crate::incoming::{Chunk, Incoming, Taken};
 use crate::outgoing::{Outgoing, Piece, StreamEnd};
 use crate::slicer::Slicer;
 
-/// Bytes that datagrams take which have arrived and were not taken, unless there is [less](Queues::limit_datagrams).
+/// Bytes that datagrams may hold which have arrived and were not taken, unless there is a [lower
+/// limit](Queues::limit_datagrams).
 pub const DATAGRAM_BYTES: usize = 5 << 20;
 /// Pieces of one stream that wait for the window before its writer has to wait.
 pub const READY_PER_STREAM: usize = 2;
@@ -70,25 +71,28 @@ pub struct Queues<A: Application> {
     open_max: u64,
     uni: Opening,
     bi: Opening,
-    /// In boxes: nearly half of the places in the nodes of such a map are empty where streams come one after the other.
+    /// Boxed, since nodes of the map reserve memory for entries that are not there: nearly half of
+    /// them, where streams are opened one after the other.
     pub(crate) incoming: BTreeMap<StreamId, Box<Incoming<A::Signal>>>,
-    /// What has been read.
+    /// Parts that the application has read, whose places in the window are free.
     pub(crate) released: Vec<Taken>,
     /// Streams that the application has given up, and those that it has stopped reading, each with its reason.
     pub(crate) resets: Vec<(StreamId, u64)>,
     pub(crate) stops: Vec<(StreamId, u64)>,
     pub(crate) datagrams: Datagrams<A::Signal>,
-    /// How long live messages of flows are to be of use, which the peer is to hear.
+    /// Flows of live messages, and how long their messages are to be of use, which the peer is to
+    /// be told.
     pub(crate) latencies: Vec<(u64, Nanos)>,
     pub(crate) close: Option<(u64, String)>,
     pub(crate) ended: bool,
-    /// Whose news are to be told.
+    /// Signals to notify.
     pub(crate) changed: Vec<A::Signal>,
     wanted: bool,
 }
 
 impl<A: Application> Queues<A> {
-    /// Those of a new session, in which the peer lets this end have `open_max` streams of each kind open at a time.
+    /// The queues of a new session, in which the peer allows this end `open_max` open streams of
+    /// each kind at a time.
     pub fn new(role: Role, open_max: u64) -> Self {
         Self {
             outgoing: Outgoing::default(),
@@ -117,7 +121,8 @@ impl<A: Application> Queues<A> {
         self.open_max
     }
 
-    /// The peer has said how many that are, of which a smaller number was assumed before.
+    /// The peer has said how many streams of each kind it allows; a smaller number was assumed
+    /// before.
     pub fn set_open_max(&mut self, open_max: u64) {
         self.open_max = open_max;
     }
@@ -139,7 +144,7 @@ impl<A: Application> Queues<A> {
         Some(stream)
     }
 
-    /// What tells that some of a stream has left, or that its end has come further.
+    /// Notified when a piece of the stream has left, or when its end changes.
     pub fn sending_signal(&mut self, stream: StreamId) -> A::Signal {
         self.outgoing.stream(stream).signal.clone()
     }
@@ -167,8 +172,8 @@ impl<A: Application> Queues<A> {
         }
     }
 
-    /// The application gives a stream up that it has finished or not, for a reason of its own, below 2^62. Nothing happens to one
-    /// that is delivered.
+    /// The application gives up a stream, whether it is finished or not; `code` is its reason,
+    /// below 2^62. Nothing happens to a stream that is delivered.
     pub fn reset(&mut self, stream: StreamId, code: u64) {
         let Some(outgoing) = self.outgoing.get_mut(stream) else {
             return;
@@ -186,7 +191,8 @@ impl<A: Application> Queues<A> {
         self.outgoing.stopped(stream)
     }
 
-    /// The application has let go of a stream: one that it has not finished is given up, lest what has arrived of it looks whole.
+    /// The application has let go of a stream. If it is not finished it is given up, so that what
+    /// has arrived of it cannot be taken for the whole.
     pub fn stop_sending(&mut self, stream: StreamId) {
         if self.outgoing.end(stream).is_none() {
             self.reset(stream, 0);
@@ -208,7 +214,8 @@ impl<A: Application> Queues<A> {
     /// The peer's application wants no more of a stream.
     pub(crate) fn on_stopped(&mut self, stream: StreamId, code: u64) {
         if stream.opener() != self.role && !self.outgoing.knows(stream) {
-            // One with two directions, of which nothing else may have come.
+            // A stream with two directions that the peer has opened, and of which nothing else may
+            // have arrived yet.
             self.incoming(stream);
             self.outgoing.stream(stream);
         }
@@ -236,7 +243,8 @@ impl<A: Application> Queues<A> {
         self.wanted = true;
     }
 
-    /// The driver is to see when the writer of this slicer pauses.
+    /// The driver is to check whether the writer of this slicer pauses, so that what it has begun
+    /// leaves.
     pub fn watch(&mut self, slicer: A::Slicer) {
         self.filling.push(slicer);
         self.wanted = true;
@@ -299,7 +307,7 @@ impl<A: Application> Queues<A> {
         })
     }
 
-    /// What tells that more of a stream has arrived.
+    /// Notified when more of the stream has arrived.
     pub fn signal_of(&mut self, stream: StreamId) -> A::Signal {
         self.incoming(stream).signal.clone()
     }
@@ -310,8 +318,9 @@ impl<A: Application> Queues<A> {
         self.wanted = true;
     }
 
-    /// Nobody reads the stream any more: what has arrived, and will, must not fill the window. `last` is a
-    /// piece that was taken and not read; `code`, below 2^62, tells the peer why, if it has more to send.
+    /// Nobody reads the stream any more: what has arrived of it, and will arrive, must not fill the
+    /// window. `last` is a piece that was taken and not read; `code`, below 2^62, tells the peer
+    /// why, if it has more to send.
     pub fn abandon(&mut self, stream: StreamId, last: Option<Chunk>, code: u64) {
         self.stops.push((stream, code));
         self.released.extend(last.map(Chunk::into_taken));
@@ -337,13 +346,13 @@ impl<A: Application> Queues<A> {
         }
     }
 
-    /// The session is over for the application: everybody who waits is to look again.
+    /// The session is over for the application: everybody who waits is notified.
     pub fn end(&mut self) {
         self.ended = true;
         self.all_changed();
     }
 
-    /// Whether it is.
+    /// Whether the session is over for the application.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -369,7 +378,7 @@ impl<A: Application> Queues<A> {
         std::mem::take(&mut self.changed)
     }
 
-    /// Whether there are any.
+    /// Whether [`take_changed`](Self::take_changed) would return any.
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }

@@ -1,8 +1,9 @@
-//! The sliding window at the receiving end: the data of the rows that the core keeps, and the blocks behind those under
-//! way that later repairs still cover.
+//! The sliding window at the receiving end: the payload of the rows that the core keeps, and of
+//! complete blocks that later repairs may still cover.
 //!
-//! The core says from coefficients what is restored, and when blocks are complete. What it has said is done here in the same
-//! order, at once or, while a block is being decoded, later: so the same symbols are restored.
+//! The core knows from coefficients alone which symbols are restored and when blocks are complete.
+//! What it says is done here in the same order, though later while a block is being decoded. So the
+//! same symbols are restored.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,12 +18,14 @@ use crate::blocks::RxBlocks;
 use crate::pool::BufferPool;
 use crate::work::TaskId;
 
-/// Bytes of what may wait for a block that is being decoded: some milliseconds of a fast path.
+/// Bytes of the steps that may wait while a block is being decoded: what a fast path brings in some
+/// milliseconds.
 const WAITING_MAX: usize = 256 << 10;
-/// The core follows the same rows, so this cannot happen.
+/// Core and driver do not keep the same rows and blocks. This cannot happen, as both follow the
+/// same steps.
 const OUT_OF_STEP: Error = Error::NotDecodable { deficit: 1 };
 
-/// Something to be done in the order in which the core has heard of it.
+/// Something to be done here in the order in which the core has done it.
 pub(crate) enum Step {
     /// A repair that the core keeps.
     Repair(WindowRepair),
@@ -61,15 +64,15 @@ impl Step {
 /// The window of what a session receives.
 #[derive(Default)]
 pub(crate) struct Window {
-    /// There is one as soon as a repair has come.
+    /// The rows; `None` until the first repair arrives.
     decoder: Option<SpanDecoder>,
     /// Covered blocks that are not complete, by the low bits of their ids.
     slots: BTreeMap<u32, (BlockId, Slot)>,
-    /// Copies of whole blocks, and the order in which they became that.
+    /// Copies of complete blocks, the order in which they became complete, and their bytes.
     past: BTreeMap<BlockId, Past>,
     past_order: VecDeque<BlockId>,
     past_bytes: usize,
-    /// What has not been done, and its bytes.
+    /// Steps that wait, and their bytes.
     steps: VecDeque<Step>,
     waiting_bytes: usize,
     /// The task that everything else waits for.
@@ -174,7 +177,8 @@ impl Window {
 
     /// A source symbol is in its block's memory.
     pub(crate) fn learn(&mut self, block: u32, index: u16, rx: &mut RxBlocks) -> Result<(), Error> {
-        // Of no interest before a repair covers its block, which then finds it.
+        // Before a repair covers its block the symbol need not be noted: the repair will find it in
+        // the block's memory.
         let (Some(decoder), Some((id, slot))) = (&mut self.decoder, self.slots.get(&block)) else {
             return Ok(());
         };
@@ -183,7 +187,7 @@ impl Window {
         self.store_restored(rx)
     }
 
-    /// All of a block is in its memory. How many bytes were copied.
+    /// All source symbols of a block are in its memory. Returns how many bytes were copied.
     pub(crate) fn complete(
         &mut self,
         job: &Job,
@@ -215,7 +219,8 @@ impl Window {
             let gone = self.past.remove(&oldest);
             self.past_bytes -= gone.map_or(0, |gone| gone.bytes.len());
         }
-        // One of its symbols may have restored another one of it.
+        // A symbol of the block may have restored another one of the same block, so its slot is
+        // needed until here.
         self.store_restored(rx)?;
         self.slots.remove(&id.truncated());
         Ok(copied)

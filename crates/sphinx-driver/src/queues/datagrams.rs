@@ -14,7 +14,8 @@ impl<A: Application> Queues<A> {
         self.datagrams.counts()
     }
 
-    /// Datagrams that have arrived and were not taken may take so many bytes, not [`DATAGRAM_BYTES`](crate::DATAGRAM_BYTES): at least those of a few long ones.
+    /// Datagrams that have arrived and were not taken may hold at most so many bytes, instead of
+    /// [`DATAGRAM_BYTES`](crate::DATAGRAM_BYTES). It has to be enough for a few long ones.
     pub fn limit_datagrams(&mut self, bytes: usize) {
         self.datagrams.receiving.limit(bytes);
     }
@@ -26,10 +27,11 @@ impl<A: Application> Queues<A> {
 
     // ---- sending ------------------------------------------------------------------------------
 
-    /// Sends a datagram; its number, if its flow has numbers. Where there is no room the oldest of the least urgent goes.
+    /// Queues a datagram. Returns its number, if its flow has numbers. If there is no room, the
+    /// oldest of the least urgent ones that wait is dropped.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the datagram cannot be sent.
     pub fn send_datagram(
         &mut self,
         now: Time,
@@ -41,7 +43,7 @@ impl<A: Application> Queues<A> {
         self.datagrams.sending.push(now, data, send_as, pool)
     }
 
-    /// Whether a datagram of so many bytes finds room without another one going.
+    /// Whether there is room for a datagram of so many bytes without dropping another one.
     pub fn has_datagram_room(&self, len: usize) -> bool {
         self.datagrams.sending.has_room(len)
     }
@@ -51,7 +53,7 @@ impl<A: Application> Queues<A> {
         self.datagrams.sending.bytes()
     }
 
-    /// What tells that there is room, or that a flow of live messages has news.
+    /// Notified when there is room again, and when something about a flow of live messages changes.
     pub fn datagrams_left(&self) -> A::Signal {
         self.datagrams.sending.signal.clone()
     }
@@ -67,7 +69,8 @@ impl<A: Application> Queues<A> {
         self.wanted = true;
     }
 
-    /// There will be no more datagrams in order of a flow, so that another one may have an order.
+    /// There will be no more ordered datagrams of this flow, which makes room for another ordered
+    /// flow.
     pub fn end_ordered(&mut self, flow: u64) {
         self.datagrams.sending.end_ordered(flow);
     }
@@ -89,17 +92,18 @@ impl<A: Application> Queues<A> {
         self.datagrams.receiving.next_len()
     }
 
-    /// What tells that a datagram has arrived.
+    /// Notified when a datagram has arrived.
     pub fn datagram_arrived(&self) -> A::Signal {
         self.datagrams.receiving.arrived.clone()
     }
 
-    /// The next flow of live messages that the peer has opened, in the order in which they are heard of, and what tells news of it.
+    /// The next flow of live messages that the peer has opened, in the order in which flows became
+    /// known here, and the signal that is notified when something about it changes.
     pub fn accept_live(&mut self) -> Option<(u64, A::Signal)> {
         self.datagrams.receiving.accept()
     }
 
-    /// What tells that there is such a flow.
+    /// Notified when there is such a flow.
     pub fn accepts_live(&self) -> A::Signal {
         self.datagrams.receiving.accepts.clone()
     }
@@ -119,12 +123,14 @@ impl<A: Application> Queues<A> {
         self.datagrams.receiving.live_end(flow)
     }
 
-    /// Numbers of live messages that will not come, came too late, or made room before they were taken, since the last call.
+    /// Numbers of live messages that were lost, came too late, or were dropped for others before
+    /// they were taken, since the last call.
     pub fn take_missing(&mut self, flow: u64) -> Vec<Range<u64>> {
         self.datagrams.receiving.take_missing(flow)
     }
 
-    /// From now on live messages are given out when their time has come, or as they come.
+    /// With `on_time` live messages are given out when their time has come from now on, otherwise
+    /// as they arrive.
     pub fn set_on_time(&mut self, flow: u64, on_time: bool) {
         self.datagrams.receiving.set_on_time(flow, on_time);
         self.wanted = true;
