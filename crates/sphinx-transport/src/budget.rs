@@ -1,42 +1,49 @@
 //! What the sessions of an endpoint may hold together.
 //!
-//! Nobody knows how many sessions there will be, and a window is taken back only when the peer agrees. So the
-//! n-th one that there is at a time begins with at most an n-th of an eighth of the budget, nine hundred of them together with not more than the budget.
-//! A session that nobody has accepted yet may fill a small part of its window. A window that holds up what is read grows, to its fair share of three
-//! quarters of the budget: what is left is for who comes while the others shrink again.
+//! Nobody knows how many sessions there will be, and a window shrinks only when the peer agrees. So
+//! the n-th session at a time begins with at most 1/n of an eighth of the budget: nine hundred
+//! sessions together begin with no more than the budget. A session that nobody has accepted yet may
+//! fill a small part of its window. A window that limits how fast data is read grows, up to a fair
+//! share of three quarters of the budget. The rest is for sessions that come while the others
+//! shrink.
 
 use sphinx_proto::STREAMS_MAX;
 
 /// Memory for received blocks of a session at its beginning.
 const WINDOW_MAX: u64 = 24 << 20;
-/// All windows may grow to three of four parts of the budget together, and a window only by so much that it is worth telling, in parts of it.
+/// All windows together may grow to this fraction of the budget. A window grows by at least itself
+/// divided by `GROWTH_MIN`: less is not worth telling the peer.
 const GROWTH_PARTS: (u64, u64) = (3, 4);
 const GROWTH_MIN: u64 = 8;
-/// What an endpoint may hold in each direction if it is told nothing: so much, …
+/// What an endpoint may hold in each direction if no option says so: so many bytes, …
 const DEFAULT_MAX: u64 = 256 << 20;
-/// … and at most this part of the machine's memory.
+/// … and at most the machine's memory divided by this.
 const DEFAULT_PART: u64 = 8;
-/// Less would let streams hold each other up (`docs/protocol.md` §7).
+/// Smallest window: with less, streams could block each other (`docs/protocol.md` §7).
 const WINDOW_MIN: u64 = 384 << 10;
-/// The n-th session gets this part of the budget, divided by n …
+/// The n-th session gets the budget divided by this and by n …
 const WINDOW_PART: u64 = 8;
-/// … and of that, before it is accepted, so much: what a client sends in its first round trip …
+/// … and before it is accepted may use that divided by this, which is what a client sends in its
+/// first round trip …
 const CREDIT_PART: u64 = 16;
 /// … and at least so many bytes.
 const CREDIT_MIN: u64 = 64 << 10;
-/// Streams that the peer may have open for each window of this size, …
+/// The peer may have one stream of each kind open for so many bytes of the window, …
 const STREAM_BYTES: u64 = WINDOW_MAX / STREAMS_MAX;
-/// … and at least.
+/// … and at least so many.
 const STREAMS_MIN: u64 = 256;
-/// What is kept of an open stream besides its data.
+/// State of an open stream besides its data, bytes.
 const STREAM_STATE: u64 = 512;
-/// Datagrams that have arrived and were not taken: so much in fractions of the window, and at least one of the longest, …
+/// Bytes of datagrams that have arrived and were not taken: the window divided by this, and at
+/// least one of the longest, …
 const DATAGRAM_PART: u64 = 16;
 const DATAGRAM_MIN: u64 = 96 << 10;
-/// … and with the largest window, which only the first sessions have, so many bytes: what 200 Mbit/s bring while a flow in order waits for
-/// an answer over 100 ms.
+/// … and with the largest first window, which only the first sessions have, so many bytes: what
+/// arrives at 200 Mbit/s while an ordered flow waits for an answer to a loss over a round trip of
+/// 100 ms.
 const DATAGRAM_MAX: u64 = 5 << 20;
-/// So much of a session's part is for what is kept of streams and for datagrams, in fractions of this.
+/// Of a session's share of the budget, the share divided by this is for state of streams and for
+/// datagrams.
 const STATE_PART: u64 = 4;
 
 /// What a session of this end may hold, in each direction.
@@ -44,19 +51,19 @@ const STATE_PART: u64 = 4;
 pub(crate) struct Window {
     /// Bytes.
     pub(crate) bytes: u64,
-    /// Bytes received before somebody accepts it.
+    /// Bytes that the peer may send before the application accepts the session.
     pub(crate) credit: u64,
     /// Streams of each kind that the peer may have open.
     pub(crate) streams: u64,
 }
 
 impl Window {
-    /// What the session may hold, state of streams and datagrams included, bytes.
+    /// What the session may hold at most, with the state of streams and datagrams, bytes.
     pub(crate) fn cost(self) -> u64 {
         self.bytes + STREAM_STATE * self.streams + self.datagrams()
     }
 
-    /// What datagrams may take of it that have arrived and were not taken, bytes.
+    /// What datagrams that have arrived and were not taken may hold besides, bytes.
     pub(crate) fn datagrams(self) -> u64 {
         match self.bytes < WINDOW_MAX {
             true => (self.bytes / DATAGRAM_PART).max(DATAGRAM_MIN),
@@ -65,18 +72,19 @@ impl Window {
     }
 }
 
-/// What becomes of a window that is too small.
+/// Whether a window that is too small may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// It has so many bytes.
+    /// It grows to so many bytes.
     To(u64),
-    /// It may not have more.
+    /// It may not grow.
     None,
-    /// It may have more as soon as others hold less.
+    /// It may grow as soon as other sessions hold less.
     OthersHaveIt,
 }
 
-/// What an endpoint may hold in each direction if it is told nothing, bytes: 256 MiB, and at most an eighth of the machine's memory.
+/// What an endpoint may hold in each direction if no option says so, bytes: 256 MiB, and at most an
+/// eighth of the machine's memory.
 pub(crate) fn default_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let total = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
@@ -88,7 +96,7 @@ pub(crate) fn default_memory() -> u64 {
 pub(crate) struct Budget(u64);
 
 impl Budget {
-    /// Enough for one session at least.
+    /// A budget of so many bytes, but enough for one session at least.
     pub(crate) fn new(bytes: u64) -> Self {
         Self(bytes.max(WINDOW_MIN + STREAM_STATE * STREAMS_MIN + DATAGRAM_MIN))
     }
@@ -106,18 +114,19 @@ impl Budget {
         }
     }
 
-    /// What one of so many sessions may hold of what windows may grow to, bytes.
+    /// To how many bytes the window of each of so many sessions may grow.
     pub(crate) fn fair_share(self, sessions: usize) -> u64 {
         self.growth() / (sessions as u64).max(1)
     }
 
-    /// What the windows may grow to together.
+    /// To how many bytes all windows together may grow.
     fn growth(self) -> u64 {
         let (part, parts) = GROWTH_PARTS;
         self.0 / parts * part
     }
 
-    /// What one of so many sessions, with a window of so many bytes, has instead if it could use `wanted` and all hold `held` together.
+    /// Whether one of so many sessions, whose window has `window` bytes, may have a larger one, if
+    /// it could use `wanted` bytes and all sessions hold `held` together.
     pub(crate) fn grow(self, window: u64, wanted: u64, sessions: usize, held: u64) -> Growth {
         let fair = wanted.min(self.fair_share(sessions));
         let least = window + window / GROWTH_MIN;

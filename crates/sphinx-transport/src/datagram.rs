@@ -1,4 +1,4 @@
-//! Datagrams, and live messages: what is of no use when it comes too late.
+//! Datagrams and live messages, which are of no use when they arrive too late.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,9 +14,9 @@ use crate::error::{Error, ErrorKind};
 use crate::shared::{Inner, Session, Shared};
 use crate::signal::Waiter;
 
-/// Datagrams are of no use after this, unless it is said otherwise.
+/// Default time for which a datagram is of use.
 const EXPIRY: Duration = Duration::from_millis(100);
-/// Live messages are of no use after this, unless it is said otherwise.
+/// Default time for which a live message is of use.
 const LATENCY: Duration = Duration::from_millis(120);
 /// Shortest and longest time that a datagram may be of use.
 const LIFE: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(3600);
@@ -32,7 +32,8 @@ pub struct DatagramOptions {
 }
 
 impl Default for DatagramOptions {
-    /// On flow 0, given out as it comes, of the usual urgency, of use for 100 ms; what is lost is not repaired.
+    /// On flow 0, given out as it arrives, of the usual urgency, of use for 100 ms, and not
+    /// repaired when it is lost.
     fn default() -> Self {
         Self {
             flow: 0,
@@ -45,7 +46,7 @@ impl Default for DatagramOptions {
 }
 
 impl DatagramOptions {
-    /// A number that the receiver is told, below 2^62: what belongs together.
+    /// The flow, a number below 2^62: the receiver is told which datagrams belong together.
     #[must_use]
     pub fn flow(self, flow: u64) -> Self {
         let flow = flow.min(crate::shared::CODE_MAX);
@@ -62,7 +63,7 @@ impl DatagramOptions {
         }
     }
 
-    /// Beside other datagrams and streams (default 3).
+    /// How urgent it is compared with other datagrams and streams (default 3).
     #[must_use]
     pub fn urgency(self, urgency: Urgency) -> Self {
         Self { urgency, ..self }
@@ -75,8 +76,9 @@ impl DatagramOptions {
         Self { expiry, ..self }
     }
 
-    /// What is lost of it is replaced as long as that arrives within `deadline` of sending it, which takes the place of the
-    /// [expiry](Self::expiry). Where no answer to a loss can be in time, repair is sent ahead.
+    /// A loss is repaired as long as the repair can arrive within `deadline` of sending the
+    /// datagram; the deadline replaces the [expiry](Self::expiry). Where no answer to a loss can be
+    /// in time, repair is sent ahead.
     #[must_use]
     pub fn repaired_within(self, deadline: Duration) -> Self {
         Self {
@@ -85,8 +87,9 @@ impl DatagramOptions {
         }
     }
 
-    /// The same, for what is [ordered](Self::ordered) and sent in quantity: repair is sent ahead also where answers would be in time, if many leave within
-    /// half a round trip. So hardly anything waits for an answer to the loss of something before it.
+    /// The same for many datagrams that are [ordered](Self::ordered): if many leave within half a
+    /// round trip, repair is sent ahead even where answers to losses would be in time. So a
+    /// datagram hardly ever waits for an answer to the loss of an earlier one.
     #[must_use]
     pub fn repaired_together_within(self, deadline: Duration) -> Self {
         Self {
@@ -112,7 +115,7 @@ impl DatagramOptions {
 pub struct DatagramInfo {
     /// Bytes.
     pub len: usize,
-    /// What its sender said it belongs to.
+    /// The flow that its sender has put it in.
     pub flow: u64,
     /// How many datagrams of its flow were sent before it, if it is [ordered](DatagramOptions::ordered).
     pub number: Option<u64>,
@@ -126,7 +129,7 @@ pub struct LiveOptions {
 }
 
 impl Default for LiveOptions {
-    /// 120 ms, and the usual urgency.
+    /// Of use for 120 ms, and of the usual urgency.
     fn default() -> Self {
         Self {
             latency: LATENCY,
@@ -143,7 +146,7 @@ impl LiveOptions {
         Self { latency, ..self }
     }
 
-    /// Beside streams and datagrams (default 3).
+    /// How urgent messages are compared with streams and datagrams (default 3).
     #[must_use]
     pub fn urgency(self, urgency: Urgency) -> Self {
         Self { urgency, ..self }
@@ -174,7 +177,7 @@ fn too_small(buf: usize, len: usize) -> Error {
     Error::new(ErrorKind::Usage, message)
 }
 
-/// Whether the session lasts, and its peer takes what is sent here.
+/// Fails if the session is over, or if the peer takes no datagrams.
 fn may_send(inner: &Inner) -> Result<(), Error> {
     if let Some(error) = &inner.closed {
         return Err(error.clone());
@@ -198,7 +201,7 @@ fn take_datagram(inner: &mut Inner, buf: &mut Vec<u8>) -> Option<DatagramInfo> {
     })
 }
 
-/// Copies what was taken from a queue: its length.
+/// Copies a datagram into `buf`. Returns its length.
 fn copy(arrived: &Arrived, buf: &mut [u8]) -> usize {
     let data = arrived.data();
     buf[..data.len()].copy_from_slice(data);
@@ -206,7 +209,7 @@ fn copy(arrived: &Arrived, buf: &mut [u8]) -> usize {
 }
 
 impl Shared {
-    /// Leaves a datagram for the engine; its number, if its flow has numbers.
+    /// Leaves a datagram for the engine. Returns its number, if its flow has numbers.
     fn send(&self, inner: &mut Inner, data: &[u8], send_as: SendAs) -> Result<Option<u64>, Error> {
         may_send(inner)?;
         if data.len() > inner.datagram_max {
@@ -220,7 +223,8 @@ impl Shared {
         sent.map_err(|refusal| refused(refusal, data.len()))
     }
 
-    /// The same, if there is room without another one going. (What is too long is refused at once, and does not wait for room that never comes.)
+    /// The same, but only if there is room without dropping another one; `None` otherwise. One that
+    /// is too long is refused at once, as there will never be room for it.
     fn send_if_room(
         &self,
         inner: &mut Inner,
@@ -261,8 +265,9 @@ impl Session {
         usize::from(symbol_len).saturating_sub(header.header_len())
     }
 
-    /// Sends a datagram of at most 65 507 bytes; never waits. While more are sent than the path takes, those that are out of date go, and where
-    /// a mebibyte waits the oldest of the least urgent: [`Stats::datagrams`](crate::Stats::datagrams) counts them.
+    /// Sends a datagram of at most 65 507 bytes; never waits. While more are sent than the path
+    /// takes, those that are out of date are dropped, and where a mebibyte waits the oldest of the
+    /// least urgent: [`Stats::datagrams`](crate::Stats::datagrams) counts them.
     ///
     /// # Errors
     /// When the session has ended, the datagram is too long, or the peer takes none.
@@ -272,13 +277,16 @@ impl Session {
         sent.map(|_| ())
     }
 
-    /// There will be no more [ordered](DatagramOptions::ordered) datagrams of this flow: another one may have an order in its place. What was sent still
-    /// goes. The flow's number should not be used for others in order: to the peer they would come after what it has given out.
+    /// There will be no more [ordered](DatagramOptions::ordered) datagrams of this flow: another
+    /// flow may have an order in its place. What was sent still leaves. The flow's number should
+    /// not be used for ordered datagrams again: the peer would take them for late ones and drop
+    /// them.
     pub fn end_ordered(&self, flow: u64) {
         self.shared().lock().queues.end_ordered(flow);
     }
 
-    /// The same as [`send_datagram`](Self::send_datagram), but waits while there is no room without another one going.
+    /// The same as [`send_datagram`](Self::send_datagram), but waits until there is room without
+    /// dropping another one.
     ///
     /// # Errors
     /// Those of [`send_datagram`](Self::send_datagram).
@@ -316,7 +324,9 @@ impl Session {
         Waiter::new(&self.shared().lock().queues.datagrams_left())
     }
 
-    /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 5 MiB in the largest first window (24 MiB), else up to a sixteenth of the window (96 KiB at least); then the oldest go.
+    /// Waits for a datagram and copies it into `buf`. Those that are not taken are kept, up to 5
+    /// MiB in the largest first window (24 MiB), else up to a sixteenth of the window (96 KiB at
+    /// least); then the oldest are dropped.
     ///
     /// # Errors
     /// When the session has ended, or `buf` is too small: then the error tells the length, and the datagram stays.
@@ -378,7 +388,8 @@ impl Session {
 
     /// Waits for a flow of live messages that the peer has begun.
     ///
-    /// Flows that nobody accepts, or that are kept when they have ended, do no harm: beyond 512 in all, the one that has been silent for longest goes.
+    /// Flows that nobody accepts, or that are kept when they have ended, do no harm: beyond 512 in
+    /// all, the one that has been silent for longest is dropped.
     ///
     /// # Errors
     /// When the session has ended.
@@ -400,15 +411,16 @@ impl Session {
     }
 }
 
-/// Sends live messages: each is of use for a while, and is dropped then wherever it is. What is lost on the way is
-/// replaced if that can be in time; where no answer to a loss can be, repair is sent ahead.
+/// Sends live messages. Each is of use for a while, and is dropped after that at either end. A loss
+/// is repaired if that can be in time; where no answer to a loss can be, repair is sent ahead.
 ///
 /// Dropping it ends the flow.
 pub struct LiveSender {
     flow: u64,
     shared: Arc<Shared>,
     options: LiveOptions,
-    /// What the peer's application has asked for, as far as it has been followed.
+    /// The latency that the peer's application has asked for, as far as `options` follow it
+    /// already.
     wanted: Option<Nanos>,
 }
 
@@ -422,7 +434,8 @@ impl fmt::Debug for LiveSender {
 }
 
 impl LiveSender {
-    /// Sends a message of at most 65 507 bytes, which is of use for the [latency](Self::latency); never waits. Its number: how many were sent before.
+    /// Sends a message of at most 65 507 bytes, which is of use for the [latency](Self::latency);
+    /// never waits. Returns its number, which is how many were sent before.
     ///
     /// # Errors
     /// When the session has ended, the message is too long, the peer takes none, or its application wants no more.
@@ -448,7 +461,8 @@ impl LiveSender {
         Ok(number.unwrap_or_default())
     }
 
-    /// How long messages are of use from now on. Which end has said so last counts.
+    /// How long messages are of use from now on. This end's application and the peer's may both say
+    /// so: the latest counts.
     pub fn set_latency(&mut self, latency: Duration) {
         self.wanted = self.asked();
         self.options = self.options.latency(latency);
@@ -464,7 +478,7 @@ impl LiveSender {
         self.options.latency
     }
 
-    /// What the peer's application has asked for last.
+    /// The latency that the peer's application has asked for last.
     fn asked(&self) -> Option<Nanos> {
         let inner = self.shared.lock();
         inner.queues.live_sent(self.flow)?.1
@@ -491,7 +505,8 @@ pub struct LiveInfo {
     pub len: usize,
     /// How many messages were sent before it.
     pub number: u64,
-    /// How long ago it was sent, less what the fastest one of late took on its way.
+    /// How long ago it was sent, not counting the time on the way of the fastest recent message:
+    /// clocks of both ends cannot be compared.
     pub age: Duration,
 }
 
@@ -521,8 +536,9 @@ impl LiveReceiver {
         }
     }
 
-    /// Waits for the next message and copies it into `buf`; `None` when the flow has ended. Those that are not taken are kept, of all flows as many as
-    /// [`Session::recv_datagram`] says; then the oldest go.
+    /// Waits for the next message and copies it into `buf`; `None` when the flow has ended. Those
+    /// that are not taken are kept, of all flows as many as [`Session::recv_datagram`] says; then
+    /// the oldest are dropped.
     ///
     /// # Errors
     /// When the session has ended, or `buf` is too small: then the error tells the length, and the message stays.
@@ -545,8 +561,9 @@ impl LiveReceiver {
         shared.poll(&mut self.news, cx, next).map(Result::flatten)
     }
 
-    /// Messages are given out when their time has come, all as long after they were sent, and so in their order; or, with `false`, as they come.
-    /// Where their lives differ each comes when its own is over: one of a shorter life before an earlier one of a longer.
+    /// With `true`, every message is given out when it has reached the end of its latency, so that
+    /// all are given out evenly and in order. With `false` they are given out as they arrive. Where
+    /// latencies differ, a message with a shorter one may come before an earlier one with a longer.
     pub fn set_on_time(&mut self, on_time: bool) {
         self.shared
             .update(|inner| inner.queues.set_on_time(self.flow, on_time));
@@ -559,8 +576,10 @@ impl LiveReceiver {
             .update(|inner| inner.queues.set_latency(self.flow, latency));
     }
 
-    /// Numbers of messages that will not come, came too late, or made room before they were taken, since the last call. Each message is given out or
-    /// among these; what is not taken is kept, up to 1025 ranges, or fewer where there are more than four flows; then the oldest are forgotten.
+    /// Numbers of messages that were lost, came too late, or were dropped for others before they
+    /// were taken, since the last call. Each message is either given out or among these. What is
+    /// not taken here is kept, up to 1025 ranges, or fewer where there are more than four flows;
+    /// then the oldest are forgotten.
     pub fn take_missing(&mut self) -> Vec<Range<u64>> {
         self.shared
             .update(|inner| inner.queues.take_missing(self.flow))
@@ -601,7 +620,7 @@ mod tests {
     use super::*;
     use crate::{Options, Server, Service, connect};
 
-    /// What the peer lacks fails the call that wants it, and nothing else.
+    /// A call that needs what the peer does not support fails, and nothing else does.
     #[test]
     fn a_peer_without_datagrams_still_takes_streams() {
         let options = Options::default();
@@ -610,7 +629,7 @@ mod tests {
         let ticket = server.ticket(&["127.0.0.1".to_owned()]).expect("a ticket");
         let client = connect(&ticket, Service::Application, &options).expect("connected");
         let peer = server.accept(None).expect("accepted").expect("a session");
-        // As it is after a handshake with an end that does not announce them.
+        // As after a handshake with a peer that does not announce datagrams.
         client.shared().lock().datagram_max = 0;
 
         let datagram = DatagramOptions::default();

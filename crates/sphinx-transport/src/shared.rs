@@ -68,41 +68,44 @@ impl SharedSlicer for LockedSlicer {
 
 pub(crate) struct Inner {
     pub(crate) queues: Queues<Threads>,
-    /// An application has the session.
+    /// An application has accepted the session.
     pub(crate) is_accepted: bool,
-    /// What the application wants redundancy to be for from now on.
+    /// What the application has changed since the engine last looked: the profile, …
     pub(crate) profile: Option<Profile>,
+    /// … the limit of the rate, IP bytes per second, if there is to be one, …
     pub(crate) limit: Option<Option<u64>>,
+    /// … the bound of the memory, bytes, if there is to be one, …
     pub(crate) memory: Option<Option<u64>>,
+    /// … and rate control.
     pub(crate) cc: Option<Cc>,
     pub(crate) closed: Option<Error>,
     /// The code of the peer's CLOSE, if that is what ended the session.
     pub(crate) peer_code: Option<u64>,
-    /// The peer has answered CLOSE, or it makes no sense to wait.
+    /// The peer has answered CLOSE, or waiting for that makes no sense.
     pub(crate) close_answered: bool,
     pub(crate) stats: Stats,
-    /// What has become of paths, until the application takes it; the latest only.
+    /// Events of paths that the application has not taken; only the latest are kept.
     pub(crate) path_events: VecDeque<PathEvent>,
-    /// What the application wants of paths.
+    /// Changes of paths that the application has asked for.
     pub(crate) path_wishes: Vec<PathWish>,
     /// The longest datagram that the peer takes, bytes; 0: it takes none.
     pub(crate) datagram_max: usize,
     /// The handshake is over.
     pub(crate) is_confirmed: bool,
-    /// What a later session may begin with, when it was agreed on (Unix seconds), and where to keep it: of a connecting end, until it has been
-    /// done.
+    /// At a client, until it is written: what a later session may begin with, in which file to keep
+    /// it, and when it was agreed on, Unix seconds.
     pub(crate) resumption: Option<(ResumptionFile, Resumption, u64)>,
-    /// What is worth remembering about the path to this address, by now.
+    /// What is known so far of the path to this address, and worth remembering.
     pub(crate) learned: Option<(IpAddr, PathMemory)>,
-    /// Where to remember it: of a connecting end, until it has been done.
+    /// At a client, until it is written: the file in which to remember that.
     paths: Option<PathFile>,
-    /// When the last packet of the peer opened.
+    /// When the last packet of the peer was opened.
     pub(crate) heard_at: Option<Instant>,
-    /// When the first packet left that wants an answer, since then.
+    /// When the first packet since then left that the peer must acknowledge.
     pub(crate) asked_at: Option<Instant>,
 }
 
-/// Tells the engine which sessions' applications have left something for it.
+/// Tells the engine in which sessions the application has left something for it.
 pub(crate) struct Doorbell {
     rung: Mutex<Vec<ConnectionId>>,
     waker: Waker,
@@ -124,7 +127,7 @@ impl Doorbell {
         self.waker.wake();
     }
 
-    /// The sessions that rang since the last call, put into `into` in place of what it held.
+    /// Replaces what `into` holds by the sessions that have rung since the last call.
     pub(crate) fn take(&self, into: &mut Vec<ConnectionId>) {
         into.clear();
         std::mem::swap(
@@ -134,7 +137,7 @@ impl Doorbell {
     }
 }
 
-/// What is waited for that belongs to no one stream.
+/// Signals for what does not concern a single stream.
 #[derive(Default)]
 pub(crate) struct Signals {
     /// The peer has opened a stream that may be accepted, of either kind.
@@ -164,7 +167,7 @@ pub(crate) struct Shared {
     service: Service,
     /// Zero of the engine's clock.
     base: Instant,
-    /// When the first handshake datagram left or came.
+    /// When the first handshake datagram left or arrived.
     started: Instant,
     /// Block shape: n in the high half, symbol size in the low half.
     shape: AtomicU32,
@@ -217,13 +220,13 @@ impl Shared {
         }
     }
 
-    /// The same; what it learns about its path is remembered there.
+    /// The same, with the file in which to remember what it learns about its path.
     pub(crate) fn remembering(self, paths: Option<PathFile>) -> Self {
         self.lock().paths = paths;
         self
     }
 
-    /// The same, of this client.
+    /// The same, with this client and for this service.
     pub(crate) fn of(self, who: Option<Peer>, service: Service) -> Self {
         Self {
             who,
@@ -245,7 +248,7 @@ impl Shared {
         Time::from_nanos(span.min(u128::from(u64::MAX)) as Nanos)
     }
 
-    /// Since the first handshake datagram.
+    /// Time since the first handshake datagram.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
@@ -259,18 +262,20 @@ impl Shared {
         ((shape >> 16) as u16, shape as u16)
     }
 
-    /// A thread that panics cannot leave the queues half changed.
+    /// Locks the queues. A lock that a panic has poisoned is taken all the same: no change of the
+    /// queues can panic halfway.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The peer is elsewhere now.
+    /// The peer has another address from now on.
     pub(crate) fn set_remote(&self, remote: SocketAddr) {
         *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
-    /// Frees the lock and tells those who wait for what has changed. What streams have in common is told by how it is, not by
-    /// what has changed: who looks too late for one stream is told again as long as there is one.
+    /// Frees the lock and notifies those who wait for what has changed. The signals that belong to
+    /// no single stream are notified as long as their condition holds, not only when it begins to:
+    /// who comes too late for one stream is notified again while there is another.
     pub(crate) fn notify(&self, mut inner: MutexGuard<'_, Inner>) {
         let streams = inner.queues.take_changed();
         let is_over = inner.closed.is_some();
@@ -316,7 +321,8 @@ impl Shared {
         }
     }
 
-    /// The engine is to do something about paths. Of a session that is over nobody does, which whoever waits for the answer sees at once.
+    /// The engine is to do something about paths. If the session is over the wish is dropped, so
+    /// that whoever waits for its answer sees at once that none comes.
     pub(crate) fn wish(&self, wish: PathWish) {
         let mut inner = self.lock();
         if inner.closed.is_some() {
@@ -333,8 +339,9 @@ impl Shared {
         self.ringing.store(false, Ordering::Release);
     }
 
-    /// Remembers what the session has learned about its path, and what it has agreed on for a later one, once. To be called by whoever lets go of it: files may be slow,
-    /// and neither the engine nor other threads of the session wait for this.
+    /// Writes to files what the session has learned about its path and what a later one may begin
+    /// with, once. To be called by the thread that lets go of the session, and without the lock:
+    /// files may be slow, and neither the engine nor other threads are to wait for them.
     fn remember(&self) {
         let mut inner = self.lock();
         let resumption = inner.resumption.take();
@@ -439,13 +446,13 @@ impl Session {
         }
     }
 
-    /// An application takes it: what the peer sends may fill its window from now on.
+    /// The application accepts the session: what the peer sends may fill its window from now on.
     pub(crate) fn accept(&self) {
         self.shared.lock().is_accepted = true;
         self.shared.wake();
     }
 
-    /// What it is for.
+    /// What the session is for.
     pub fn service(&self) -> Service {
         self.shared.service
     }
@@ -461,7 +468,7 @@ impl Session {
         self.shared.lock().is_confirmed
     }
 
-    /// Waits for that.
+    /// Waits until the handshake is over.
     ///
     /// # Errors
     /// When the session ends before.
@@ -723,7 +730,7 @@ impl Session {
         patience: Duration,
         ready: impl Fn(&mut Inner) -> Option<T>,
     ) -> Option<T> {
-        // One that is further away than clocks go never comes.
+        // A deadline beyond what the clock can say is none.
         let deadline = Instant::now().checked_add(patience);
         let mut inner = self.shared.lock();
         loop {
