@@ -10,13 +10,14 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use sphinx_transport::asynchronous::{Server as Endpoint, Session};
 use sphinx_transport::{Profile, ServerKey, Service, close_code};
-use sphinx_tunnel::{Grant, Granted, Hub, Limits, Permit, Server};
+use sphinx_tunnel::{Events, Grant, Granted, Hub, Limits, Permit, Server};
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::clients::{self, Place, Roster};
 use super::consent::Consent;
-use super::listen::{Crowd, Given, Known, Refusals};
+use super::listen::{Bound, Crowd, Given, Known, Refusals};
 use super::running::Running;
 use super::tunnel::{Told, allow_files, interface, options, runtime};
 use super::{Context, listen, perf, recv};
@@ -41,34 +42,15 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         Some(ServerCommand::Key(args)) => return clients::key(args, context),
         None => {}
     }
-    args.check_permit()?;
-    let lets_tun = args.permit.as_ref().is_some_and(Permit::lets_tun);
-    args.check_pools()?;
-    interface::check_pools(&args.tun_pool)?;
-    if let Some(output) = &args.output {
-        // One that cannot be written to is found before anybody is invited to send.
-        OutputDir::open(output, recv::rules_usual())?;
-    }
-    let is_kept = args.state.is_some() || args.authorized.is_some() || args.permit.is_none();
-    if !lets_tun && !is_kept && !args.tun_pool.is_empty() {
-        let failure = usage("--tun-pool: no rule lets clients send IP packets");
-        return Err(failure.with_hint("--permit tun does"));
-    }
-    let mut roster = match is_kept {
-        true => {
-            let place = Place::open(args.state.as_deref(), args.authorized.as_deref())?;
-            Some(Roster::open(place, args.limits())?)
-        }
-        false => None,
-    };
-    // From here on it means to read the configuration again, whenever it comes.
+    check(&args)?;
+    let mut roster = open_roster(&args)?;
+    // From here on SIGHUP, whenever it comes, means to read the configuration again.
     let hangups = match args.reloads() {
         true => {
             Some(Signals::new([SIGHUP]).map_err(|error| local_io("listen for", "signals", error))?)
         }
         false => None,
     };
-    let options = args.serving.apply(&args.common, options(&args.common)?);
     let listen = ListenArgs {
         listen: args.listen,
         advertise: args.advertise.clone(),
@@ -76,36 +58,7 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         once: false,
         serving: args.serving,
     };
-    let command = match &args.permit {
-        Some(permit) if permit.lets_tunnel() => "tunnel TICKET -L 8080:localhost:80",
-        Some(permit) if permit.lets_send().is_some() => "send TICKET PATH…",
-        Some(_) => "perf client TICKET",
-        None => "",
-    };
-    let given = match (&mut roster, &args.permit) {
-        (None, _) => Given::First,
-        (Some(roster), Some(permit)) => Given::Kept(roster.give_first(permit.clone())),
-        (Some(_), None) => Given::None,
-    };
-    let key = || match (&roster, &args.key) {
-        (Some(roster), _) => roster.key(),
-        (None, Some(path)) => key::server(path),
-        (None, None) => Ok(ServerKey::generate()),
-    };
-    // What there is no place for is not served.
-    let mut services = vec![Service::Tunnel, Service::Perf];
-    services.extend(args.output.as_ref().map(|_| Service::Files));
-    let before = || match &roster {
-        Some(roster) => roster.was_at(),
-        None => Ok(Vec::new()),
-    };
-    let known = Known {
-        services: &services,
-        key: &key,
-        ticket: given,
-        before: &before,
-    };
-    let bound = listen::open(&listen, &args.common, &known, &options, context)?;
+    let bound = bind(&args, &listen, &mut roster, context)?;
     // Before anybody hears of it.
     let _watch = match &roster {
         Some(roster) => {
@@ -114,23 +67,17 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         }
         None => None,
     };
-    let server = bound.announce(&listen, context, command)?;
+    let server = bound.announce(&listen, context, peer_command(args.permit.as_ref()))?;
     allow_files();
     let told = Told::start(&context.reporter, args.common.verbose)?;
     let runtime = runtime()?;
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let _registration = context.stop.on_stop(move || stopped.notify_one());
-    let mut serving = Server::new(told.events.clone());
-    if !args.tun_pool.is_empty() {
-        let reserved = roster.as_ref().map(Roster::reserved).unwrap_or_default();
-        let opened = runtime.block_on(async { Hub::open(&args.tun_pool, &reserved, &told.events) });
-        let hub = opened.map_err(|error| {
-            interface::failure(format!("--tun-pool: opening a TUN device: {error}"), &error)
-        })?;
-        serving = serving.with_tun(hub);
+    let mut tunnels = Server::new(told.events.clone());
+    if let Some(hub) = open_hub(&args, roster.as_ref(), &told.events, &runtime)? {
+        tunnels = tunnels.with_tun(hub);
     }
-    let serving = Arc::new(serving);
     let roster = roster.map(Arc::new);
     let _reload = match hangups {
         Some(signals) => Some(Reload::start(
@@ -150,8 +97,133 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         context: context.clone(),
     };
     let crowd = others.crowd.clone();
-    let ended: Outcome<()> = runtime.block_on(async {
+    let dispatcher = Arc::new(Dispatcher {
+        roster: roster.clone(),
+        permit: args.permit.clone().unwrap_or_default(),
+        limits: args.limits(),
+        tunnels: Arc::new(tunnels),
+        others,
+    });
+    let ended = runtime.block_on(dispatcher.run(server, &stop));
+    crowd.wait(context);
+    drop(dispatcher);
+    // A name that is being asked for is waited for by nobody, and may take half a minute.
+    runtime.shutdown_timeout(WRITES_TIME);
+    told.finish();
+    match context.stop.requested() {
+        true => Err(context.stop.failure()),
+        false => ended,
+    }
+}
+
+/// Whether it keeps clients and tickets in files.
+fn keeps_clients(args: &ServerArgs) -> bool {
+    args.state.is_some() || args.authorized.is_some() || args.permit.is_none()
+}
+
+/// Finds what the server could not do, before anybody is told of it.
+fn check(args: &ServerArgs) -> Outcome<()> {
+    args.check_permit()?;
+    args.check_pools()?;
+    interface::check_pools(&args.tun_pool)?;
+    if let Some(output) = &args.output {
+        // One that cannot be written to is found before anybody is invited to send.
+        OutputDir::open(output, recv::rules_usual())?;
+    }
+    let lets_tun = args.permit.as_ref().is_some_and(Permit::lets_tun);
+    if !lets_tun && !keeps_clients(args) && !args.tun_pool.is_empty() {
+        let failure = usage("--tun-pool: no rule lets clients send IP packets");
+        return Err(failure.with_hint("--permit tun does"));
+    }
+    Ok(())
+}
+
+/// The clients and tickets that files name, if the server keeps any.
+fn open_roster(args: &ServerArgs) -> Outcome<Option<Roster>> {
+    if !keeps_clients(args) {
+        return Ok(None);
+    }
+    let place = Place::open(args.state.as_deref(), args.authorized.as_deref())?;
+    Roster::open(place, args.limits()).map(Some)
+}
+
+/// Binds the server under the key, and with the ticket, that its options ask for.
+fn bind(
+    args: &ServerArgs,
+    listen: &ListenArgs,
+    roster: &mut Option<Roster>,
+    context: &Context,
+) -> Outcome<Bound> {
+    let options = args.serving.apply(&args.common, options(&args.common)?);
+    let given = match (&mut *roster, &args.permit) {
+        (None, _) => Given::First,
+        (Some(roster), Some(permit)) => Given::Kept(roster.give_first(permit.clone())),
+        (Some(_), None) => Given::None,
+    };
+    let roster = roster.as_ref();
+    let key = || match (roster, &args.key) {
+        (Some(roster), _) => roster.key(),
+        (None, Some(path)) => key::server(path),
+        (None, None) => Ok(ServerKey::generate()),
+    };
+    // Files are served only if there is a directory for them.
+    let mut services = vec![Service::Tunnel, Service::Perf];
+    services.extend(args.output.as_ref().map(|_| Service::Files));
+    let before = || match roster {
+        Some(roster) => roster.was_at(),
+        None => Ok(Vec::new()),
+    };
+    let known = Known {
+        services: &services,
+        key: &key,
+        ticket: given,
+        before: &before,
+    };
+    listen::open(listen, &args.common, &known, &options, context)
+}
+
+/// The command that is shown for the other end, by what the ticket of `--permit` is for.
+fn peer_command(permit: Option<&Permit>) -> &'static str {
+    match permit {
+        Some(permit) if permit.lets_tunnel() => "tunnel TICKET -L 8080:localhost:80",
+        Some(permit) if permit.lets_send().is_some() => "send TICKET PATH…",
+        Some(_) => "perf client TICKET",
+        None => "",
+    }
+}
+
+/// The interface for clients that send IP packets, if there are addresses for them.
+fn open_hub(
+    args: &ServerArgs,
+    roster: Option<&Roster>,
+    events: &Events,
+    runtime: &Runtime,
+) -> Outcome<Option<Hub>> {
+    if args.tun_pool.is_empty() {
+        return Ok(None);
+    }
+    let reserved = roster.map(Roster::reserved).unwrap_or_default();
+    let opened = runtime.block_on(async { Hub::open(&args.tun_pool, &reserved, events) });
+    opened.map(Some).map_err(|error| {
+        interface::failure(format!("--tun-pool: opening a TUN device: {error}"), &error)
+    })
+}
+
+/// Gives each session to what serves it.
+struct Dispatcher {
+    roster: Option<Arc<Roster>>,
+    /// What clients may do if there is no roster, which says it for each of them.
+    permit: Permit,
+    limits: Limits,
+    tunnels: Arc<Server>,
+    others: Others,
+}
+
+impl Dispatcher {
+    /// Accepts sessions until `stop`, or until the endpoint fails, and shuts the endpoint down.
+    async fn run(self: &Arc<Self>, server: sphinx_transport::Server, stop: &Notify) -> Outcome<()> {
         let endpoint = Endpoint::from(server);
+        // Dropping it ends the tasks: not before the endpoint has shut down.
         let mut clients = JoinSet::new();
         let mut refusals = Refusals::default();
         let mut looks = tokio::time::interval(REFUSALS_INTERVAL);
@@ -161,7 +233,7 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
                 session = endpoint.accept() => session,
                 () = stop.notified() => break Ok(()),
                 _ = looks.tick() => {
-                    refusals.look(endpoint.as_blocking(), context);
+                    refusals.look(endpoint.as_blocking(), &self.others.context);
                     continue;
                 }
             };
@@ -169,48 +241,49 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
                 Ok(session) => session,
                 Err(error) => break Err(error.into()),
             };
-            let grant = match (&roster, session.as_blocking().peer()) {
-                (Some(roster), Some(peer)) => roster.grant(peer),
-                _ => Ok(Granted::new(Grant::new(
-                    session.as_blocking().remote_addr().to_string(),
-                    args.permit.clone().unwrap_or_default(),
-                    args.limits(),
-                ))),
-            };
-            let (serving, roster) = (Arc::clone(&serving), roster.clone());
-            let others = others.clone();
-            clients.spawn(async move {
-                match grant {
-                    Ok(granted) => {
-                        let wanted = session.as_blocking().service();
-                        match wanted {
-                            Service::Files | Service::Perf => {
-                                others.serve(wanted, session, &granted, &serving).await;
-                            }
-                            _ => serving.serve(session, granted.clone()).await,
-                        }
-                        if let Some(roster) = roster {
-                            roster.forget(&granted);
-                        }
-                    }
-                    Err(failure) => {
-                        let code = close_code::AUTHENTICATION;
-                        session.close(code, &failure.message).await;
-                    }
-                }
-            });
+            let granted = self.grant(&session);
+            let dispatcher = Arc::clone(self);
+            clients.spawn(async move { dispatcher.serve(session, granted).await });
         };
         endpoint.shut_down().await;
         ended
-    });
-    crowd.wait(context);
-    drop(serving);
-    // A name that is being asked for is waited for by nobody, and may take half a minute.
-    runtime.shutdown_timeout(WRITES_TIME);
-    told.finish();
-    match context.stop.requested() {
-        true => Err(context.stop.failure()),
-        false => ended,
+    }
+
+    /// What the client of a session may do.
+    fn grant(&self, session: &Session) -> Outcome<Granted> {
+        match (&self.roster, session.as_blocking().peer()) {
+            (Some(roster), Some(peer)) => roster.grant(peer),
+            _ => Ok(Granted::new(Grant::new(
+                session.as_blocking().remote_addr().to_string(),
+                self.permit.clone(),
+                self.limits,
+            ))),
+        }
+    }
+
+    /// Serves a client until its session ends, or closes the session if the client may do nothing.
+    async fn serve(&self, session: Session, granted: Outcome<Granted>) {
+        let granted = match granted {
+            Ok(granted) => granted,
+            Err(failure) => {
+                let code = close_code::AUTHENTICATION;
+                return session.close(code, &failure.message).await;
+            }
+        };
+        let wanted = session.as_blocking().service();
+        match wanted {
+            Service::Files | Service::Perf => {
+                let tunnels = &self.tunnels;
+                self.others.serve(wanted, session, &granted, tunnels).await;
+            }
+            _ => {
+                let tunnels = Arc::clone(&self.tunnels);
+                tunnels.serve(session, granted.clone()).await;
+            }
+        }
+        if let Some(roster) = &self.roster {
+            roster.forget(&granted);
+        }
     }
 }
 
