@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sphinx_transport::asynchronous::{SendStream, Session};
+use sphinx_transport::asynchronous::{RecvStream, SendStream, Session};
 use sphinx_transport::close_code;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::datagrams::DatagramFlow;
 use crate::dial::{self, Names};
 use crate::event::{Direction, Event, Events};
 use crate::exchange::{self, Asked};
@@ -117,6 +118,7 @@ impl Server {
 const TUNNEL: &str = "tunnel";
 
 impl Client {
+    /// Does what a stream of the client asks for, until that is over, or answers why it does not.
     async fn serve(self: Arc<Self>, live: Live, asked: Asked) {
         let Asked {
             request,
@@ -130,7 +132,6 @@ impl Client {
             Err(many) => return exchange::refuse(&mut send, &many).await,
         };
         let events = &self.server.events;
-        let throttle = &self.throttle;
         let served = match request {
             Request::Connect(target) => {
                 let connected = tokio::select! {
@@ -139,25 +140,7 @@ impl Client {
                     _ = send.stopped() => return,
                 };
                 match connected {
-                    Ok((local, from)) => {
-                        let proto = match local {
-                            Local::Unix(_) => "unix",
-                            _ => "tcp",
-                        };
-                        let mut flow = events.flow(proto, target.to_string(), Direction::In);
-                        if exchange::accept(&mut send, from).await.is_ok() {
-                            let ended = relay_within(
-                                local,
-                                (send, recv),
-                                First::Data,
-                                &flow.counts,
-                                throttle,
-                            )
-                            .await;
-                            flow.ended(ended);
-                        }
-                        return;
-                    }
+                    Ok(connected) => return self.relay(&target, (send, recv), connected).await,
                     Err(refusal) => Err((target.to_string(), refusal)),
                 }
             }
@@ -176,15 +159,7 @@ impl Client {
                 };
                 match (entered, connected) {
                     (Ok(flow), Ok(socket)) => {
-                        let mut told = events.flow("udp", target.to_string(), Direction::In);
-                        if exchange::accept(&mut send, socket.local_addr().ok())
-                            .await
-                            .is_ok()
-                        {
-                            let mut recv = recv;
-                            udp::carry(flow, &socket, &mut recv, &mut told, throttle).await;
-                        }
-                        return;
+                        return self.udp(&target, &mut send, recv, flow, socket).await;
                     }
                     (Err(_), _) => Err((target.to_string(), taken())),
                     (_, Err(refusal)) => Err((target.to_string(), refusal)),
@@ -197,14 +172,7 @@ impl Client {
                     Association::new(permit, self.names.clone(), self.unnamed.clone()).await;
                 match (entered, association) {
                     (Ok(flow), Ok(association)) => {
-                        let mut told = events.flow("udp", "any".to_owned(), Direction::In);
-                        if exchange::accept(&mut send, None).await.is_ok() {
-                            let denied = |target: &Target| self.denied(target.to_string());
-                            association
-                                .run(flow, (send, recv), &mut told, denied, throttle)
-                                .await;
-                        }
-                        return;
+                        return self.associate((send, recv), flow, association).await;
                     }
                     (Err(_), _) => Err(("any".to_owned(), taken())),
                     (_, Err(error)) => {
@@ -235,43 +203,22 @@ impl Client {
                 .map_err(|refusal| (at.to_string(), refusal))
             }
             Request::Tun { flow, addresses } => {
-                let carried = match &self.server.tun {
+                let served = match &self.server.tun {
                     Some(hub) if grant.permit().lets_tun() => {
-                        let (mut recv, asked) = (recv, (flow, &addresses[..], grant.address()));
-                        let mut flow = events.flow("tun", grant.name().to_owned(), Direction::In);
-                        let both = (&mut send, &mut recv);
-                        let served = tun::serve(hub, &live, asked, both, &mut flow).await;
-                        if let Err(refusal) = &served {
-                            flow.ended(Err(refusal));
-                        }
-                        served
+                        let asked = (flow, &addresses[..], grant.address());
+                        self.packets(&grant, hub, &live, asked, (&mut send, recv))
+                            .await
                     }
                     _ => Err(Refusal::new(
                         Status::Denied,
                         format!("IP packets: {}", dial::NO_RULE),
                     )),
                 };
-                carried.map_err(|refusal| ("tun".to_owned(), refusal))
+                served.map_err(|refusal| ("tun".to_owned(), refusal))
             }
             Request::Join => {
-                let Some(enrol) = grant.enrol() else {
-                    // Whoever is in already looks whether that is so: no rule is in the way.
-                    let why = "an invitation is needed to join";
-                    let refusal = Refusal::new(Status::Denied, why);
-                    return exchange::refuse(&mut send, &refusal).await;
-                };
-                // It writes to a file.
-                let joined = tokio::task::spawn_blocking(move || enrol()).await;
-                match joined.unwrap_or_else(|error| Err(error.to_string())) {
-                    Ok(()) => {
-                        if exchange::accept(&mut send, None).await.is_ok() {
-                            let _ = send.finish().await;
-                            let _ = send.wait_delivered().await;
-                        }
-                        return;
-                    }
-                    Err(why) => Err(("join".to_owned(), Refusal::new(Status::Denied, why))),
-                }
+                let joined = self.join(&grant, &mut send).await;
+                joined.map_err(|refusal| ("join".to_owned(), refusal))
             }
             Request::Accepted { .. } | Request::AcceptedUdp { .. } => {
                 let none = Refusal::new(Status::Unsupported, "this server asked for no listener");
@@ -284,6 +231,104 @@ impl Client {
             }
             exchange::refuse(&mut send, &refusal).await;
         }
+    }
+
+    /// Answers that `target` is connected, and carries bytes both ways until the connection is over.
+    async fn relay(
+        &self,
+        target: &Target,
+        (mut send, recv): (SendStream, RecvStream),
+        (local, from): (Local, Option<SocketAddr>),
+    ) {
+        let proto = match local {
+            Local::Unix(_) => "unix",
+            _ => "tcp",
+        };
+        let events = &self.server.events;
+        let mut flow = events.flow(proto, target.to_string(), Direction::In);
+        if exchange::accept(&mut send, from).await.is_ok() {
+            let (both, counts) = ((send, recv), &flow.counts);
+            let ended = relay_within(local, both, First::Data, counts, &self.throttle).await;
+            flow.ended(ended);
+        }
+    }
+
+    /// Answers that there is a socket, and exchanges datagrams with `target` until the client closes the stream.
+    async fn udp(
+        &self,
+        target: &Target,
+        send: &mut SendStream,
+        recv: RecvStream,
+        flow: DatagramFlow,
+        socket: UdpSocket,
+    ) {
+        let events = &self.server.events;
+        let mut told = events.flow("udp", target.to_string(), Direction::In);
+        let from = socket.local_addr().ok();
+        if exchange::accept(send, from).await.is_ok() {
+            let mut recv = recv;
+            udp::carry(flow, &socket, &mut recv, &mut told, &self.throttle).await;
+        }
+    }
+
+    /// Answers that there is a socket, and exchanges datagrams with any target that rules let through until the client closes the stream.
+    async fn associate(
+        &self,
+        (mut send, recv): (SendStream, RecvStream),
+        flow: DatagramFlow,
+        association: Association,
+    ) {
+        let events = &self.server.events;
+        let mut told = events.flow("udp", "any".to_owned(), Direction::In);
+        if exchange::accept(&mut send, None).await.is_ok() {
+            let denied = |target: &Target| self.denied(target.to_string());
+            let (both, throttle) = ((send, recv), &self.throttle);
+            association
+                .run(flow, both, &mut told, denied, throttle)
+                .await;
+        }
+    }
+
+    /// Exchanges IP packets with the interface until the client closes the stream. `asked`: the number of its first flow, the addresses that it
+    /// would have, and the one that its rules give it.
+    async fn packets(
+        &self,
+        grant: &Grant,
+        hub: &Hub,
+        live: &Live,
+        asked: (u64, &[IpAddr], Option<IpAddr>),
+        (send, mut recv): (&mut SendStream, RecvStream),
+    ) -> Result<(), Refusal> {
+        let events = &self.server.events;
+        let mut flow = events.flow("tun", grant.name().to_owned(), Direction::In);
+        let served = tun::serve(hub, live, asked, (send, &mut recv), &mut flow).await;
+        if let Err(refusal) = &served {
+            flow.ended(Err(refusal));
+        }
+        served
+    }
+
+    /// Lets whoever has come with an invitation join, and answers so.
+    ///
+    /// # Errors
+    /// It may not, and has no answer yet.
+    async fn join(&self, grant: &Grant, send: &mut SendStream) -> Result<(), Refusal> {
+        let Some(enrol) = grant.enrol() else {
+            // A client that has joined already may ask whether it has: that no rule was in the way is nothing to report.
+            let why = "an invitation is needed to join";
+            exchange::refuse(send, &Refusal::new(Status::Denied, why)).await;
+            return Ok(());
+        };
+        // It writes to a file.
+        let joined = tokio::task::spawn_blocking(move || enrol()).await;
+        if let Err(why) = joined.unwrap_or_else(|error| Err(error.to_string())) {
+            return Err(Refusal::new(Status::Denied, why));
+        }
+        if exchange::accept(send, None).await.is_ok() {
+            let _ = send.finish().await;
+            let _ = send.wait_delivered().await;
+        }
+        Ok(())
     }
 
     fn denied(&self, target: String) {
