@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    Config, MS, Place, Side, Stage, Time,
+    Config, MS, Place, Profile, Side, Stage, Time,
     acks::{Acks, Stream},
     eln::watch::Watch,
     numbers::Numbers,
@@ -193,6 +193,133 @@ impl Offer {
     }
 }
 
+/// What the SYNs of both hosts say. Where a method takes the `sender`, that is the host whose data goes towards the hop.
+struct Handshake<'a> {
+    /// Who sent the first SYN.
+    by: Side,
+    /// What the first SYN offers.
+    offered: Offer,
+    /// The SYN that answers it.
+    answer: &'a Segment,
+    /// What the answer offers.
+    answered: Offer,
+    /// From the first SYN to its answer, in nanoseconds, if that can be told.
+    rtt: Option<Time>,
+}
+
+impl Handshake<'_> {
+    /// Position of the first byte of data that a host sends.
+    fn first(&self, host: Side) -> u64 {
+        match self.by == host {
+            true => sequence::first(self.answer.acknowledgment),
+            false => sequence::first(self.answer.sequence.wrapping_add(1)),
+        }
+    }
+
+    fn offer(&self, host: Side) -> Offer {
+        match self.by == host {
+            true => self.offered,
+            false => self.answered,
+        }
+    }
+
+    /// Of the windows that a host tells: 0 unless both offer to scale them (RFC 7323 §2.2).
+    fn scale(&self, host: Side) -> u8 {
+        let peer = self.offer(host.other());
+        let scale = self.offer(host).window_scale;
+        scale.filter(|_| peer.window_scale.is_some()).unwrap_or(0)
+    }
+
+    /// Longest payload that both hosts take, in bytes.
+    fn mss(&self) -> u16 {
+        let mss = self.offered.mss.min(self.answered.mss);
+        mss.unwrap_or(MSS_DEFAULT)
+    }
+
+    /// Reads the acknowledgements that the sender sends.
+    fn acks(&self, sender: Side) -> Acks {
+        // RFC 9768: all three bits in the SYN, and any answer but those of other kinds.
+        let accecn =
+            self.offered.ecn == 0b111 && !matches!(self.answered.ecn, 0b000 | 0b001 | 0b111);
+        Acks::new(Stream::new(
+            self.first(sender),
+            self.first(sender.other()),
+            self.scale(sender),
+            accecn.then_some(self.mss()),
+        ))
+    }
+
+    /// Reads the acknowledgements that come from the hop.
+    fn arriving(&self, sender: Side) -> Arriving {
+        let (first, receiver) = (self.first(sender), sender.other());
+        let stream = Stream::new(self.first(receiver), first, self.scale(receiver), None);
+        Arriving::new(stream, first, self.mss())
+    }
+
+    /// Follows what comes over the hop.
+    fn upload(&self, now: Time, sender: Side) -> Upload {
+        let unclamped = if self.offered.mptcp && self.answered.mptcp {
+            Some(Unclamped::Mptcp)
+        } else {
+            let both = self.offered.timestamps && self.answered.timestamps;
+            (!both).then_some(Unclamped::NoTimestamps)
+        };
+        Upload::new(rsfc::Setup {
+            now,
+            first: self.first(sender.other()),
+            scale: self.scale(sender),
+            mss: self.mss(),
+            unclamped,
+        })
+    }
+
+    /// The time over the hop and back, in nanoseconds: the answer to a SYN of the sender came over it. That to one of the receiver came from the
+    /// other side.
+    fn hop_rtt(&self, sender: Side) -> Option<Time> {
+        self.rtt.filter(|_| self.by == sender)
+    }
+
+    fn snoop(&self, profile: Profile, place: Place) -> Snoop {
+        let sender = place.sender();
+        let mut snoop = Snoop::new(Setup {
+            profile,
+            by_report: place == Place::Mobile,
+            first: self.first(sender),
+            sack: self.offered.sack && self.answered.sack,
+            path_rtt: self.rtt.unwrap_or(0) + WIRED_RTT_NS,
+            // If the receiver has asked, its window is heard again before data comes.
+            window: match self.by == sender {
+                true => self.answer.window,
+                false => 0,
+            },
+        });
+        if let Some(rtt) = self.hop_rtt(sender) {
+            snoop.guess_hop_rtt(rtt);
+        }
+        snoop
+    }
+
+    fn bundler(&self, sender: Side) -> Bundler {
+        Bundler::new(rdb::Setup {
+            first: self.first(sender),
+            mss: self.offer(sender.other()).mss,
+            scale: self.scale(sender.other()),
+            ecn: self.offered.ecn & 0b011 == 0b011 && self.answered.ecn == 0b001,
+            rtt: self.hop_rtt(sender),
+        })
+    }
+
+    /// Watches for losses of what the mobile host sends.
+    fn watch(&self, now: Time) -> Watch {
+        let mut watch = Watch::new(self.first(Side::Mobile));
+        // The answer to a SYN of the fixed host came over the hop.
+        if let (Some(rtt), Side::Fixed) = (self.rtt, self.by) {
+            watch.see_hop_rtt(now, rtt);
+        }
+        watch
+    }
+}
+
 /// What is known of a connection.
 #[derive(Debug)]
 pub(crate) struct Flow {
@@ -359,8 +486,6 @@ impl Flow {
                 if !self.opening.is_answered(from, segment) {
                     return self.answers_again(from, segment);
                 }
-                let offer = Offer::of(segment);
-                self.authenticated |= options.authenticated || offer.authenticated;
                 let rtt = at.map(|at| now.saturating_sub(at));
                 let rtt = rtt.filter(|rtt| *rtt <= HANDSHAKE_RTT_NS_MAX);
                 self.opening = Opening::Answered {
@@ -371,103 +496,17 @@ impl Flow {
                     rtt,
                     acknowledged: false,
                 };
-                // Where data of a host begins.
-                let first = |side| match by == side {
-                    true => sequence::first(segment.acknowledgment),
-                    false => sequence::first(segment.sequence.wrapping_add(1)),
-                };
-                let path_rtt = rtt.unwrap_or(0) + WIRED_RTT_NS;
-                let first_sent = first(config.place.sender());
-                // Of the two, who sends towards the hop, and who is behind it.
-                let (beyond, here) = match by == config.place.sender() {
-                    true => (offer, options),
-                    false => (options, offer),
-                };
-                // Both have to offer it.
-                let scale = |host: Offer, peer: Offer| {
-                    let scale = host.window_scale.filter(|_| peer.window_scale.is_some());
-                    scale.unwrap_or(0)
+                let handshake = Handshake {
+                    by,
+                    offered: options,
+                    answer: segment,
+                    answered: Offer::of(segment),
+                    rtt,
                 };
                 let end = sequence.wrapping_add(1).wrapping_add(payload);
-                let scales = [scale(options, offer), scale(offer, options)];
+                let scales = [handshake.scale(by), handshake.scale(by.other())];
                 self.numbers = Numbers::opened(by, (end, window), segment, scales);
-                if config.ack_filter.is_some() || config.ack_cc.is_some() {
-                    // RFC 9768: all three bits in the SYN, and any answer but those of other kinds.
-                    let accecn =
-                        options.ecn == 0b111 && !matches!(offer.ecn, 0b000 | 0b001 | 0b111);
-                    let mss = beyond.mss.min(here.mss).unwrap_or(MSS_DEFAULT);
-                    self.acks = Some(Box::new(Acks::new(Stream::new(
-                        first_sent,
-                        first(config.place.sender().other()),
-                        scale(here, beyond),
-                        accecn.then_some(mss),
-                    ))));
-                }
-                if config.returning != Returning::Pass {
-                    let stream = Stream::new(
-                        first(config.place.sender().other()),
-                        first_sent,
-                        scale(beyond, here),
-                        None,
-                    );
-                    let mss = beyond.mss.min(here.mss).unwrap_or(MSS_DEFAULT);
-                    let arriving = Arriving::new(stream, first_sent, mss);
-                    self.arriving = Some(Box::new(arriving));
-                }
-                self.pacer = config.pace.then(|| Box::new(Pacer::new(first_sent)));
-                if config.rsfc.is_some() {
-                    let unclamped = if options.mptcp && offer.mptcp {
-                        Some(Unclamped::Mptcp)
-                    } else {
-                        let both = options.timestamps && offer.timestamps;
-                        (!both).then_some(Unclamped::NoTimestamps)
-                    };
-                    self.upload = Some(Box::new(Upload::new(rsfc::Setup {
-                        now,
-                        first: first(config.place.sender().other()),
-                        scale: scale(here, beyond),
-                        mss: beyond.mss.min(here.mss).unwrap_or(MSS_DEFAULT),
-                        unclamped,
-                    })));
-                }
-                match config.flow_stage() {
-                    Stage::Pass => {}
-                    Stage::Snoop(profile) => {
-                        self.snoop = Some(Snoop::new(Setup {
-                            profile,
-                            by_report: config.place == Place::Mobile,
-                            first: first_sent,
-                            sack: options.sack && offer.sack,
-                            path_rtt,
-                            // Otherwise it is heard before data comes.
-                            window: match by == config.place.sender() {
-                                true => segment.window,
-                                false => 0,
-                            },
-                        }));
-                        // The answer to a SYN of the sender came over the hop.
-                        let hop_rtt = rtt.filter(|_| by == config.place.sender());
-                        if let (Some(snoop), Some(rtt)) = (&mut self.snoop, hop_rtt) {
-                            snoop.guess_hop_rtt(rtt);
-                        }
-                    }
-                    Stage::Rdb(_) => {
-                        self.bundler = Some(Box::new(Bundler::new(rdb::Setup {
-                            first: first_sent,
-                            mss: beyond.mss,
-                            scale: scale(beyond, here),
-                            ecn: options.ecn & 0b011 == 0b011 && offer.ecn == 0b001,
-                            // Otherwise it is the way to the sender, so far.
-                            rtt: rtt.filter(|_| by == config.place.sender()),
-                        })));
-                    }
-                }
-                let reports = config.reports && config.place == Place::Base;
-                self.watch = reports.then(|| Watch::new(first(Side::Mobile)));
-                // The answer to a SYN of the fixed host came over the hop.
-                if let (Some(watch), Some(rtt), Side::Fixed) = (&mut self.watch, rtt, by) {
-                    watch.see_hop_rtt(now, rtt);
-                }
+                self.begin(now, &handshake, config);
                 Syn::Same
             }
             Opening::Answered {
@@ -504,6 +543,30 @@ impl Flow {
                 false => Syn::New,
             },
         }
+    }
+
+    /// Both SYNs have been seen: sets up whatever `config` has done for the flow.
+    fn begin(&mut self, now: Time, handshake: &Handshake<'_>, config: &Config) {
+        let sender = config.place.sender();
+        self.authenticated |= handshake.offered.authenticated || handshake.answered.authenticated;
+        if config.ack_filter.is_some() || config.ack_cc.is_some() {
+            self.acks = Some(Box::new(handshake.acks(sender)));
+        }
+        if config.returning != Returning::Pass {
+            self.arriving = Some(Box::new(handshake.arriving(sender)));
+        }
+        let first_sent = handshake.first(sender);
+        self.pacer = config.pace.then(|| Box::new(Pacer::new(first_sent)));
+        if config.rsfc.is_some() {
+            self.upload = Some(Box::new(handshake.upload(now, sender)));
+        }
+        match config.flow_stage() {
+            Stage::Pass => {}
+            Stage::Snoop(profile) => self.snoop = Some(handshake.snoop(profile, config.place)),
+            Stage::Rdb(_) => self.bundler = Some(Box::new(handshake.bundler(sender))),
+        }
+        let reports = config.reports && config.place == Place::Base;
+        self.watch = reports.then(|| handshake.watch(now));
     }
 
     /// A SYN that is not of the connection that is known.
