@@ -1,10 +1,10 @@
 //! An agent at a glance, for people, programs and Prometheus.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric, text::encode},
+    encoding::{DescriptorEncoder, EncodeCounterValue, EncodeMetric, text::encode},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
@@ -56,7 +56,7 @@ impl Status {
 struct Writer<'a>(DescriptorEncoder<'a>);
 
 impl Writer<'_> {
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+    fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
         let metric = ConstCounter::new(value);
         let encoder = &mut self.0;
         metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
@@ -84,6 +84,25 @@ impl Writer<'_> {
         }
         Ok(())
     }
+
+    /// A counter for each key of a map, whose name is the value of a label.
+    fn by_key<K: Serialize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        counts: &BTreeMap<K, u64>,
+    ) -> fmt::Result {
+        let values = counts.iter().map(|(key, count)| (name_of(key), *count));
+        self.family(name, help, label, values)
+    }
+}
+
+/// A counter for each of the fields, named as the field is.
+macro_rules! counters {
+    ($writer:ident, $of:expr; $($field:ident: $help:literal,)*) => {
+        $($writer.counter(stringify!($field), $help, $of.$field)?;)*
+    };
 }
 
 impl Collector for Status {
@@ -103,185 +122,58 @@ impl Collector for Status {
             .map(|(side, count)| (side.to_owned(), count))
             .into_iter();
         it.family("packets", "Packets that came", "from", sides)?;
-        for (name, help, value) in [
-            ("cached", "Data packets kept", counts.cached),
-            (
-                "repaired",
-                "Packets sent again over the hop",
-                counts.repaired,
-            ),
-            (
-                "resumed",
-                "Packets that another hop may have lost, sent over this one",
-                counts.resumed,
-            ),
-            ("spurious", "Repairs that were not needed", counts.spurious),
-            ("held", "Acknowledgements held back", counts.held),
-            (
-                "concealed",
-                "Acknowledgements passed without SACK",
-                counts.concealed,
-            ),
-            (
-                "dropped_queue",
-                "Packets dropped by the own queue",
-                counts.dropped_queue,
-            ),
-            (
-                "attributed",
-                "Holes in uploads reported as losses of the hop",
-                counts.attributed,
-            ),
-            (
-                "unattributed",
-                "Holes in uploads left to the sender",
-                counts.unattributed,
-            ),
-            (
-                "data_bytes",
-                "Payload that senders sent for the first time",
-                counts.data_bytes,
-            ),
-            (
-                "acks_marked",
-                "Times at which acknowledgements became fewer, as they waited too long",
-                counts.acks_marked,
-            ),
-            (
-                "acks_synthesised",
-                "Acknowledgements put between those from the hop",
-                counts.acks_synthesised,
-            ),
-            (
-                "acks_superseded",
-                "Such that were not needed, as another one had come",
-                counts.acks_superseded,
-            ),
-            (
-                "duplicates_held",
-                "Repeated acknowledgements that waited for the third",
-                counts.duplicates_held,
-            ),
-            (
-                "paced",
-                "Packets that waited so that no burst went",
-                counts.paced,
-            ),
-            ("thin", "New segments of thin streams", counts.thin),
-            (
-                "bundled",
-                "New segments with earlier ones in front",
-                counts.bundled,
-            ),
-            (
-                "copied_bytes",
-                "Payload of those earlier ones",
-                counts.copied_bytes,
-            ),
-            (
-                "resent",
-                "Segments that senders have sent again",
-                counts.resent,
-            ),
-            (
-                "losses_repaired",
-                "Lost segments that came as copies",
-                counts.losses_repaired,
-            ),
-            (
-                "losses_unknown",
-                "Segments that came perhaps only as copies",
-                counts.losses_unknown,
-            ),
-            (
-                "overtaken",
-                "Segments taken for lost that were overtaken",
-                counts.overtaken,
-            ),
-            (
-                "dsacks_stripped",
-                "Acknowledgements passed without the report of a copy",
-                counts.dsacks_stripped,
-            ),
-            (
-                "acked",
-                "Segments whose acknowledgement was seen",
-                counts.acked,
-            ),
-            (
-                "uploads",
-                "Uploads whose windows may be lowered",
-                counts.uploads,
-            ),
-            (
-                "windows_lowered",
-                "Acknowledgements that went on with a smaller window",
-                counts.windows_lowered,
-            ),
-            (
-                "acks_seen",
-                "Acknowledgements towards the hop",
-                counts.acks_seen,
-            ),
-            (
-                "rate_doubted",
-                "Times at which packets waited behind the own queue",
-                self.rate_doubted,
-            ),
-            (
-                "flows_handed_over",
-                "Flows that another agent was told to take over",
-                self.flows_handed_over,
-            ),
-            (
-                "flows_taken_over",
-                "Flows that another agent has told of",
-                self.flows_taken_over,
-            ),
-            (
-                "overloads",
-                "Times at which packets began to only pass",
-                self.overloads,
-            ),
-            (
-                "packets_refused",
-                "Packets that the kernel did not take back",
-                self.packets_refused,
-            ),
-        ] {
-            it.counter(name, help, value)?;
+        counters! { it, counts;
+            cached: "Data packets kept",
+            repaired: "Packets sent again over the hop",
+            resumed: "Packets that another hop may have lost, sent over this one",
+            spurious: "Repairs that were not needed",
+            held: "Acknowledgements held back",
+            concealed: "Acknowledgements passed without SACK",
+            dropped_queue: "Packets dropped by the own queue",
+            attributed: "Holes in uploads reported as losses of the hop",
+            unattributed: "Holes in uploads left to the sender",
+            data_bytes: "Payload that senders sent for the first time",
+            acks_marked: "Times at which acknowledgements became fewer, as they waited too long",
+            acks_synthesised: "Acknowledgements put between those from the hop",
+            acks_superseded: "Such that were not needed, as another one had come",
+            duplicates_held: "Repeated acknowledgements that waited for the third",
+            paced: "Packets that waited so that no burst went",
+            thin: "New segments of thin streams",
+            bundled: "New segments with earlier ones in front",
+            copied_bytes: "Payload of those earlier ones",
+            resent: "Segments that senders have sent again",
+            losses_repaired: "Lost segments that came as copies",
+            losses_unknown: "Segments that came perhaps only as copies",
+            overtaken: "Segments taken for lost that were overtaken",
+            dsacks_stripped: "Acknowledgements passed without the report of a copy",
+            acked: "Segments whose acknowledgement was seen",
+            uploads: "Uploads whose windows may be lowered",
+            windows_lowered: "Acknowledgements that went on with a smaller window",
+            acks_seen: "Acknowledgements towards the hop",
         }
-        let released = counts
-            .released
-            .iter()
-            .map(|(why, count)| (name(why), *count));
-        it.family("released", "Holes left to the sender", "reason", released)?;
-        let bypassed = counts
-            .bypassed
-            .iter()
-            .map(|(why, count)| (name(why), *count));
-        it.family("bypassed", "Packets left alone", "reason", bypassed)?;
-        let alone = counts.alone.iter().map(|(why, count)| (name(why), *count));
-        it.family("alone", "New segments without copies", "reason", alone)?;
-        let dropped = counts.acks_dropped.iter();
-        let dropped = dropped.map(|(why, count)| (name(why), *count));
+        counters! { it, self;
+            rate_doubted: "Times at which packets waited behind the own queue",
+            flows_handed_over: "Flows that another agent was told to take over",
+            flows_taken_over: "Flows that another agent has told of",
+            overloads: "Times at which packets began to only pass",
+            packets_refused: "Packets that the kernel did not take back",
+        }
+        let help = "Holes left to the sender";
+        it.by_key("released", help, "reason", &counts.released)?;
+        let help = "Packets left alone";
+        it.by_key("bypassed", help, "reason", &counts.bypassed)?;
+        let help = "New segments without copies";
+        it.by_key("alone", help, "reason", &counts.alone)?;
         let help = "Acknowledgements dropped, as a later one says everything";
-        it.family("acks_dropped", help, "reason", dropped)?;
-        let kept = counts.acks_kept.iter();
-        let kept = kept.map(|(why, count)| (name(why), *count));
+        it.by_key("acks_dropped", help, "reason", &counts.acks_dropped)?;
         let help = "Acknowledgements that waited when another one came, and were kept";
-        it.family("acks_kept", help, "reason", kept)?;
-        let unclamped = counts.unclamped.iter();
-        let unclamped = unclamped.map(|(why, count)| (name(why), *count));
+        it.by_key("acks_kept", help, "reason", &counts.acks_kept)?;
         let help = "Uploads of which nothing can be measured, or that may not be touched";
-        it.family("unclamped", help, "reason", unclamped)?;
-        let states = counts.upload_states.iter();
-        let states = states.map(|(state, count)| (name(state), *count));
+        it.by_key("unclamped", help, "reason", &counts.unclamped)?;
         let help = "Times at which uploads came into a state";
-        it.family("upload_states", help, "state", states)?;
-        let slowed = counts.slowed.iter().map(|(how, count)| (name(how), *count));
+        it.by_key("upload_states", help, "state", &counts.upload_states)?;
         let help = "Times at which a sender was slowed down for losses that it did not see";
-        it.family("slowed", help, "how", slowed)?;
+        it.by_key("slowed", help, "how", &counts.slowed)?;
         let overloaded = f64::from(u8::from(self.overloaded));
         it.gauge("overloaded", "Whether packets only pass", overloaded)?;
         it.gauge("lag_seconds_max", "Longest lag", seconds(self.lag_ns_max))?;
@@ -316,25 +208,16 @@ impl Collector for Status {
         ] {
             it.gauge(name, help, seconds(value))?;
         }
-        let acked = ConstCounter::new(seconds(counts.acked_ns));
         let help = "Time from segments to their acknowledgements";
-        let kind = MetricType::Counter;
-        acked.encode(it.0.encode_descriptor("acked_seconds", help, None, kind)?)?;
-        let queued = ConstCounter::new(seconds(counts.queued_ns));
+        it.counter("acked_seconds", help, seconds(counts.acked_ns))?;
         let help = "Time that packets waited in the own queue";
-        let encoder = &mut it.0;
-        queued.encode(encoder.encode_descriptor(
-            "queued_seconds",
-            help,
-            None,
-            MetricType::Counter,
-        )?)
+        it.counter("queued_seconds", help, seconds(counts.queued_ns))
     }
 }
 
-/// The name of a reason, as in JSON.
-fn name(reason: &impl Serialize) -> String {
-    let name = serde_json::to_value(reason).ok();
+/// The name of a key, as in JSON.
+fn name_of(key: &impl Serialize) -> String {
+    let name = serde_json::to_value(key).ok();
     let name = name.and_then(|name| name.as_str().map(str::to_owned));
     name.unwrap_or_default()
 }
