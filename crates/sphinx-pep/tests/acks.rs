@@ -8,7 +8,7 @@ mod common;
 use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use common::Segment;
+use common::{Random, Segment, outputs};
 use sphinx_pep::{
     Agent, Cause, Config, Counts, Laws, Output, Side, Stage,
     acks::{AckFilter, Dropped, Kept, Mode, ReturnQueue},
@@ -124,13 +124,7 @@ impl Path {
     }
 
     fn take(&mut self) -> Vec<Output> {
-        let outputs: Vec<Output> = std::iter::from_fn(|| self.agent.poll_output()).collect();
-        for output in &outputs {
-            self.laws
-                .output(output)
-                .unwrap_or_else(|law| panic!("{law}: {output:?}"));
-        }
-        outputs
+        outputs(&mut self.agent, &mut self.laws)
     }
 
     /// Lets time pass.
@@ -711,27 +705,6 @@ fn connections_that_begin_leave_room_for_others() {
 }
 
 // The naive filter.
-
-/// Random numbers from a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// Bytes in a unit of the streams here.
 const UNIT: u32 = 100;

@@ -5,7 +5,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::Segment;
+use common::{Segment, outputs};
 use sphinx_pep::{
     Agent, Cause, Config, FlowKey, Laws, Output, Place, Release, Side, eln::LossReport,
 };
@@ -76,11 +76,7 @@ impl Upload {
     }
 
     fn outputs(&mut self) -> Vec<Output> {
-        let outputs: Vec<Output> = std::iter::from_fn(|| self.agent.poll_output()).collect();
-        for output in &outputs {
-            self.laws.output(output).unwrap();
-        }
-        outputs
+        outputs(&mut self.agent, &mut self.laws)
     }
 
     fn number(&self, n: u32) -> u32 {

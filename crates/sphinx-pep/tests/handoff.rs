@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use common::Segment;
+use common::{Segment, outputs};
 use sphinx_pep::{
     Agent, Bypass, Cause, Config, Laws, Output, Place, Side,
     handoff::{Handover, Move},
@@ -32,11 +32,7 @@ impl Base {
     }
 
     fn outputs(&mut self) -> Vec<Output> {
-        let outputs: Vec<Output> = std::iter::from_fn(|| self.agent.poll_output()).collect();
-        for output in &outputs {
-            self.laws.output(output).unwrap();
-        }
-        outputs
+        outputs(&mut self.agent, &mut self.laws)
     }
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::Segment;
+use common::{Segment, outputs};
 use sphinx_pep::{
     Agent, Cause, Config, Laws, Output, Side, Stage,
     rdb::{Alone, Mode, Rdb, Response, Slowed, Thin},
@@ -119,13 +119,7 @@ impl Path {
     fn put_packet(&mut self, from: Side, packet: Bytes) -> Vec<Output> {
         self.laws.input(from, &packet);
         self.agent.handle_packet(self.now, from, packet);
-        let outputs: Vec<Output> = std::iter::from_fn(|| self.agent.poll_output()).collect();
-        for output in &outputs {
-            self.laws
-                .output(output)
-                .unwrap_or_else(|law| panic!("{law}: {output:?}"));
-        }
-        outputs
+        outputs(&mut self.agent, &mut self.laws)
     }
 
     /// A new segment of so many bytes: what goes on, as packetdrill writes it.

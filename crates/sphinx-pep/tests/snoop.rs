@@ -5,7 +5,7 @@ mod common;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use common::Segment;
+use common::{Segment, outputs};
 use etherparse::{NetSlice, SlicedPacket};
 use sphinx_pep::{
     Agent, Bypass, Cause, Config, Laws, Output, Profile, Radio, Release, Side, Stage,
@@ -78,11 +78,7 @@ impl Path {
     }
 
     fn outputs(&mut self) -> Vec<Output> {
-        let outputs: Vec<Output> = std::iter::from_fn(|| self.agent.poll_output()).collect();
-        for output in &outputs {
-            self.laws.output(output).unwrap();
-        }
-        outputs
+        outputs(&mut self.agent, &mut self.laws)
     }
 
     fn put(&mut self, from: Side, packet: Bytes) -> Vec<Output> {

@@ -4,7 +4,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::Segment;
+use common::{Random, Segment};
 use sphinx_pep::{Agent, Bypass, Config, Counts, FlowReport, Side, Status};
 
 const MS: u64 = 1_000_000;
@@ -12,19 +12,6 @@ const ISN: u32 = 5000;
 const PAYLOAD: u32 = 1000;
 /// Ports of the mobile host. The connections of the second half began before.
 const PORTS: u64 = 300;
-
-/// Random numbers from a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
 
 /// An agent, and what it has told of flows that have ended.
 struct Scene {

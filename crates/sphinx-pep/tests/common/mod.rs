@@ -1,4 +1,4 @@
-//! TCP segments, written and read by another library than the agent's own views.
+//! TCP segments, written and read by another library than the agent's own views; what an agent puts out; random numbers.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -9,6 +9,7 @@ use etherparse::{
     NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TcpOptionElement, TcpOptionReadError,
     TransportSlice,
 };
+use sphinx_pep::{Agent, Laws, Output};
 
 /// A segment to be sent, or one that has been received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,5 +139,36 @@ impl Segment {
             }
         }
         Some(segment)
+    }
+}
+
+/// All that an agent has to put out, which the laws allow.
+pub(crate) fn outputs(agent: &mut Agent, laws: &mut Laws) -> Vec<Output> {
+    let outputs: Vec<Output> = std::iter::from_fn(|| agent.poll_output()).collect();
+    for output in &outputs {
+        laws.output(output)
+            .unwrap_or_else(|law| panic!("{law}: {output:?}"));
+    }
+    outputs
+}
+
+/// Random numbers from a seed (splitmix64).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
     }
 }

@@ -13,6 +13,7 @@ mod thin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::Random;
 use smol::Smol;
 use sphinx_link::{
     Corruption, GilbertElliott, IpPacket, Jitter, Link, LinkConfig, Loss, Order, Rate, Reorder,
@@ -25,26 +26,7 @@ use tcp::{MS, Settings, Tcp, Time};
 /// Long enough for the worst link of all seeds.
 const PATIENCE: Time = 3_600_000 * MS;
 
-/// Random numbers from a seed (splitmix64).
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
     fn share(&mut self, most: f64) -> f64 {
         most * self.below(1000) as f64 / 1000.0
     }
