@@ -8,23 +8,16 @@ mod link;
 #[path = "own/streams.rs"]
 mod streams;
 
-use std::{
-    io::{BufRead, BufReader},
-    net::IpAddr,
-    process::{Command, Stdio},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    thread,
-};
+use std::{net::IpAddr, sync::atomic::AtomicU64, thread};
 
-use link::{Host, Link, TO, carry, hosts};
+use link::{Link, TO, hosts};
 use sphinx_pep::{
-    Agent, Config, Counts, Place, Stage,
+    Agent, Config, Counts, Stage,
     acks::{AckCc, AckFilter, Mode, ReturnQueue},
-    attach::Attachment,
     returning::Returning,
     rsfc::{self, Rsfc},
 };
-use streams::{Streams, exchange};
+use streams::{Streams, attach, be_agent, exchange_abandoned, exchange_helped};
 
 const BYTES: usize = 3_000_000;
 /// Every so manieth segment with data is lost.
@@ -80,17 +73,6 @@ fn streams(case: &Case) -> Streams {
     }
 }
 
-fn open(hosts: &[Host; 2]) -> Option<Attachment> {
-    let open = || Attachment::nfqueue("link", Place::Base);
-    match hosts[1].namespace.run(open).expect("a thread") {
-        Ok(attachment) => Some(attachment),
-        Err(error) => {
-            sphinx_testing::skipped!("{error}");
-            None
-        }
-    }
-}
-
 fn config(filter: AckFilter) -> Config {
     Config {
         stage: Stage::Pass,
@@ -116,25 +98,10 @@ fn filtered(case: &Case) -> Option<Counts> {
             host.namespace.sysctl(name, value).expect("a parameter");
         }
     }
-    let mut attachment = open(hosts)?;
+    let mut attachment = attach(hosts)?;
     let mut agent = Agent::new((case.with)(config(case.filter)));
-    let stopper = attachment.stopper();
-    let link = &lossy();
-    thread::scope(|scope| {
-        let (attachment, agent) = (&mut attachment, &mut agent);
-        let namespace = &hosts[1].namespace;
-        scope.spawn(move || carry(hosts, link));
-        let serving = scope.spawn(move || namespace.run(|| attachment.run(agent, |_, _| {})));
-        let exchanged = || exchange(hosts, &streams(case));
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
-        stopper.stop();
-        link.done.store(true, Relaxed);
-        let served = serving.join().expect("a thread").expect("a thread");
-        served.expect("service");
-        if let Err(panic) = result {
-            std::panic::resume_unwind(panic);
-        }
-    });
+    let helping = (&mut attachment, &mut agent);
+    exchange_helped(hosts, &lossy(), helping, &streams(case));
     Some(agent.counts())
 }
 
@@ -278,54 +245,20 @@ fn other_stages_carry_the_same_streams() {
     });
 }
 
-/// The variable by which this program is an agent that can be killed.
-const IS_AGENT: &str = "SPHINX_TEST_AGENT";
-
 /// No test of its own: the agent of the next one, in a process that is killed.
 #[test]
 fn the_agent_of_another_process() {
-    if std::env::var_os(IS_AGENT).is_none() {
-        return;
-    }
-    let mut attachment = Attachment::nfqueue("link", Place::Base).expect("an attachment");
-    println!("serving");
-    let mut agent = Agent::new(config(queue(Mode::Conservative)));
-    attachment.run(&mut agent, |_, _| {}).expect("service");
+    be_agent(|| Agent::new(config(queue(Mode::Conservative))));
 }
 
 /// What waited in it is lost once, rules and queue go with the process, and the stream goes on.
 #[test]
 fn an_agent_that_is_killed() {
     let Some(hosts) = &hosts() else { return };
-    if open(hosts).is_none() {
+    if attach(hosts).is_none() {
         return;
     }
-    let mut command = Command::new(std::env::current_exe().expect("a program"));
-    command
-        .args(["--exact", "the_agent_of_another_process", "--nocapture"])
-        .env(IS_AGENT, "1")
-        .stdout(Stdio::piped());
-    let mut child = hosts[1].namespace.spawn(&mut command).expect("a process");
-    let output = child.stdout.take().expect("its output");
-    let mut lines = BufReader::new(output).lines();
-    let serves = lines.any(|line| line.is_ok_and(|it| it.contains("serving")));
-    assert!(serves, "an agent");
-    let link = &lossy();
-    thread::scope(|scope| {
-        scope.spawn(move || carry(hosts, link));
-        // In the middle: so many segments with data have come by.
-        scope.spawn(move || {
-            while link.segments.load(Relaxed) < 500 && !link.done.load(Relaxed) {
-                thread::sleep(std::time::Duration::from_millis(1));
-            }
-            child.kill().expect("a process");
-            child.wait().expect("a process");
-        });
-        let exchanged = || exchange(hosts, &streams(&CASE));
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
-        link.done.store(true, Relaxed);
-        if let Err(panic) = result {
-            std::panic::resume_unwind(panic);
-        }
-    });
+    // In the middle.
+    let killed = ("the_agent_of_another_process", 500);
+    exchange_abandoned(hosts, &lossy(), killed, &streams(&CASE));
 }

@@ -6,21 +6,14 @@ mod link;
 #[path = "own/streams.rs"]
 mod streams;
 
-use std::{
-    io::{BufRead, BufReader},
-    net::IpAddr,
-    process::{Command, Stdio},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    thread,
-};
+use std::{net::IpAddr, sync::atomic::AtomicU64, thread};
 
-use link::{Host, Link, TO, carry, hosts};
+use link::{Link, TO, hosts};
 use sphinx_pep::{
-    Agent, Config, Counts, Place, Stage,
-    attach::Attachment,
+    Agent, Config, Counts, Stage,
     rsfc::{Rsfc, Unclamped},
 };
-use streams::{Streams, exchange};
+use streams::{Streams, attach, be_agent, exchange_abandoned, exchange_helped};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -56,17 +49,6 @@ fn deep() -> Link {
     }
 }
 
-fn open(hosts: &[Host; 2]) -> Option<Attachment> {
-    let open = || Attachment::nfqueue("link", Place::Base);
-    match hosts[1].namespace.run(open).expect("a thread") {
-        Ok(attachment) => Some(attachment),
-        Err(error) => {
-            sphinx_testing::skipped!("{error}");
-            None
-        }
-    }
-}
-
 fn agent() -> Agent {
     Agent::new(Config {
         stage: Stage::Pass,
@@ -85,25 +67,10 @@ fn helped(case: &Case) -> Option<Counts> {
             host.namespace.sysctl(name, value).expect("a parameter");
         }
     }
-    let mut attachment = open(hosts)?;
+    let mut attachment = attach(hosts)?;
     let mut agent = agent();
-    let stopper = attachment.stopper();
-    let link = &deep();
-    thread::scope(|scope| {
-        let (attachment, agent) = (&mut attachment, &mut agent);
-        let namespace = &hosts[1].namespace;
-        scope.spawn(move || carry(hosts, link));
-        let serving = scope.spawn(move || namespace.run(|| attachment.run(agent, |_, _| {})));
-        let exchanged = || exchange(hosts, &case.streams);
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
-        stopper.stop();
-        link.done.store(true, Relaxed);
-        let served = serving.join().expect("a thread").expect("a thread");
-        served.expect("service");
-        if let Err(panic) = result {
-            std::panic::resume_unwind(panic);
-        }
-    });
+    let helping = (&mut attachment, &mut agent);
+    exchange_helped(hosts, &deep(), helping, &case.streams);
     Some(agent.counts())
 }
 
@@ -168,57 +135,20 @@ fn uploads_beside_downloads_are_whole() {
     });
 }
 
-/// The variable by which this program is an agent that can be killed.
-const IS_AGENT: &str = "SPHINX_TEST_AGENT";
-
 /// No test of its own: the agent of the next one, in a process that is killed.
 #[test]
 fn the_agent_of_uploads_in_another_process() {
-    if std::env::var_os(IS_AGENT).is_none() {
-        return;
-    }
-    let mut attachment = Attachment::nfqueue("link", Place::Base).expect("an attachment");
-    println!("serving");
-    attachment.run(&mut agent(), |_, _| {}).expect("service");
+    be_agent(agent);
 }
 
 /// The upload goes on with the receiver's own windows.
 #[test]
 fn an_upload_outlives_its_agent() {
     let Some(hosts) = &hosts() else { return };
-    if open(hosts).is_none() {
+    if attach(hosts).is_none() {
         return;
     }
-    let mut command = Command::new(std::env::current_exe().expect("a program"));
-    command
-        .args([
-            "--exact",
-            "the_agent_of_uploads_in_another_process",
-            "--nocapture",
-        ])
-        .env(IS_AGENT, "1")
-        .stdout(Stdio::piped());
-    let mut child = hosts[1].namespace.spawn(&mut command).expect("a process");
-    let output = child.stdout.take().expect("its output");
-    let mut lines = BufReader::new(output).lines();
-    let serves = lines.any(|line| line.is_ok_and(|it| it.contains("serving")));
-    assert!(serves, "an agent");
-    let link = &deep();
-    thread::scope(|scope| {
-        scope.spawn(move || carry(hosts, link));
-        // In the middle: so many segments with data have come by, and windows are small.
-        scope.spawn(move || {
-            while link.segments.load(Relaxed) < 700 && !link.done.load(Relaxed) {
-                thread::sleep(std::time::Duration::from_millis(1));
-            }
-            child.kill().expect("a process");
-            child.wait().expect("a process");
-        });
-        let exchanged = || exchange(hosts, &CASE.streams);
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(exchanged));
-        link.done.store(true, Relaxed);
-        if let Err(panic) = result {
-            std::panic::resume_unwind(panic);
-        }
-    });
+    // In the middle, when windows are small.
+    let killed = ("the_agent_of_uploads_in_another_process", 700);
+    exchange_abandoned(hosts, &deep(), killed, &CASE.streams);
 }

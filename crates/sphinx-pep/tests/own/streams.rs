@@ -1,14 +1,19 @@
-//! Streams between the kernels of two hosts.
+//! Streams between the kernels of two hosts, and an agent on the second one that helps them.
 
 use std::{
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    process::{Command, Stdio},
+    sync::atomic::Ordering::Relaxed,
     thread,
+    time::Duration,
 };
 
 use socket2::{Domain, SockRef};
+use sphinx_pep::{Agent, Place, attach::Attachment};
 
-use super::link::Host;
+use super::link::{Host, Link, carry};
 
 const PORT: u16 = 7777;
 
@@ -83,5 +88,88 @@ pub(crate) fn exchange(hosts: &[Host; 2], it: &Streams) {
         });
         write(&stream, it.bytes);
         receiving.join().expect("a receiver");
+    });
+}
+
+/// The traffic of the second host; nothing where queues are not to be had, which is said.
+pub(crate) fn attach(hosts: &[Host; 2]) -> Option<Attachment> {
+    let open = || Attachment::nfqueue("link", Place::Base);
+    match hosts[1].namespace.run(open).expect("a thread") {
+        Ok(attachment) => Some(attachment),
+        Err(error) => {
+            sphinx_testing::skipped!("{error}");
+            None
+        }
+    }
+}
+
+/// What was sent over `link` arrives while the agent helps.
+pub(crate) fn exchange_helped(
+    hosts: &[Host; 2],
+    link: &Link,
+    (attachment, agent): (&mut Attachment, &mut Agent),
+    it: &Streams,
+) {
+    let stopper = attachment.stopper();
+    thread::scope(|scope| {
+        let namespace = &hosts[1].namespace;
+        scope.spawn(move || carry(hosts, link));
+        let serving = scope.spawn(move || namespace.run(|| attachment.run(agent, |_, _| {})));
+        let result = catch_unwind(AssertUnwindSafe(|| exchange(hosts, it)));
+        stopper.stop();
+        link.done.store(true, Relaxed);
+        let served = serving.join().expect("a thread").expect("a thread");
+        served.expect("service");
+        if let Err(panic) = result {
+            resume_unwind(panic);
+        }
+    });
+}
+
+/// The variable by which this program is an agent that can be killed.
+const IS_AGENT: &str = "SPHINX_TEST_AGENT";
+
+/// Helps the traffic of this namespace until the process is killed, if that is what the process is for.
+pub(crate) fn be_agent(agent: impl FnOnce() -> Agent) {
+    if std::env::var_os(IS_AGENT).is_none() {
+        return;
+    }
+    let mut attachment = Attachment::nfqueue("link", Place::Base).expect("an attachment");
+    println!("serving");
+    attachment.run(&mut agent(), |_, _| {}).expect("service");
+}
+
+/// What was sent over `link` arrives although the agent is killed when so many segments with data have come by. The agent is another process of
+/// this program, in which `test` calls [`be_agent`].
+pub(crate) fn exchange_abandoned(
+    hosts: &[Host; 2],
+    link: &Link,
+    (test, segments): (&str, u64),
+    it: &Streams,
+) {
+    let mut command = Command::new(std::env::current_exe().expect("a program"));
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(IS_AGENT, "1")
+        .stdout(Stdio::piped());
+    let mut child = hosts[1].namespace.spawn(&mut command).expect("a process");
+    let output = child.stdout.take().expect("its output");
+    let mut lines = BufReader::new(output).lines();
+    let serves = lines.any(|line| line.is_ok_and(|it| it.contains("serving")));
+    assert!(serves, "an agent");
+    thread::scope(|scope| {
+        scope.spawn(move || carry(hosts, link));
+        scope.spawn(move || {
+            while link.segments.load(Relaxed) < segments && !link.done.load(Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            child.kill().expect("a process");
+            child.wait().expect("a process");
+        });
+        let result = catch_unwind(AssertUnwindSafe(|| exchange(hosts, it)));
+        link.done.store(true, Relaxed);
+        if let Err(panic) = result {
+            resume_unwind(panic);
+        }
     });
 }
