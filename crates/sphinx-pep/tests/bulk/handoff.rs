@@ -3,15 +3,17 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use bytes::Bytes;
 use sphinx_link::{Depth, IpPacket, Link, LinkConfig, Loss, Rate};
 use sphinx_pep::{
-    Agent, Config, Laws, Side,
+    Config, Side,
     handoff::{Handover, Move},
 };
 use sphinx_sim::linux::{Ack, Receiver, Sender};
 
-use super::{MS, Time, answer_packet, common::Segment, data_packet, ends, number, open};
+use super::{
+    MS, Time, Watched, answer_packet, common::Segment, data_packet, ends, link, open, read_answer,
+    receive,
+};
 
 const RATE: u64 = 20_000_000;
 /// Between two base stations.
@@ -33,48 +35,35 @@ enum Help {
 }
 
 struct Base {
-    agent: Agent,
-    laws: Laws,
+    agent: Watched,
     down: Link<IpPacket>,
     up: Link<IpPacket>,
 }
 
 impl Base {
     fn new(seed: u64) -> Base {
-        let link = |seed| LinkConfig {
-            delay: Duration::from_millis(2),
-            queue: Depth::Packets(100_000),
-            seed,
-            ..LinkConfig::default()
-        };
         let down = LinkConfig {
             rate: Rate::Constant(RATE),
             queue: Depth::Time(Duration::from_millis(100)),
             loss: Loss::Bernoulli(0.01),
-            ..link(seed)
+            ..link(2 * MS, seed)
         };
         Base {
-            agent: Agent::new(Config::default()),
-            laws: Laws::default(),
+            agent: Watched::new(Config::default()),
             down: Link::new(down).expect("a link"),
-            up: Link::new(link(seed + 1)).expect("a link"),
+            up: Link::new(link(2 * MS, seed + 1)).expect("a link"),
         }
-    }
-
-    fn put(&mut self, now: Time, from: Side, packet: Bytes) {
-        self.laws.input(from, &packet);
-        self.agent.handle_packet(now, from, packet);
     }
 
     fn told(&mut self, now: Time, message: &Handover) {
         if let Some(packet) = message.packet() {
-            self.laws.input(Side::Fixed, packet);
+            self.agent.laws.input(Side::Fixed, packet);
         }
         // As it comes over the wire.
         let mut bytes = Vec::new();
         message.write(&mut bytes);
         let message = Handover::read(&bytes).expect("a message");
-        self.agent.handle_handover(now, &message);
+        self.agent.agent.handle_handover(now, &message);
     }
 }
 
@@ -92,19 +81,15 @@ struct Moved {
 fn run(help: Help, seed: u64) -> Moved {
     let mobile = ends()[1].ip();
     let peer = SocketAddr::from(([192, 0, 2, 7], 7750));
-    let wire = |seed| LinkConfig {
-        delay: Duration::from_millis(48),
-        queue: Depth::Packets(100_000),
-        seed,
-        ..LinkConfig::default()
-    };
-    let mut wires = [wire(1), wire(2)].map(|config| Link::new(config).expect("a link"));
+    let wires = [link(48 * MS, 1), link(48 * MS, 2)];
+    let mut wires = wires.map(|config| Link::new(config).expect("a link"));
     let mut bases = [Base::new(10 * seed + 1), Base::new(10 * seed + 5)];
-    let mut now = open(&mut bases[0].agent);
+    let mut now = open(&mut bases[0].agent.agent);
     let left = now + 3_000 * MS + seed * 37 * MS;
     let came = left + (50 + seed * 53 % 151) * MS;
     if help == Help::Prefilled {
-        bases[0].agent.hand_over(now, mobile, peer, Move::Prefill);
+        let agent = &mut bases[0].agent.agent;
+        agent.hand_over(now, mobile, peer, Move::Prefill);
     }
     let mut messages: VecDeque<(Time, Handover)> = VecDeque::new();
     let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
@@ -121,10 +106,11 @@ fn run(help: Help, seed: u64) -> Moved {
             match help {
                 Help::None => {}
                 Help::Told => {
-                    bases[0].agent.hand_over(now, mobile, peer, Move::Leave);
+                    let agent = &mut bases[0].agent.agent;
+                    agent.hand_over(now, mobile, peer, Move::Leave);
                 }
                 Help::Prefilled => {
-                    bases[1].agent.arrived(now, mobile);
+                    bases[1].agent.agent.arrived(now, mobile);
                 }
             }
         }
@@ -133,7 +119,7 @@ fn run(help: Help, seed: u64) -> Moved {
         }
         while let Some(delivery) = wires[0].poll(now) {
             let base = &mut bases[usize::from(has_come)];
-            base.put(now, Side::Fixed, Bytes::from(delivery.packet.0));
+            base.agent.put(now, Side::Fixed, delivery.packet.0.into());
         }
         while let Some((_, message)) = messages.pop_front_if(|(at, _)| *at <= now) {
             bases[1].told(now, &message);
@@ -147,12 +133,11 @@ fn run(help: Help, seed: u64) -> Moved {
             };
             while let Some(delivery) = base.up.poll(now) {
                 if is_here {
-                    base.put(now, Side::Mobile, Bytes::from(delivery.packet.0));
+                    base.agent.put(now, Side::Mobile, delivery.packet.0.into());
                 }
             }
-            base.agent.handle_timeout(now);
-            while let Some(output) = base.agent.poll_output() {
-                base.laws.output(&output).expect("the laws");
+            base.agent.agent.handle_timeout(now);
+            while let Some(output) = base.agent.take() {
                 let packet = IpPacket(output.packet.to_vec());
                 match output.to {
                     Side::Mobile => base.down.enqueue(now, packet),
@@ -163,11 +148,8 @@ fn run(help: Help, seed: u64) -> Moved {
                 if !is_here {
                     continue;
                 }
-                let segment = Segment::read(&delivery.packet.0).expect("a segment");
-                let stamp = segment.timestamps.map_or(0, |it| u64::from(it.0));
-                let number = number(segment.sequence, receiver.expected);
                 let before = receiver.expected;
-                answers.extend(receiver.receive(now, number, stamp));
+                answers.extend(receive(&mut receiver, now, &delivery.packet));
                 if receiver.expected > before {
                     match index {
                         0 => last = now,
@@ -176,7 +158,7 @@ fn run(help: Help, seed: u64) -> Moved {
                 }
             }
         }
-        while let Some((_, message)) = bases[0].agent.poll_handover() {
+        while let Some((_, message)) = bases[0].agent.agent.poll_handover() {
             messages.push_back((now + BETWEEN, message));
         }
         for answer in answers {
@@ -189,13 +171,7 @@ fn run(help: Help, seed: u64) -> Moved {
         }
         while let Some(delivery) = wires[1].poll(now) {
             let segment = Segment::read(&delivery.packet.0).expect("a segment");
-            let at = |sequence: u32| number(sequence, sender.oldest());
-            let ack = Ack {
-                next: at(segment.ack.expect("an acknowledgement")),
-                blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
-                echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
-            };
-            sender.acknowledge(now, &ack);
+            sender.acknowledge(now, &read_answer(&segment, &sender));
         }
         let links = bases.iter().flat_map(|it| [&it.down, &it.up]);
         let events = links.chain(&wires).filter_map(Link::next_event);
@@ -203,7 +179,7 @@ fn run(help: Help, seed: u64) -> Moved {
             .next_event(now)
             .into_iter()
             .chain(receiver.next_event());
-        let agents = bases.iter().filter_map(|it| it.agent.next_timeout());
+        let agents = bases.iter().filter_map(|it| it.agent.agent.next_timeout());
         let told = messages.front().map(|(at, _)| *at);
         let moves = [left, came].into_iter().filter(|at| *at > now);
         now = events
@@ -223,7 +199,7 @@ fn run(help: Help, seed: u64) -> Moved {
         timeouts: sender.timeouts - timeouts_before,
         too_soon: first_timeout.is_some_and(|at| at < came + ANSWER),
         pause: first.map_or(AFTER, |at| (at - last).saturating_sub(came - left)),
-        resumed: bases[1].agent.counts().resumed,
+        resumed: bases[1].agent.agent.counts().resumed,
     }
 }
 

@@ -15,7 +15,7 @@ use std::{net::SocketAddr, time::Duration};
 use bytes::Bytes;
 use common::Segment;
 use sphinx_link::{Depth, IpPacket, Jitter, Link, LinkConfig, Loss, Rate};
-use sphinx_pep::{Agent, Config, Counts, Laws, Profile, Radio, Side, Stage};
+use sphinx_pep::{Agent, Config, Counts, Laws, Output, Profile, Radio, Side, Stage};
 use sphinx_sim::linux::{Ack, Receiver, Sender};
 
 pub(crate) type Time = u64;
@@ -132,13 +132,61 @@ fn number(sequence: u32, last: u64) -> u64 {
     last.saturating_add_signed(i64::from(steps))
 }
 
-fn run(case: &Case) -> Ended {
-    let link = |delay: u64, seed| LinkConfig {
-        delay: Duration::from_millis(delay),
+/// What an answer says to a sender.
+fn read_answer(segment: &Segment, sender: &Sender) -> Ack {
+    let at = |sequence: u32| number(sequence, sender.oldest());
+    Ack {
+        next: at(segment.ack.expect("an acknowledgement")),
+        blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
+        echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
+    }
+}
+
+/// A segment with data arrives: the answer that is due at once, if any.
+fn receive(receiver: &mut Receiver, now: Time, packet: &IpPacket) -> Option<Ack> {
+    let segment = Segment::read(&packet.0).expect("a segment");
+    let stamp = segment.timestamps.map_or(0, |it| u64::from(it.0));
+    let number = number(segment.sequence, receiver.expected);
+    receiver.receive(now, number, stamp)
+}
+
+/// A link that only takes time.
+fn link(delay: Time, seed: u64) -> LinkConfig {
+    LinkConfig {
+        delay: Duration::from_nanos(delay),
         queue: Depth::Packets(100_000),
         seed,
         ..LinkConfig::default()
-    };
+    }
+}
+
+/// An agent, and the laws that it is held to.
+struct Watched {
+    agent: Agent,
+    laws: Laws,
+}
+
+impl Watched {
+    fn new(config: Config) -> Watched {
+        Watched {
+            agent: Agent::new(config),
+            laws: Laws::default(),
+        }
+    }
+
+    fn put(&mut self, now: Time, from: Side, packet: Bytes) {
+        self.laws.input(from, &packet);
+        self.agent.handle_packet(now, from, packet);
+    }
+
+    fn take(&mut self) -> Option<Output> {
+        let output = self.agent.poll_output()?;
+        self.laws.output(&output).expect("the laws");
+        Some(output)
+    }
+}
+
+fn run(case: &Case) -> Ended {
     let queue = Duration::from_millis(50);
     let hop = LinkConfig {
         rate: Rate::Constant(case.rate),
@@ -148,26 +196,25 @@ fn run(case: &Case) -> Ended {
             max: Duration::from_nanos(case.jitter),
             ..Jitter::default()
         },
-        ..link(2, case.seed)
+        ..link(2 * MS, case.seed)
     };
     // Fixed to agent, agent to fixed, agent to mobile, mobile to agent.
-    let links = [link(48, 1), link(48, 2), hop, link(2, 3)];
+    let links = [link(48 * MS, 1), link(48 * MS, 2), hop, link(2 * MS, 3)];
     let mut links = links.map(|config| Link::new(config).expect("a link"));
     let radio = case.radio.then_some(Radio {
         bits_per_second: case.rate * 49 / 50,
         queue_bytes: (case.rate as usize / 8) / 20,
     });
     let mut agent = case.profile.map(|profile| {
-        Agent::new(Config {
+        Watched::new(Config {
             stage: Stage::Snoop(profile),
             radio,
             ..Config::default()
         })
     });
-    let mut now = agent.as_mut().map_or(101 * MS, open);
+    let mut now = agent.as_mut().map_or(101 * MS, |it| open(&mut it.agent));
     let (start, mut sender, mut receiver) = (now, Sender::default(), Receiver::default());
-    let (mut laws, mut warm) = (Laws::default(), 0);
-    let (mut last, mut pause) = (now, 0);
+    let (mut warm, mut last, mut pause) = (0, now, 0);
     let interval = case
         .paced
         .map(|rate| u64::from(PAYLOAD) * 8_000_000_000 / rate);
@@ -183,32 +230,22 @@ fn run(case: &Case) -> Ended {
         for (from, link, onward) in [(Side::Fixed, 0, 2), (Side::Mobile, 3, 1)] {
             while let Some(delivery) = links[link].poll(now) {
                 match &mut agent {
-                    Some(agent) => {
-                        let packet = Bytes::from(delivery.packet.0);
-                        laws.input(from, &packet);
-                        agent.handle_packet(now, from, packet);
-                    }
+                    Some(agent) => agent.put(now, from, delivery.packet.0.into()),
                     None => links[onward].enqueue(now, delivery.packet),
                 }
             }
         }
         if let Some(agent) = &mut agent {
-            agent.handle_timeout(now);
-            while let Some(output) = agent.poll_output() {
-                laws.output(&output).expect("the laws");
+            agent.agent.handle_timeout(now);
+            while let Some(output) = agent.take() {
                 let link = if output.to == Side::Mobile { 2 } else { 1 };
                 links[link].enqueue(now, IpPacket(output.packet.to_vec()));
             }
         }
         let mut answers: Vec<Ack> = receiver.timeout(now).into_iter().collect();
         while let Some(delivery) = links[2].poll(now) {
-            let segment = Segment::read(&delivery.packet.0).expect("a segment");
-            let stamp = segment.timestamps.map_or(0, |it| u64::from(it.0));
-            let (before, number) = (
-                receiver.expected,
-                number(segment.sequence, receiver.expected),
-            );
-            answers.extend(receiver.receive(now, number, stamp));
+            let before = receiver.expected;
+            answers.extend(receive(&mut receiver, now, &delivery.packet));
             if receiver.expected > before {
                 pause = pause.max(now - last);
                 last = now;
@@ -221,13 +258,7 @@ fn run(case: &Case) -> Ended {
         }
         while let Some(delivery) = links[1].poll(now) {
             let segment = Segment::read(&delivery.packet.0).expect("a segment");
-            let at = |sequence: u32| number(sequence, sender.oldest());
-            let ack = Ack {
-                next: at(segment.ack.expect("an acknowledgement")),
-                blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
-                echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
-            };
-            sender.acknowledge(now, &ack);
+            sender.acknowledge(now, &read_answer(&segment, &sender));
         }
         if now <= start + WARM {
             warm = receiver.expected;
@@ -237,7 +268,7 @@ fn run(case: &Case) -> Ended {
             .next_event(now)
             .into_iter()
             .chain(receiver.next_event());
-        let agent = agent.as_ref().and_then(Agent::next_timeout);
+        let agent = agent.as_ref().and_then(|it| it.agent.next_timeout());
         let writes = interval.map(|interval| start + sender.written * interval);
         now = events
             .chain(timers)
@@ -254,7 +285,7 @@ fn run(case: &Case) -> Ended {
         pause: pause.max(now - last),
         delays,
         sender,
-        counts: agent.map(|agent| agent.counts()).unwrap_or_default(),
+        counts: agent.map(|it| it.agent.counts()).unwrap_or_default(),
     }
 }
 

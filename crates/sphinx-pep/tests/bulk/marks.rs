@@ -3,15 +3,14 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use bytes::Bytes;
 use sphinx_link::{Depth, IpPacket, Link, LinkConfig, Rate};
 use sphinx_pep::{
-    Agent, Config, Counts, Key, Laws, Output, Side, Stage,
+    Agent, Config, Counts, Key, Output, Side, Stage,
     acks::{AckCc, Mark, MarkOpener, MarkSealer, Marks, Mode, ReturnQueue},
 };
 use sphinx_sim::linux::{Receiver, Sender};
 
-use super::{MS, PAYLOAD, Time, common::Segment, number, windows};
+use super::{MS, PAYLOAD, Time, Watched, common::Segment, number, read_answer, windows};
 
 const END: Time = 40_000 * MS;
 /// Of the thin link, as people see it.
@@ -53,36 +52,20 @@ fn ends() -> [SocketAddr; 2] {
     [([10, 0, 0, 9], 40_000).into(), ([192, 0, 2, 1], 443).into()]
 }
 
-struct Watched {
-    agent: Agent,
-    laws: Laws,
+fn watched(cc: Option<AckCc>) -> Watched {
+    Watched::new(Config {
+        stage: Stage::Pass,
+        ack_cc: cc,
+        ..Config::default()
+    })
 }
 
-impl Watched {
-    fn new(cc: Option<AckCc>) -> Watched {
-        Watched {
-            agent: Agent::new(Config {
-                stage: Stage::Pass,
-                ack_cc: cc,
-                ..Config::default()
-            }),
-            laws: Laws::default(),
-        }
+/// What an agent puts out by `now`.
+fn take(it: &mut Watched, now: Time) -> Option<Output> {
+    if it.agent.next_timeout().is_some_and(|at| at <= now) {
+        it.agent.handle_timeout(now);
     }
-
-    fn put(&mut self, now: Time, from: Side, packet: Bytes) {
-        self.laws.input(from, &packet);
-        self.agent.handle_packet(now, from, packet);
-    }
-
-    fn take(&mut self, now: Time) -> Option<Output> {
-        if self.agent.next_timeout().is_some_and(|at| at <= now) {
-            self.agent.handle_timeout(now);
-        }
-        let output = self.agent.poll_output()?;
-        self.laws.output(&output).expect("the laws");
-        Some(output)
-    }
+    it.take()
 }
 
 /// From the machine with the queue to the receiver's, with somebody beside it who has no key.
@@ -175,7 +158,7 @@ fn run(who: Who) -> Ended {
         Who::One => (cc(Some(queue), Marks::Own), None),
         Who::Two { .. } => (cc(Some(queue), Marks::Tell), cc(None, Marks::Hear)),
     };
-    let (mut queued, mut receivers) = (Watched::new(queued), Watched::new(receivers));
+    let (mut queued, mut receivers) = (watched(queued), watched(receivers));
     let mut channel = Channel::new();
     let [host, server] = ends();
     let syn = Segment {
@@ -204,7 +187,7 @@ fn run(who: Who) -> Ended {
     let mut whole = Vec::new();
     let mut now = 110 * MS;
     // What the handshake left in the queue is of no interest.
-    while queued.take(now + 1000 * MS).is_some() || receivers.take(now).is_some() {}
+    while take(&mut queued, now + 1000 * MS).is_some() || take(&mut receivers, now).is_some() {}
     while now < END {
         while let Some(number) = sender.poll(now) {
             let packet = windows::data(number, now, echo).packet(server, host);
@@ -217,14 +200,14 @@ fn run(who: Who) -> Ended {
         // Each may have something for the other one.
         loop {
             let mut moved = false;
-            while let Some(output) = queued.take(now) {
+            while let Some(output) = take(&mut queued, now) {
                 moved = true;
                 match output.to {
                     Side::Fixed => receivers.put(now, Side::Mobile, output.packet),
                     Side::Mobile => back.enqueue(now, IpPacket(output.packet.to_vec())),
                 }
             }
-            while let Some(output) = receivers.take(now) {
+            while let Some(output) = take(&mut receivers, now) {
                 moved = true;
                 if output.to == Side::Mobile {
                     queued.put(now, Side::Fixed, output.packet);
@@ -253,7 +236,7 @@ fn run(who: Who) -> Ended {
         while let Some(delivery) = back.poll(now) {
             let segment = Segment::read(&delivery.packet.0).expect("a segment");
             echo = segment.timestamps.expect("one").0;
-            let ack = windows::read_answer(&segment, &sender);
+            let ack = read_answer(&segment, &sender);
             sender.edge = sender.edge.max(ack.next + WINDOW);
             sender.acknowledge(now, &ack);
         }

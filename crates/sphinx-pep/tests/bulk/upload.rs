@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use sphinx_link::{Depth, Event, IpPacket, Link, LinkConfig, Loss, Rate, Record};
-use sphinx_pep::{Agent, Config, Counts, Laws, Place, Side, eln::LossReport};
+use sphinx_pep::{Config, Counts, Place, Side, eln::LossReport};
 use sphinx_sim::linux::{Ack, Receiver, Sender};
 
 use super::{
-    END, ISN, MS, PAYLOAD, Time, WARM, answer_packet, common::Segment, data_packet, ends, number,
+    END, ISN, MS, PAYLOAD, Time, WARM, Watched, answer_packet, common::Segment, data_packet, ends,
+    link, read_answer, receive,
 };
 
 struct Case {
@@ -57,35 +57,12 @@ struct Ended {
     dropped: BTreeSet<u32>,
 }
 
-/// An agent, and the laws that it is held to.
-struct Watched {
-    agent: Agent,
-    laws: Laws,
-}
-
-impl Watched {
-    fn new(place: Place) -> Watched {
-        let config = Config {
-            place,
-            reports: true,
-            ..Config::default()
-        };
-        Watched {
-            agent: Agent::new(config),
-            laws: Laws::default(),
-        }
-    }
-
-    fn put(&mut self, now: Time, from: Side, packet: Bytes) {
-        self.laws.input(from, &packet);
-        self.agent.handle_packet(now, from, packet);
-    }
-
-    fn take(&mut self) -> Option<(Side, IpPacket)> {
-        let output = self.agent.poll_output()?;
-        self.laws.output(&output).expect("the laws");
-        Some((output.to, IpPacket(output.packet.to_vec())))
-    }
+fn watched(place: Place) -> Watched {
+    Watched::new(Config {
+        place,
+        reports: true,
+        ..Config::default()
+    })
 }
 
 /// The handshake: 4 ms over the hop.
@@ -136,12 +113,6 @@ fn open(mobile: &mut Watched, base: &mut Watched, wired: Time) -> Time {
 }
 
 fn run(case: &Case) -> Ended {
-    let link = |delay: Time, seed| LinkConfig {
-        delay: Duration::from_nanos(delay),
-        queue: Depth::Packets(100_000),
-        seed,
-        ..LinkConfig::default()
-    };
     let hop = LinkConfig {
         rate: Rate::Constant(case.rate),
         queue: Depth::Time(Duration::from_nanos(case.queue)),
@@ -155,7 +126,7 @@ fn run(case: &Case) -> Ended {
     let mut links = links.map(|config| Link::new(config).expect("a link"));
     let mut agents = case
         .agents
-        .then(|| (Watched::new(Place::Mobile), Watched::new(Place::Base)));
+        .then(|| (watched(Place::Mobile), watched(Place::Base)));
     let mut now = match &mut agents {
         Some((mobile, base)) => open(mobile, base, case.wired),
         None => 7 * MS + 2 * case.wired,
@@ -192,8 +163,9 @@ fn run(case: &Case) -> Ended {
         }
         if let Some((mobile, base)) = &mut agents {
             mobile.agent.handle_timeout(now);
-            while let Some((to, packet)) = mobile.take() {
-                match to {
+            while let Some(output) = mobile.take() {
+                let packet = IpPacket(output.packet.to_vec());
+                match output.to {
                     Side::Fixed => links[0].enqueue(now, packet),
                     Side::Mobile => answers.push(packet),
                 }
@@ -205,8 +177,9 @@ fn run(case: &Case) -> Ended {
                 }
             }
             base.agent.handle_timeout(now);
-            while let Some((to, packet)) = base.take() {
-                links[if to == Side::Fixed { 1 } else { 3 }].enqueue(now, packet);
+            while let Some(output) = base.take() {
+                let link = if output.to == Side::Fixed { 1 } else { 3 };
+                links[link].enqueue(now, IpPacket(output.packet.to_vec()));
             }
             while let Some(report) = base.agent.poll_report() {
                 for &(from, to) in &report.ranges {
@@ -227,21 +200,12 @@ fn run(case: &Case) -> Ended {
         }
         for packet in answers {
             let segment = Segment::read(&packet.0).expect("a segment");
-            let at = |sequence: u32| number(sequence, sender.oldest());
-            let ack = Ack {
-                next: at(segment.ack.expect("an acknowledgement")),
-                blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
-                echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
-            };
-            sender.acknowledge(now, &ack);
+            sender.acknowledge(now, &read_answer(&segment, &sender));
         }
         // The fixed host.
         let mut answers: Vec<Ack> = receiver.timeout(now).into_iter().collect();
         while let Some(delivery) = links[1].poll(now) {
-            let segment = Segment::read(&delivery.packet.0).expect("a segment");
-            let stamp = segment.timestamps.map_or(0, |it| u64::from(it.0));
-            let number = number(segment.sequence, receiver.expected);
-            answers.extend(receiver.receive(now, number, stamp));
+            answers.extend(receive(&mut receiver, now, &delivery.packet));
         }
         for answer in answers {
             let packet = answer_packet(&answer, now, way);

@@ -4,10 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use sphinx_link::{Aqm, CoDel, Depth, IpPacket, Link, LinkConfig, Rate, RateTrace};
-use sphinx_pep::{Agent, Config, Counts, Laws, Side, Stage, rsfc::Rsfc};
+use sphinx_pep::{Config, Counts, Side, Stage, rsfc::Rsfc};
 use sphinx_sim::linux::{Ack, Receiver, Sender};
 
-use super::{ISN, MS, PAYLOAD, Time, common::Segment, number};
+use super::{ISN, MS, PAYLOAD, Time, Watched, common::Segment, number, read_answer};
 
 const SECOND: Time = 1000 * MS;
 /// Each way.
@@ -162,35 +162,16 @@ pub(crate) fn answer(answer: &Ack, now: Time) -> Segment {
     }
 }
 
-/// What an answer says to a sender.
-pub(crate) fn read_answer(segment: &Segment, sender: &Sender) -> Ack {
-    let at = |sequence: u32| number(sequence, sender.oldest());
-    Ack {
-        next: at(segment.ack.expect("an acknowledgement")),
-        blocks: segment.sack.iter().map(|it| (at(it.0), at(it.1))).collect(),
-        echo: segment.timestamps.map_or(0, |it| u64::from(it.1)),
-    }
-}
-
 /// The first byte of a segment.
 fn sequence(number: u64) -> u32 {
     ISN.wrapping_add(1)
         .wrapping_add((number as u32).wrapping_mul(PAYLOAD))
 }
 
-struct Watched {
-    agent: Agent,
-    laws: Laws,
-}
-
-impl Watched {
-    fn put(&mut self, now: Time, from: Side, packet: Bytes) -> Bytes {
-        self.laws.input(from, &packet);
-        self.agent.handle_packet(now, from, packet);
-        let output = self.agent.poll_output().expect("what came");
-        self.laws.output(&output).expect("the laws");
-        output.packet
-    }
+/// What an agent makes of a packet, which goes on at once.
+fn pass(agent: &mut Watched, now: Time, from: Side, packet: Bytes) -> Bytes {
+    agent.put(now, from, packet);
+    agent.take().expect("what came").packet
 }
 
 fn open(agent: &mut Watched, now: Time, of: usize) {
@@ -212,8 +193,9 @@ fn open(agent: &mut Watched, now: Time, of: usize) {
         timestamps: Some((((now + WAY) / MS) as u32, (now / MS) as u32)),
         ..syn.clone()
     };
-    agent.put(now + WAY, Side::Mobile, syn.packet(client, server));
-    agent.put(now + WAY, Side::Fixed, answer.packet(server, client));
+    let (syn, answer) = (syn.packet(client, server), answer.packet(server, client));
+    pass(agent, now + WAY, Side::Mobile, syn);
+    pass(agent, now + WAY, Side::Fixed, answer);
 }
 
 fn run(case: &Case) -> Ended {
@@ -248,14 +230,11 @@ fn run(case: &Case) -> Ended {
     };
     let mut back = Link::new(back).expect("a link");
     let mut download = case.downloads.map(|every| Download::new(DOWNLOADS, every));
-    let mut agent = Watched {
-        agent: Agent::new(Config {
-            stage: Stage::Pass,
-            rsfc: case.rsfc,
-            ..Config::default()
-        }),
-        laws: Laws::default(),
-    };
+    let mut agent = Watched::new(Config {
+        stage: Stage::Pass,
+        rsfc: case.rsfc,
+        ..Config::default()
+    });
     // What the senders echo.
     let mut echoes = vec![0; case.uploads];
     let mut hosts: Vec<(Sender, Receiver)> = (0..case.uploads)
@@ -317,7 +296,7 @@ fn run(case: &Case) -> Ended {
                 }
                 continue;
             }
-            let packet = agent.put(now, Side::Mobile, delivery.packet.0.into());
+            let packet = pass(&mut agent, now, Side::Mobile, delivery.packet.0.into());
             let segment = Segment::read(&packet).expect("a segment");
             let stamp = segment.timestamps.expect("one").0;
             let took = now - u64::from(stamp) * MS;
@@ -336,8 +315,8 @@ fn run(case: &Case) -> Ended {
         }
         for (of, said) in answers {
             let [server, client] = ends(of);
-            let segment = answer(&said, now);
-            let packet = agent.put(now, Side::Fixed, segment.packet(server, client));
+            let packet = answer(&said, now).packet(server, client);
+            let packet = pass(&mut agent, now, Side::Fixed, packet);
             back.enqueue(now, IpPacket(packet.to_vec()));
         }
         let mut fetched = Vec::new();
