@@ -1,4 +1,4 @@
-//! Questions to an agent that runs, and its answers.
+//! Requests to an agent that runs, and its answers.
 //!
 //! `sphx pep show` asks at a Unix socket without a name on disk: it belongs to the network namespace, as the
 //! agent does, and goes with the process. Prometheus asks by HTTP (`--metrics`). Both are served by threads of
@@ -25,39 +25,40 @@ use super::settings;
 use super::stage::{self, Ways};
 use crate::commands::asked::{Asked, accepted};
 
-/// Name of the socket.
+/// Name of the Unix socket, in the abstract namespace.
 const SOCKET: &[u8] = b"sphx-pep";
 /// Most flows that are told of at once: the agent serves no packets while their numbers are copied.
 const FLOWS_MAX: usize = 1000;
 /// Flows whose numbers are added up at once, for the same reason: there may be thirty thousand.
 const STEP: usize = 500;
-/// Longest question.
-const QUESTION_BYTES_MAX: u64 = 8192;
+/// Longest request.
+const REQUEST_BYTES_MAX: u64 = 8192;
 /// Most connections that ask for numbers at once: of more, the oldest ends.
 const SCRAPES_MAX: usize = 16;
-/// Whoever asks, and the agent, are waited for no longer.
+/// How long a client, and the agent's answer, are waited for at most.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a name is tried for that another program has.
 const NAME_PAUSE: Duration = Duration::from_secs(1);
 
-/// One that the loop answers.
-struct Question {
-    wish: Wish,
+/// A request, which the loop that serves packets answers.
+struct Request {
+    command: Command,
     reply: SyncSender<Answer>,
 }
 
-enum Wish {
+enum Command {
+    /// Tell the totals.
     Status,
-    /// And the flows used last.
+    /// Tell the totals, and the flows that were used last.
     Flows,
-    /// Other settings: words with tabs between them.
+    /// Go on with other settings: words with tabs between them.
     Set(String),
     /// A mobile host goes or comes.
     Handoff(Change),
 }
 
-/// A question of which everything is done but the sum of all flows.
-struct Waiting {
+/// A request that is carried out, and whose answer waits for the sum of all flows.
+struct Pending {
     reply: SyncSender<Answer>,
     settings: Value,
     wants_flows: bool,
@@ -69,35 +70,35 @@ struct Answer {
     status: Status,
     settings: Value,
     flows: Vec<FlowReport>,
-    /// How many flows the mobile host has that goes or comes.
+    /// Of [`Command::Handoff`]: how many flows the mobile host has.
     concerned: Option<usize>,
-    /// Why that cannot be.
+    /// Why the command cannot be carried out.
     refusal: Option<String>,
 }
 
-/// The end of the loop.
-pub(super) struct Questions {
-    asked: Receiver<Question>,
+/// Requests as they arrive in the loop that serves packets.
+pub(super) struct Requests {
+    arriving: Receiver<Request>,
     ways: Ways,
-    /// Has the loop look up again.
+    /// Lets [`answer`](Requests::answer) be called again soon.
     bell: Stopper,
-    waiting: Vec<Waiting>,
+    pending: Vec<Pending>,
 }
 
-impl Questions {
-    /// Does what has been asked, and answers it a few turns of the loop later, in which all flows are added up.
+impl Requests {
+    /// Carries out what was asked for, and answers a few turns of the loop later, in which all flows are added up.
     pub(super) fn answer(&mut self, agent: &mut Agent, now: Time) {
-        if self.waiting.is_empty() {
-            let asked = self.asked.try_iter();
-            self.waiting = asked.map(|it| self.follow(it, agent, now)).collect();
+        if self.pending.is_empty() {
+            let arriving = self.arriving.try_iter();
+            self.pending = arriving.map(|it| self.carry_out(it, agent, now)).collect();
         }
-        if self.waiting.is_empty() {
+        if self.pending.is_empty() {
             return;
         }
         let Some(status) = agent.status_in_steps(STEP) else {
             return self.bell.look();
         };
-        for it in self.waiting.drain(..) {
+        for it in self.pending.drain(..) {
             let flows = match it.wants_flows {
                 true => agent.newest_flows(FLOWS_MAX),
                 false => Vec::new(),
@@ -114,22 +115,23 @@ impl Questions {
         }
     }
 
-    fn follow(&self, question: Question, agent: &mut Agent, now: Time) -> Waiting {
-        let Question { wish, reply } = question;
-        let wants_flows = matches!(wish, Wish::Flows);
+    /// Does what was asked for, but for the sum of all flows.
+    fn carry_out(&self, request: Request, agent: &mut Agent, now: Time) -> Pending {
+        let Request { command, reply } = request;
+        let wants_flows = matches!(command, Command::Flows);
         let (mut refusal, mut concerned) = (None, None);
-        match wish {
-            Wish::Status | Wish::Flows => {}
-            Wish::Set(words) => match self.changed(agent, &words) {
+        match command {
+            Command::Status | Command::Flows => {}
+            Command::Set(words) => match self.changed(agent, &words) {
                 Ok(config) => agent.reconfigure(now, config),
                 Err(why) => refusal = Some(why),
             },
-            Wish::Handoff(change) => match change.follow(agent, now, self.ways.moves) {
+            Command::Handoff(change) => match change.follow(agent, now, self.ways.moves) {
                 Ok(flows) => concerned = Some(flows),
                 Err(why) => refusal = Some(why),
             },
         }
-        Waiting {
+        Pending {
             reply,
             settings: settings::shown(agent.config()),
             wants_flows,
@@ -141,7 +143,7 @@ impl Questions {
     fn changed(&self, agent: &Agent, words: &str) -> Result<Config, String> {
         let config = settings::changed(agent.config(), words.split('\t'))?;
         stage::check_ways(&config, self.ways)?;
-        // One with a key may do without marks for a while.
+        // An agent that could tell and hear marks may do without them for a while.
         if !self.ways.marks {
             stage::check_marks(&config, false)?;
         }
@@ -149,20 +151,21 @@ impl Questions {
     }
 }
 
-/// Asks the loop.
+/// Sends requests to the loop that serves packets.
 #[derive(Clone)]
-struct Asker {
-    sender: Sender<Question>,
-    /// Has the loop look up.
+struct Requester {
+    sender: Sender<Request>,
+    /// Lets the loop look for requests at once.
     bell: Stopper,
 }
 
-impl Asker {
-    fn ask(&self, wish: Wish) -> io::Result<Answer> {
+impl Requester {
+    /// Waits for the answer, for [`PATIENCE`] at most.
+    fn ask(&self, command: Command) -> io::Result<Answer> {
         let (reply, answer) = mpsc::sync_channel(1);
-        let question = Question { wish, reply };
+        let request = Request { command, reply };
         self.sender
-            .send(question)
+            .send(request)
             .map_err(|_| io::ErrorKind::BrokenPipe)?;
         self.bell.look();
         answer
@@ -171,17 +174,17 @@ impl Asker {
     }
 }
 
-/// Where questions come from.
+/// What [`listen`] has opened.
 pub(super) struct Listening {
-    pub(super) questions: Questions,
+    pub(super) requests: Requests,
     /// The address for Prometheus.
     pub(super) metrics: Option<SocketAddr>,
-    /// Whether the socket has its name. If another program has that, it gets it once it is free: any user may take one.
+    /// Whether the socket has its name. Any user may take a name: if another program has this one, the socket gets it once it is free.
     pub(super) is_named: bool,
 }
 
-/// Takes questions from now on, also at an address for Prometheus. `bell` is of the loop that will answer, and
-/// `ways` says what that has.
+/// Takes requests from now on, also at an address for Prometheus. `bell` wakes the loop that will answer, and
+/// `ways` says by which sockets its agent talks to other agents.
 ///
 /// # Errors
 ///
@@ -191,14 +194,14 @@ pub(super) fn listen(
     bell: Stopper,
     ways: Ways,
 ) -> io::Result<Listening> {
-    let (sender, asked) = mpsc::channel();
-    let questions = Questions {
-        asked,
+    let (sender, arriving) = mpsc::channel();
+    let requests = Requests {
+        arriving,
         ways,
         bell: bell.clone(),
-        waiting: Vec::new(),
+        pending: Vec::new(),
     };
-    let asker = Asker { sender, bell };
+    let requester = Requester { sender, bell };
     let bind = || UnixListener::bind_addr(&UnixAddr::from_abstract_name(SOCKET)?);
     let named = match bind() {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
@@ -209,8 +212,8 @@ pub(super) fn listen(
     if let Some(metrics) = metrics {
         let listener = TcpListener::bind(metrics)?;
         address = Some(listener.local_addr()?);
-        let asker = asker.clone();
-        start("metrics", move || serve_metrics(&listener, &asker))?;
+        let requester = requester.clone();
+        start("metrics", move || serve_metrics(&listener, &requester))?;
     }
     start("questions", move || {
         let own = named.unwrap_or_else(|| {
@@ -222,35 +225,35 @@ pub(super) fn listen(
             }
         });
         for stream in accepted(own.incoming()) {
-            // As above.
-            let _ = tell(&stream, &asker);
+            // Whoever does not wait for the answer has no use for it.
+            let _ = serve_connection(&stream, &requester);
         }
     })?;
     Ok(Listening {
-        questions,
+        requests,
         metrics: address,
         is_named,
     })
 }
 
 /// Answers each connection by a thread of its own: one that asks nothing keeps nobody waiting.
-fn serve_metrics(listener: &TcpListener, asker: &Asker) {
+fn serve_metrics(listener: &TcpListener, requester: &Requester) {
     let mut open: VecDeque<Weak<TcpStream>> = VecDeque::new();
     for stream in accepted(listener.incoming()) {
         open.retain(|stream| stream.strong_count() > 0);
         if open.len() >= SCRAPES_MAX
             && let Some(oldest) = open.pop_front().and_then(|it| it.upgrade())
         {
-            // It may have ended by itself.
+            // The connection may have ended by itself.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         let stream = Arc::new(stream);
         open.push_back(Arc::downgrade(&stream));
-        let asker = asker.clone();
-        // Where there can be no more threads, it ends.
+        let requester = requester.clone();
+        // If there can be no more threads, the connection is closed.
         let _ = start("scrape", move || {
             // Whoever does not wait for the answer has no use for it.
-            let _ = scrape(&stream, &asker);
+            let _ = scrape(&stream, &requester);
         });
     }
 }
@@ -260,31 +263,31 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     builder.spawn(body).map(drop)
 }
 
-/// One line is asked, one line of JSON is the answer.
-fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
+/// Answers one connection: one line is asked, one line of JSON is the answer.
+fn serve_connection(stream: &UnixStream, requester: &Requester) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    // Connections of others are nobody's business.
+    // What connections a machine has is told to root and to the agent's own user only.
     let user = socket_peercred(stream)?.uid;
     if !user.is_root() && user != geteuid() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut line = String::new();
-    BufReader::new(stream.take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
+    BufReader::new(stream.take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
     let line = line.trim_end();
-    let (wish, flows) = match line.strip_prefix("set ") {
-        Some(words) => (Wish::Set(words.to_owned()), false),
-        None if line == "status" => (Wish::Status, false),
-        None if line == "flows" => (Wish::Flows, true),
+    let (command, flows) = match line.strip_prefix("set ") {
+        Some(words) => (Command::Set(words.to_owned()), false),
+        None if line == "status" => (Command::Status, false),
+        None if line == "flows" => (Command::Flows, true),
         None => {
             let change = line.strip_prefix("handoff ").and_then(Change::read);
             (
-                Wish::Handoff(change.ok_or(io::ErrorKind::InvalidInput)?),
+                Command::Handoff(change.ok_or(io::ErrorKind::InvalidInput)?),
                 false,
             )
         }
     };
-    let answer = asker.ask(wish)?;
+    let answer = requester.ask(command)?;
     let mut value = json!(answer.status);
     value["settings"] = answer.settings;
     if flows {
@@ -304,7 +307,7 @@ fn tell(stream: &UnixStream, asker: &Asker) -> io::Result<()> {
 fn head(mut stream: &TcpStream) -> io::Result<String> {
     let deadline = Instant::now() + PATIENCE;
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
-    while !head.ends_with(b"\r\n\r\n") && head.len() < QUESTION_BYTES_MAX as usize {
+    while !head.ends_with(b"\r\n\r\n") && head.len() < REQUEST_BYTES_MAX as usize {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -319,7 +322,7 @@ fn head(mut stream: &TcpStream) -> io::Result<String> {
 }
 
 /// Answers one request of HTTP.
-fn scrape(stream: &TcpStream, asker: &Asker) -> io::Result<()> {
+fn scrape(stream: &TcpStream, requester: &Requester) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let request = head(stream)?;
     let mut words = request.split(' ');
@@ -327,7 +330,7 @@ fn scrape(stream: &TcpStream, asker: &Asker) -> io::Result<()> {
         (Some("GET"), Some("/metrics")) => (
             "200 OK",
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            asker.ask(Wish::Status)?.status.openmetrics(),
+            requester.ask(Command::Status)?.status.openmetrics(),
         ),
         _ => (
             "404 Not Found",

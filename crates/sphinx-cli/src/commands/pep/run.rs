@@ -58,7 +58,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         local_io("listen for", &what, error)
     })?;
     let control::Listening {
-        mut questions,
+        mut requests,
         metrics,
         is_named,
     } = listening;
@@ -103,7 +103,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     let mut agent = Agent::new(config);
     let result = attachment.run(&mut agent, |agent, notice| match notice {
         Notice::Alive(now) => {
-            questions.answer(agent, now);
+            requests.answer(agent, now);
             if guard::tell_alive().is_err() {
                 orphaned.stop();
             }
