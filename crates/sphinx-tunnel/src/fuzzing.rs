@@ -55,7 +55,7 @@ pub fn tunnel(data: &[u8]) {
             at_once(proxy::outward(rest));
         }
         3 => {
-            if let Some(Ok((_, behind))) = proxy::wish(rest, None) {
+            if let Some(Ok((_, behind))) = proxy::connect_request(rest, None) {
                 assert!(rest.ends_with(&behind));
             }
         }
@@ -80,9 +80,9 @@ pub fn tunnel(data: &[u8]) {
         }
         _ => {
             let program = || tokio::io::join(rest, tokio::io::sink());
-            let _ = at_once(proxy::socks_wish(program(), None));
+            let _ = at_once(proxy::socks_request(program(), None));
             let known = "a:b".parse().expect("credentials");
-            if at_once(proxy::socks_wish(program(), Some(&known))).is_ok() {
+            if at_once(proxy::socks_request(program(), Some(&known))).is_ok() {
                 // User and password behind their lengths (RFC 1929).
                 assert!(rest.windows(4).any(|it| it == [1, b'a', 1, b'b']));
             }

@@ -36,7 +36,7 @@ const HEADERS_MAX: usize = 64;
 const SOCKS_VERSION: u8 = 5;
 
 /// The program, to be answered, and its command and target.
-type SocksWish<S> = (
+type SocksRequest<S> = (
     Socks5ServerProtocol<S, states::CommandRead>,
     Socks5Command,
     TargetAddr,
@@ -120,11 +120,11 @@ impl Proxy {
         };
         // At a listener of both families IPv4 comes as IPv6, where no program that speaks IPv4 could send to.
         let ends = (own.ip().to_canonical(), program.ip().to_canonical());
-        let wish = timeout(REQUEST_TIME, socks_wish(stream, self.credentials.as_ref()));
-        let Ok(wish) = wish.await else {
+        let asked = socks_request(stream, self.credentials.as_ref());
+        let Ok(request) = timeout(REQUEST_TIME, asked).await else {
             return Ok(());
         };
-        let (protocol, command, target) = wish?;
+        let (protocol, command, target) = request?;
         let Some(live) = link.live().await else {
             return protocol.reply_error(&ReplyError::NetworkUnreachable).await;
         };
@@ -216,11 +216,11 @@ impl Proxy {
     }
 
     async fn http(&self, mut stream: TcpStream, link: &Link) -> io::Result<()> {
-        let wish = timeout(REQUEST_TIME, head(&mut stream, self.credentials.as_ref())).await;
-        let Ok(wish) = wish else {
+        let request = timeout(REQUEST_TIME, head(&mut stream, self.credentials.as_ref())).await;
+        let Ok(request) = request else {
             return Ok(());
         };
-        let answer = match wish? {
+        let answer = match request? {
             Ok((target, rest)) => match link.live().await {
                 None => Err(status_line(
                     503,
@@ -285,11 +285,11 @@ impl Program {
 /// What a reply names where there is no address.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// What a program wants that speaks SOCKS, after it has named the credentials if there are any.
-pub(crate) async fn socks_wish<S: AsyncRead + AsyncWrite + Unpin>(
+/// Reads the request of a program that speaks SOCKS, which has to name the credentials first if there are any.
+pub(crate) async fn socks_request<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     credentials: Option<&Credentials>,
-) -> Result<SocksWish<S>, SocksServerError> {
+) -> Result<SocksRequest<S>, SocksServerError> {
     let authenticated = match credentials {
         None => Socks5ServerProtocol::accept_no_auth(stream).await?,
         Some(credentials) => {
@@ -339,15 +339,15 @@ pub(crate) fn inward(mut data: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What an HTTP client wants: where to, and what it has sent behind its request; or what it is answered.
+/// Reads the request of an HTTP client: its target, and what it has sent behind the request; or the answer to one that is refused.
 async fn head(
     stream: &mut TcpStream,
     credentials: Option<&Credentials>,
 ) -> io::Result<Result<(Target, Vec<u8>), String>> {
     let mut bytes = Vec::new();
     loop {
-        if let Some(wish) = wish(&bytes, credentials) {
-            return Ok(wish);
+        if let Some(request) = connect_request(&bytes, credentials) {
+            return Ok(request);
         }
         if stream.read_buf(&mut bytes).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -355,8 +355,8 @@ async fn head(
     }
 }
 
-/// The same of what has come so far; `None`: more has to come.
-pub(crate) fn wish(
+/// The request (CONNECT) in what an HTTP client has sent so far; `None`: more has to come.
+pub(crate) fn connect_request(
     bytes: &[u8],
     credentials: Option<&Credentials>,
 ) -> Option<Result<(Target, Vec<u8>), String>> {
@@ -420,8 +420,8 @@ mod tests {
     #[test]
     fn http_requests() {
         let target = |bytes: &str| {
-            wish(bytes.as_bytes(), None)
-                .map(|wish| wish.map(|(target, rest)| (target.to_string(), rest)))
+            connect_request(bytes.as_bytes(), None)
+                .map(|request| request.map(|(target, rest)| (target.to_string(), rest)))
         };
         assert_eq!(target("CONNECT a.example:443 HTTP/1.1\r\nHost: a"), None);
         let whole = "CONNECT a.example:443 HTTP/1.1\r\nHost: a\r\n\r\nhello";
@@ -461,7 +461,7 @@ mod tests {
         assert!(!credentials.are("Aladdin", "open sesamE"));
         let request = |line: &str| {
             let request = format!("CONNECT a:1 HTTP/1.1\r\n{line}\r\n\r\n");
-            wish(request.as_bytes(), Some(&credentials)).expect("it is whole")
+            connect_request(request.as_bytes(), Some(&credentials)).expect("it is whole")
         };
         assert!(request("x: y").unwrap_err().contains(" 407 "));
         assert!(request("Proxy-Authorization: Basic eDp5").is_err());
