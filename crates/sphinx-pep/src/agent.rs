@@ -24,7 +24,7 @@ use crate::{
 /// How long the lag must have been small before flows are helped again.
 const CALM_NS: Time = 100 * MS;
 
-/// Flows that have ended and whose reports nobody has taken.
+/// Most reports of flows that have ended and that wait for [`Agent::poll_ended`]; beyond it the oldest is forgotten.
 const ENDED_MAX: usize = 4096;
 /// Reports that nobody has taken.
 const REPORTS_MAX: usize = 1024;
@@ -42,9 +42,9 @@ pub enum Cause {
     Slowed,
     /// A copy of an acknowledgement that has come in, of fewer bytes, which goes before it.
     Reconstructed,
-    /// It was lost.
+    /// A packet that the hop has lost, or may have, sent again.
     Repair,
-    /// It had been held back.
+    /// A packet that came earlier and had been held back.
     Released,
 }
 
@@ -62,7 +62,7 @@ pub struct Output {
 /// Totals of some of the flows, of which the others are to be added.
 #[derive(Debug)]
 struct Adding {
-    /// The slot that is next.
+    /// The slot of the table from which the next step goes on.
     next: usize,
     counts: Counts,
 }
@@ -77,13 +77,13 @@ pub struct Agent {
     now: Time,
     table: Table,
     queue: Option<Queue>,
-    /// In its place, with [`Config::ack_filter`].
+    /// The queue in front of the hop in the place of `queue`, with [`Config::ack_filter`] or [`Config::ack_cc`]: fair to each flow.
     fair: Option<acks::Queue>,
     /// What repairs took on the hop in queues that are gone, and a nanosecond for each change of a queue: what waits then leaves at another time than was
     /// foretold.
     repairing: Time,
     out: VecDeque<Output>,
-    /// What one call gives; empty between calls.
+    /// What one call to a flow's agent puts out, kept for its memory; empty between calls.
     scratch: Vec<Output>,
     departing: Vec<(Output, Option<acks::Ack>)>,
     arriving: Vec<Output>,
@@ -98,7 +98,7 @@ pub struct Agent {
     moving: Moving,
     shared: rdb::Shared,
     clients: rsfc::Clients,
-    /// Acknowledgements may have passed unseen shortly before.
+    /// Until then, acknowledgements may have passed that the agent did not see.
     blind_until: Time,
     flows_seen: u64,
     /// Until when packets only pass, if they came too late.
@@ -173,7 +173,7 @@ impl Agent {
         self.now = self.now.max(now);
         self.see_calm();
         let config = &self.config;
-        // What these do, they do segment by segment, whatever comes from either side.
+        // These stages work segment by segment, on what comes from either side.
         let others = config.rsfc.is_some()
             || config.returning != Returning::Pass
             || config.pace
@@ -182,11 +182,11 @@ impl Agent {
         let (is_nothing, is_thick) = match config.flow_stage() {
             // Nothing is done with data from the hop where only acknowledgements towards it are filtered.
             Stage::Pass => (!others && !self.goes_over_hop(from), false),
-            // Thin streams have no such packets.
+            // A stream with packets that long is not thin.
             Stage::Rdb(_) => (false, !others && !filters),
             Stage::Snoop(_) => (false, false),
         };
-        // What is the agent's own queue's business is counted in segments.
+        // The agent's own queue counts in segments.
         if config.dry_run || self.queue.is_some() || (self.fair.is_some() && !is_nothing) {
             return false;
         }
@@ -198,9 +198,9 @@ impl Agent {
                 let Some(mut flow) = self.table.take(&key) else {
                     return false;
                 };
-                // With these it has begun, and goes on.
+                // A flow that has these is followed segment by segment until its end.
                 let begun = flow.snoop.is_some() || flow.watch.is_some();
-                // Where a stream ends is taken note of, or nobody would know that its connection is over.
+                // The end of a stream (FIN) has to be seen, or its connection would never count as over.
                 let looks = begun || Segment::ends_stream(packet);
                 let (is_nothing, is_thick) = (is_nothing && !looks, is_thick && !looks);
                 let why = flow.bypass().or(is_thick.then_some(Bypass::Joined));
@@ -363,7 +363,7 @@ impl Agent {
         self.overloaded.is_some()
     }
 
-    /// How often that has begun.
+    /// How often the agent has become too late, and has begun to only pass packets.
     pub fn overloads(&self) -> u64 {
         self.overloads
     }
@@ -528,7 +528,7 @@ impl Agent {
             if let Some(watch) = &mut flow.watch {
                 watch.forget();
             }
-            // Silent hosts are no less silent for it.
+            // Putting it back does not count as a use: hosts that are silent stay so in the table.
             self.table.put_back(flow);
         }
     }
@@ -738,7 +738,7 @@ impl Agent {
         }
     }
 
-    /// Reports what is due.
+    /// Puts the losses of a flow's upload that are to be reported by now into the reports for the mobile host.
     fn report(&mut self, key: FlowKey, flow: &mut Flow) {
         let Some(watch) = &mut flow.watch else { return };
         while let Some(report) = watch.report(self.now, key) {

@@ -39,9 +39,9 @@ const DRAIN_NS: Time = 250 * MS;
 /// The longest time between two signs of life.
 pub(crate) const ALIVE_NS: Time = 50 * MS;
 
-/// A way for packets to come to an agent and to leave.
+/// A way for packets to come to an agent and to leave: TUN devices, or the packet filter's queue.
 pub(crate) trait Port: fmt::Debug + Send {
-    /// What to wait for.
+    /// Files that are readable when packets have come.
     fn inputs(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Hands over what an input has, up to a batch, and sends what the agent lets out. Fails if nothing
@@ -69,11 +69,11 @@ pub(crate) trait Port: fmt::Debug + Send {
     fn refused(&self) -> u64;
 }
 
-/// What [`Port::serve`] has done.
+/// How far [`Port::serve`] has emptied an input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
     pub(crate) packets: usize,
-    /// Nothing was left.
+    /// The input was empty afterwards.
     pub(crate) emptied: bool,
 }
 
@@ -381,7 +381,7 @@ impl Attachment {
         }
         let has_rung = |wake: &PollFd<'_>| !wake.revents().is_empty();
         if files.last().is_some_and(has_rung) {
-            // One ring is enough.
+            // However often it was rung, one reading empties the counter.
             let _ = rustix::io::read(&self.stop.0.wake, &mut [0; 8]);
         }
         Ok(())

@@ -22,13 +22,13 @@ const SENDERS_MAX: usize = 64;
 
 /// What agents tell each other.
 pub trait Message: Sized {
-    /// What it is, and its version.
+    /// The first bytes of a message, which tell its kind and version.
     const MAGIC: [u8; 4];
 
-    /// Appends it.
+    /// Appends the message without its magic number.
     fn write(&self, out: &mut Vec<u8>);
 
-    /// The only message that is written so, if there is one.
+    /// The message that [`write`](Message::write) writes as these bytes; `None` if there is none.
     fn read(bytes: &[u8]) -> Option<Self>;
 }
 

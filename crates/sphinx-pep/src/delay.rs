@@ -31,7 +31,7 @@ const SKEW_PPM: i64 = 200;
 /// The delay of one host's packets against the shortest one.
 #[derive(Debug, Default)]
 pub(crate) struct Delay {
-    /// When a timestamp came first, and the last one: positions, as timestamps wrap.
+    /// When the first timestamp came, and the position of the latest one: timestamps wrap, positions do not.
     first: Option<(Time, u64)>,
     last: u64,
     /// When the last packet came.
@@ -39,13 +39,13 @@ pub(crate) struct Delay {
     tick_ns: Option<i64>,
     /// By the last packet, the clock has another unit than is known here.
     is_other: bool,
-    /// It may have, as packets that wait would make it look so too.
+    /// By the last packet, the clock may have another unit; packets that wait would make it look so too.
     is_doubtful: bool,
     /// When the clock was compared with the time here last, its position then, and by how much it had gone away from that since the time before.
     compared: Option<(Time, u64, i64)>,
-    /// It goes away without end.
+    /// The clock goes away from the time here without end.
     drifts: bool,
-    /// Against the first packet's, and when that was.
+    /// The shortest delay, in nanoseconds relative to the first packet's, and when it was seen.
     shortest: Option<(i64, Time)>,
 }
 

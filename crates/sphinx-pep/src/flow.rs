@@ -25,11 +25,11 @@ use crate::{
 
 /// Memory of a flow without cached packets: its own, that of the table, and two maps of its counts that have something.
 const FLOW_BYTES: usize = size_of::<Flow>() + table::PLACE_BYTES + 2 * MAP_BYTES;
-/// Of a map with a few counts.
+/// Memory of a map with a few counts, in bytes.
 const MAP_BYTES: usize = 128;
 /// Assumed for the wired part of a path that the handshake did not tell.
 const WIRED_RTT_NS: Time = 50 * MS;
-/// RFC 9293: of a host that does not say what it takes.
+/// Longest payload, in bytes, for a host that does not say in its SYN what it takes (RFC 9293).
 const MSS_DEFAULT: u16 = 536;
 /// The longest time between a SYN and its answer that counts as a round trip.
 const HANDSHAKE_RTT_NS_MAX: Time = 2000 * MS;
@@ -118,7 +118,7 @@ enum Opening {
         sequence: u32,
         /// The answer's number.
         answer: u32,
-        /// When, unless more than one was seen.
+        /// When the answer was seen; `None` if it was seen more than once, as nobody knows which one arrived.
         at: Option<Time>,
         /// From the SYN to its answer.
         rtt: Option<Time>,
@@ -330,9 +330,9 @@ pub(crate) struct Flow {
     authenticated: bool,
     /// It is one of the connections that are to be helped.
     pub(crate) is_wanted: bool,
-    /// Present once both SYNs have been seen.
+    /// Repairs losses of the hop ([`Stage::Snoop`]); present once both SYNs have been seen.
     pub(crate) snoop: Option<Snoop>,
-    /// In its place, where streams towards the hop are to be helped otherwise.
+    /// Copies for thin streams ([`Stage::Rdb`]), in the place of `snoop`.
     pub(crate) bundler: Option<Box<Bundler>>,
     /// What acknowledgements towards the hop have said, if they are filtered.
     pub(crate) acks: Option<Box<Acks>>,
@@ -349,16 +349,16 @@ pub(crate) struct Flow {
     /// Another agent has told of it: `numbers` were not seen from the beginning.
     was_told: bool,
     pub(crate) counts: Counts,
-    /// Its slot in the table.
+    /// Number of its slot in the table.
     pub(crate) place: Option<usize>,
-    /// What it counted for there.
+    /// Bytes of memory that the table counted for it last.
     pub(crate) charged: usize,
 }
 
 /// What a SYN means for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syn {
-    /// It belongs to the connection that is known.
+    /// It belongs to the connection that is known: the first SYN, or one that was sent again.
     Same,
     /// It does not, and nobody has answered that it begins another one: the one that is known may go on (RFC 5961 §4).
     Doubtful,
@@ -765,12 +765,12 @@ impl Flow {
         }
     }
 
-    /// When it wants to be called, unless it will be called before that anyhow.
+    /// When one of its timers is due. `called` is when the flow will be called anyhow: a later deadline of `snoop` need not be computed.
     pub(crate) fn next_timeout(&self, called: Option<Time>) -> Option<Time> {
         let snoop = self.snoop.as_ref().filter(|_| !self.asleep);
         let is_early = |it: &&Snoop| called.is_none_or(|at| it.deadline_at_least() < at);
         let mut next = snoop.filter(is_early).and_then(Snoop::deadline);
-        // Asked for every packet, and seldom there.
+        // Most flows have none of these, and this is asked for every packet.
         let mut also = |at: Option<Time>| {
             let Some(at) = at else { return };
             next = Some(next.map_or(at, |next| next.min(at)));

@@ -37,16 +37,16 @@ pub struct Guard {
 
 #[derive(Clone, Copy, Debug)]
 enum Worker {
-    /// None; the next one begins then.
+    /// There is no worker; the next one is to be started at this time.
     Due(Time),
     Started(Time),
     Serving {
         since: Time,
         heard: Time,
     },
-    /// It has been stopped and is to be killed.
+    /// The worker has been stopped (SIGSTOP) and is to be killed.
     Stopped,
-    /// It was killed and has not ended yet.
+    /// The worker was killed and has not ended yet.
     Dying,
 }
 

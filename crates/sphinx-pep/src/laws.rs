@@ -25,7 +25,7 @@ pub struct Laws {
     blocks: HashSet<(Side, FlowKey, (u32, u32))>,
     /// Hashes of its acknowledgements as they are at their slowest: without SACK option, with ECE, without window; and their windows.
     slowed: HashMap<(Side, u64), u16>,
-    /// The same with DSCP 0.
+    /// The same acknowledgements with DSCP 0.
     slowed_unmarked: HashMap<(Side, u64), u16>,
     /// Hashes of what they are as acknowledgements of nothing, and the timestamps that each host has echoed.
     forms: HashSet<(Side, u64)>,

@@ -2,7 +2,7 @@
 
 use crate::{Side, segment::Segment};
 
-/// Of windows, where that is not known.
+/// The window scale that is assumed where the SYNs were not seen: the largest one (RFC 7323).
 const SCALE_MAX: u8 = 14;
 /// By so much more than is known a receiver may have room: windows have perhaps passed unseen, and those of MPTCP are of several streams.
 const UNSEEN_BYTES: u32 = 4 << 20;
@@ -10,16 +10,16 @@ const UNSEEN_BYTES: u32 = 4 << 20;
 /// What one host sends.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// Behind the last byte that has passed here.
+    /// Sequence number behind the last byte that has passed here.
     sent: Option<u32>,
-    /// Behind the last byte that the other host has acknowledged, and behind the last one that it has room for.
+    /// Sequence number that the other host has acknowledged, and the right edge of its window.
     acknowledged: Option<u32>,
     edge: Option<u32>,
     /// Behind the last byte that has passed here and was acknowledged. An acknowledgement of more is perhaps of nobody who knows the stream.
     confirmed: Option<u32>,
-    /// Behind its FIN.
+    /// Sequence number behind its FIN.
     fin: Option<u32>,
-    /// Of the windows that tell this.
+    /// Scale of the windows that tell `edge`: those in segments of the other host.
     scale: u8,
 }
 
@@ -28,7 +28,7 @@ struct Stream {
 pub(crate) struct Numbers([Stream; 2]);
 
 impl Numbers {
-    /// Of a connection whose beginning was not seen.
+    /// The numbers of a connection whose beginning was not seen.
     pub(crate) fn missed() -> Numbers {
         Numbers(
             [Stream {
@@ -80,7 +80,7 @@ impl Numbers {
         }
         if segment.ack {
             let other = &mut self.0[from.other() as usize];
-            // That of a SYN has none.
+            // The window in a SYN is not scaled.
             let scale = if segment.syn { 0 } else { other.scale };
             let window = u32::from(segment.window) << scale;
             advance(&mut other.acknowledged, segment.acknowledgment);

@@ -5,20 +5,20 @@ use std::collections::VecDeque;
 
 use crate::{Output, Time, acks::Ack, segment::Segment, sequence::nearest, stats::Counts};
 
-/// Segments that may go back to back.
+/// How many of the longest segments may go back to back.
 const BURST: u64 = 4;
-/// Round trips are smoothed as senders do it (RFC 6298).
+/// A new round trip counts for one part in so many of the smoothed one, as with senders (RFC 6298).
 const GAIN: u64 = 8;
-/// Longer ones are of something that was lost.
+/// Round trips that seem longer are not counted: what they were measured of was lost.
 const RTT_NS_MAX: Time = 10_000_000_000;
-/// More of a flow does not wait: what has waited longest goes. Others' memory would have to make room for it.
+/// Bytes of one flow that wait at most; beyond that the packet that has waited longest goes, as other flows would have to make room otherwise.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// A packet that waits.
 #[derive(Debug)]
 struct Waiting {
     since: Time,
-    /// What it takes of the stream.
+    /// Sequence numbers that it takes.
     length: u64,
     output: Output,
     ack: Option<Ack>,
@@ -27,27 +27,27 @@ struct Waiting {
 /// The segments of one flow towards the hop.
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    /// Positions behind what was sent, and what is acknowledged.
+    /// Position behind the last byte that was sent, and position up to which all is acknowledged.
     highest: u64,
     acknowledged: u64,
-    /// Of the longest segment.
+    /// Length of the longest segment so far, in bytes of the stream.
     longest: u64,
     srtt: Option<Time>,
     /// The end of a segment whose acknowledgement is waited for, and when it left.
     timed: Option<(u64, Time)>,
-    /// What the segment takes that came last.
+    /// Sequence numbers that the latest segment takes; see [`offer`](Pacer::offer).
     length: u64,
-    /// Bytes that may go at once, and when that was so.
+    /// Bytes that might go at once at the time `at`.
     credit: u64,
     at: Time,
     waiting: VecDeque<Waiting>,
-    /// What those that wait take of the stream, and of memory.
+    /// What the waiting packets take: sequence numbers (`ahead`), and bytes of memory.
     ahead: u64,
     bytes: usize,
 }
 
 impl Pacer {
-    /// Of a stream whose first byte is there.
+    /// A pacer for a stream whose first byte is at the position `first`.
     pub(crate) fn new(first: u64) -> Pacer {
         Pacer {
             highest: first,
@@ -73,12 +73,12 @@ impl Pacer {
         size_of::<Pacer>() + self.bytes
     }
 
-    /// Whether more waits than may.
+    /// Whether more waits than [`WAITING_BYTES_MAX`].
     pub(crate) fn is_full(&self) -> bool {
         self.bytes > WAITING_BYTES_MAX
     }
 
-    /// When the first packet goes.
+    /// When the first packet that waits is to go.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let first = self.waiting.front()?;
         Some(self.ready(first.length).min(self.latest(first.since)))
@@ -90,7 +90,7 @@ impl Pacer {
         if self.length > 0 {
             let end = nearest(self.highest, segment.sequence) + self.length;
             if end <= self.highest {
-                // Nobody knows which one is acknowledged (Karn).
+                // A retransmission: which of the two is acknowledged cannot be told (Karn).
                 self.timed = None;
             }
             self.highest = self.highest.max(end);
@@ -101,7 +101,7 @@ impl Pacer {
             .clamp(now, self.latest(now))
     }
 
-    /// In flight, and about to be.
+    /// Bytes in flight, and those that are about to be.
     fn window(&self) -> u64 {
         let window = self.highest.saturating_sub(self.acknowledged);
         window.max(BURST * self.longest).max(1)
@@ -118,7 +118,7 @@ impl Pacer {
         let credit = u128::from(self.credit) + more;
         let most = u128::from(BURST * self.longest);
         self.credit = u64::try_from(credit.min(most)).unwrap_or(u64::MAX / 2);
-        // What is left of a byte stays for the next time.
+        // The time that is worth less than a byte is left for the next call.
         let taken = Time::try_from((more * srtt).div_ceil(window)).unwrap_or(Time::MAX);
         self.at = self.at.saturating_add(taken);
     }

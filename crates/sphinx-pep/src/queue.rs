@@ -42,11 +42,11 @@ use crate::{
 /// The table of the rules, and the number of the queue.
 pub(crate) const TABLE: &str = "sphx-pep";
 pub(crate) const QUEUE: u16 = 7749;
-/// What the agent itself sends.
+/// Mark of packets that the agent itself sends: rules do not lead them to it again.
 const MARK: u32 = 0x7749_7749;
-/// Of that, what is no part of a tracked connection; it leaves with the former mark.
+/// Mark of those among them that are no part of a tracked connection; they leave with [`MARK`].
 const MARK_UNTRACKED: u32 = 0x7749_774a;
-/// Packets that wait for the agent; more pass without it.
+/// Most packets that wait for the agent; while the queue is full, others pass without it.
 const QUEUE_PACKETS: u32 = 1024;
 /// So many packets are read, or a few more, before the loop turns to other things.
 const BATCH: usize = 64;
@@ -75,7 +75,7 @@ pub(crate) struct Filtered {
     /// Packets that have been read since the queue was last empty.
     waiting: usize,
     refused: u64,
-    /// Whose packets come in.
+    /// The side whose packets come in by the interface.
     beyond: Side,
 }
 
@@ -208,7 +208,7 @@ impl Filtered {
         while let Some(output) = agent.poll_output() {
             let onward = !judged && output.to == from.other();
             match output.cause {
-                // The very bytes that came.
+                // The agent has not changed the packet.
                 Cause::Passed if onward && output.packet.as_ptr() == packet.as_ptr() => {
                     self.queue.accept(queued.id);
                     judged = true;
@@ -228,7 +228,7 @@ impl Filtered {
         match self.knows_way_of(&packet) && !self.goes_at_once(&packet) {
             // It is held, or waits in the agent's own queue, and will be sent from here.
             true => self.queue.drop(queued.id),
-            // Nobody could, or nobody should.
+            // The agent cannot send the packet itself, or the packet may not wait.
             false => self.queue.accept(queued.id),
         }
     }
@@ -251,10 +251,10 @@ impl Filtered {
     fn inject(&mut self, output: &Output) {
         let is_new = output.cause == Cause::Repair;
         if self.goes_at_once(&output.packet) || !(is_new || self.knows_way_of(&output.packet)) {
-            // It has gone on already, or adds nothing to what has.
+            // The packet has gone on already, or adds nothing to one that has.
             return;
         }
-        // Behind what was passed before it.
+        // What was passed before it leaves first.
         self.flush();
         let sent = match &mut self.ports {
             Some(ports) => ports.send(&output.packet),
@@ -319,7 +319,7 @@ impl Port for Filtered {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     emptied = true;
                 }
-                // There were too many; they have passed.
+                // Packets that found the queue full have passed without the agent.
                 Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {
                     agent.handle_unseen(now());
                 }

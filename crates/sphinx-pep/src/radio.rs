@@ -11,7 +11,7 @@ use crate::{MS, Output, Time};
 pub struct Radio {
     /// Bits per second, at the IP layer; at least 1.
     pub bits_per_second: u64,
-    /// What may wait, in bytes.
+    /// Bytes of packets that may wait.
     pub queue_bytes: usize,
 }
 
@@ -20,7 +20,7 @@ pub struct Radio {
 pub(crate) struct Departure {
     /// When it begins to leave.
     pub(crate) at: Time,
-    /// How long it takes to, where the rate of the hop is known.
+    /// How long the hop is busy with it, in nanoseconds, where the hop's rate is known.
     pub(crate) takes: Time,
 }
 
@@ -31,14 +31,14 @@ pub(crate) struct Queue {
     repairs: VecDeque<Output>,
     packets: VecDeque<Output>,
     bytes: usize,
-    /// Those of repairs.
+    /// Bytes of the repairs among them.
     repair_bytes: usize,
     /// Bytes of repairs that others had to wait for, less what went of others: beyond what the queue holds, they go by turns. A receiver may ask
     /// for all that is cached at once, again and again, and nobody else would have anything of the hop meanwhile.
     ahead: usize,
-    /// Until when the hop is busy.
+    /// When the hop has taken the packet that left last.
     busy: Time,
-    /// What was dropped to make room, until somebody takes it.
+    /// Packets that were dropped to make room and wait for [`poll_dropped`](Queue::poll_dropped).
     dropped: VecDeque<Output>,
     /// The time that all repairs so far take on the hop.
     repairing: Time,
@@ -145,7 +145,7 @@ impl Queue {
         Some(output)
     }
 
-    /// When the next one may go.
+    /// When the next packet may go.
     pub(crate) fn next_event(&self) -> Option<Time> {
         (self.bytes > 0).then_some(self.busy)
     }

@@ -1,6 +1,6 @@
 //! Parts of a stream.
 
-/// Ranges that are remembered; a receiver reports its newest ones first, so those left out come again.
+/// Most ranges that are remembered: a receiver reports the newest ones first, and repeats others later.
 const RANGES_MAX: usize = 128;
 
 /// Disjoint ranges of positions, ascending.

@@ -41,7 +41,7 @@ pub enum ReplayError {
     Law {
         /// The packet that came in last, from 1.
         packet: u64,
-        /// What was broken.
+        /// The law that was broken.
         law: &'static str,
     },
 }

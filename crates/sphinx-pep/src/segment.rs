@@ -64,7 +64,7 @@ pub(crate) struct Options {
     pub(crate) mptcp: bool,
     /// TCP-MD5 or TCP-AO: nothing in the header may change.
     pub(crate) authenticated: bool,
-    /// One that is in none of these fields.
+    /// There is an option that is in none of these fields.
     pub(crate) unknown: bool,
     sack: [(u32, u32); SACK_BLOCKS_MAX],
     sack_count: u8,

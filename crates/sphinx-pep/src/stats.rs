@@ -41,7 +41,7 @@ pub struct Counts {
     pub thin: u64,
     /// New segments that went with earlier ones in front.
     pub bundled: u64,
-    /// Bytes of those earlier ones.
+    /// Payload bytes of the earlier segments that went in front of new ones.
     pub copied_bytes: u64,
     /// New segments that went alone, and why.
     pub alone: BTreeMap<rdb::Alone, u64>,
@@ -57,35 +57,35 @@ pub struct Counts {
     pub dsacks_stripped: u64,
     /// Times at which the sender was slowed down for losses that it did not see, and how.
     pub slowed: BTreeMap<rdb::Slowed, u64>,
-    /// Segments of which the acknowledgement was seen, and the time that it took in all and at most, in nanoseconds.
+    /// Segments of which the acknowledgement was seen.
     pub acked: u64,
-    /// See `acked`.
+    /// The sum of the times from a segment to its acknowledgement, in nanoseconds.
     pub acked_ns: u64,
-    /// See `acked`.
+    /// The longest time from a segment to its acknowledgement, in nanoseconds.
     pub acked_ns_max: u64,
     /// Acknowledgements without data towards the hop, of flows for which they are filtered ([`Config::ack_filter`](crate::Config::ack_filter)).
     pub acks_seen: u64,
-    /// Those that were dropped, and why.
+    /// Acknowledgements that were dropped, and why.
     pub acks_dropped: BTreeMap<acks::Dropped, u64>,
-    /// Those that were kept although another one came while they waited, and why.
+    /// Acknowledgements that were kept although another one came while they waited, and why.
     pub acks_kept: BTreeMap<acks::Kept, u64>,
-    /// Times at which they waited too long for the hop, and fewer went on ([`Config::ack_cc`](crate::Config::ack_cc)).
+    /// Times at which acknowledgements waited too long for the hop, and fewer went on ([`Config::ack_cc`](crate::Config::ack_cc)).
     pub acks_marked: u64,
-    /// For how many one went on, at most.
+    /// The most acknowledgements for which one went on.
     pub ack_ratio_max: u64,
     /// Acknowledgements that went between those from the hop ([`Returning::Reconstruct`](crate::returning::Returning::Reconstruct)).
     pub acks_synthesised: u64,
-    /// Those that were not needed, as another one had come from the hop.
+    /// Synthesised acknowledgements that were not needed, as another one had come from the hop.
     pub acks_superseded: u64,
     /// Repetitions that waited for the third one ([`Returning::NoLimitedTransmit`](crate::returning::Returning::NoLimitedTransmit)).
     pub duplicates_held: u64,
     /// Packets that waited so that no burst went ([`Config::pace`](crate::Config::pace)).
     pub paced: u64,
-    /// The longest that one has waited for that, in nanoseconds.
+    /// The longest that a packet has waited so that no burst went, in nanoseconds.
     pub paced_ns_max: u64,
     /// Flows that have brought 64 KiB over the hop, of those whose windows may be lowered ([`Config::rsfc`](crate::Config::rsfc)).
     pub uploads: u64,
-    /// Those of which nothing can be measured, or that may not be touched, and why.
+    /// Uploads of which nothing can be measured, or that may not be touched, and why.
     pub unclamped: BTreeMap<rsfc::Unclamped, u64>,
     /// How often uploads have come into each state.
     pub upload_states: BTreeMap<rsfc::State, u64>,
@@ -95,7 +95,7 @@ pub struct Counts {
     pub held_ns_max: u64,
     /// What packets have waited in the agent's own queue in all, in nanoseconds.
     pub queued_ns: u64,
-    /// The longest that one has waited there.
+    /// The longest that a packet has waited in the agent's own queue, in nanoseconds.
     pub queued_ns_max: u64,
     /// The longest that a packet had waited for the agent, at most, in nanoseconds.
     pub waited_ns_max: u64,

@@ -19,11 +19,11 @@ pub struct Status {
     pub flows: u64,
     /// Flows known at present.
     pub flows_known: usize,
-    /// Bytes of memory that they take.
+    /// Bytes of memory that these flows take.
     pub memory_bytes: usize,
     /// Whether packets only pass, as they came too late.
     pub overloaded: bool,
-    /// How often that has begun.
+    /// How often the agent has become too late, and has begun to only pass packets.
     pub overloads: u64,
     /// Packets that the kernel did not take back.
     pub packets_refused: u64,

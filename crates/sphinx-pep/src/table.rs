@@ -18,15 +18,16 @@ use crate::{FlowKey, MS, Time, flow::Flow};
 
 /// Memory of all flows, cached packets included.
 pub(crate) const BYTES_MAX: usize = 64 << 20;
-/// As much of it may be of flows that are not helped, in any case: a connection begins as one of them.
+/// Memory that flows which are not helped may take in any case: each connection begins as one of them.
 const UNHELPED_BYTES: usize = BYTES_MAX / 8;
-/// And as much of flows of which nothing is cached: where they take more, they make room, or nothing would be cached of any.
+/// Memory beyond which flows of which nothing is cached have to make room, or nothing could be cached of any flow.
 const RESTING_BYTES: usize = BYTES_MAX / 2;
 /// A flow that is not helped is forgotten when it has been silent for so long: a SYN is sent again within that time.
 const UNHELPED_NS: Time = 60_000 * MS;
 /// When a flow that is helped has been silent for so long, what is cached of it is dropped.
 const REST_NS: Time = 600_000 * MS;
-/// And then it is forgotten: kernels ask after two hours whether a silent host is still there, which is why a NAT remembers it for longer (RFC 5382, REQ-5).
+/// A flow that is helped is forgotten when it has been silent for so long: kernels ask after two hours whether a silent host is still there, which
+/// is why a NAT remembers it for longer (RFC 5382, REQ-5).
 const SILENT_NS: Time = 7_440_000 * MS;
 
 /// With random keys, as hosts choose their addresses and ports. (The standard library's hash takes several times as long, for each packet.)
@@ -48,7 +49,7 @@ struct List {
     /// The one used least lately, and the one used last.
     oldest: Option<usize>,
     newest: Option<usize>,
-    /// What those count for that are not taken out.
+    /// Bytes of memory of these flows, without those that are taken out.
     bytes: usize,
 }
 
@@ -57,12 +58,12 @@ struct List {
 pub(crate) struct Table {
     places: Map<FlowKey, usize>,
     slots: Vec<Slot>,
-    /// Slots that no flow has.
+    /// Numbers of free slots.
     free: Vec<usize>,
     lists: [List; 3],
     /// The slot used last, if its flow is not forgotten.
     last: Option<usize>,
-    /// How often one was used.
+    /// How often any slot was used.
     uses: u64,
     /// When slots are to be looked at: not later than their flows want it.
     wakes: BTreeSet<(Time, usize)>,
@@ -71,9 +72,9 @@ pub(crate) struct Table {
 #[derive(Debug)]
 struct Slot {
     key: FlowKey,
-    /// Away while it is changed, or if the slot is free.
+    /// `None` while the flow is taken out to be changed, or if the slot is free.
     flow: Option<Box<Flow>>,
-    /// When it was used last, and how many uses of any there had been by then.
+    /// When the flow was used last, and the value of [`Table::uses`] then.
     used: Time,
     order: u64,
     kind: Kind,

@@ -11,19 +11,19 @@ const ACCECN_SEGMENTS: u64 = 6;
 #[derive(Clone, Debug)]
 pub(crate) struct Ack {
     position: u64,
-    /// Behind what the host has room for.
+    /// Position of the right edge of the host's window.
     edge: u64,
     /// The bits AE, CWR and ECE.
     ecn: u8,
     timestamps: Option<(u32, u32)>,
     sack: Vec<(u64, u64)>,
-    /// It has no data, and no other flags.
+    /// It has no data, and no flags but ACK and those of ECN.
     is_pure: bool,
     /// It is behind where the host's own stream is: its reader may discard it with all that it says.
     is_behind: bool,
-    /// Why it goes whatever follows, if it does.
+    /// Why it is never dropped in favour of a later one, if that is so.
     kept: Option<Kept>,
-    /// The most that may be acknowledged at once, if there is such a bound.
+    /// Most bytes that may be acknowledged at once, if there is a bound (AccECN).
     reach: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ impl Ack {
         self.position
     }
 
-    /// Behind what the host has room for.
+    /// Position of the right edge of the host's window.
     pub(crate) fn edge(&self) -> u64 {
         self.edge
     }
@@ -159,18 +159,18 @@ impl Ack {
 /// What a host acknowledges, and from where in its own stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// Of the host's window.
+    /// Scale of the host's window.
     scale: u8,
     reach: Option<u64>,
     /// Position behind what it has sent.
     next: u64,
-    /// The last one that came.
+    /// The last acknowledgement that came.
     last: Option<Ack>,
     reference: u64,
 }
 
 impl Stream {
-    /// Of the host's window.
+    /// Scale of the host's window.
     pub(crate) fn scale(&self) -> u8 {
         self.scale
     }

@@ -2,17 +2,17 @@
 
 use crate::{FlowKey, MS, Time, delay::Delay, table::Map};
 
-/// Flows by which that is measured; as many are enough.
+/// Most flows whose echoes are measured.
 const FLOWS_MAX: usize = 64;
-/// One verdict for so long.
+/// Whether packets wait is judged once in so long.
 const WINDOW_NS: Time = 2_000 * MS;
-/// An echo that takes longer was lost.
+/// An echo that takes longer counts as lost.
 const ECHO_NS_MAX: Time = 10_000 * MS;
-/// The shortest time of a flow is that of one to two of these.
+/// The shortest time of a flow is the minimum of the last one to two periods of this length.
 const BASE_WINDOW_NS: Time = 60_000 * MS;
 /// A link in front of which packets wait delays all of them, by so much more than the shortest time, or by half of that.
 const DELAY_NS_MIN: Time = 100 * MS;
-/// Fewer echoes say nothing.
+/// A period with fewer echoes is not judged.
 const ECHOES_MIN: u32 = 4;
 
 /// The time between a packet's leaving the queue and the answer to it, of one flow.
@@ -22,7 +22,7 @@ struct Echoes {
     open: Option<(u32, Time)>,
     base: [Time; 2],
     base_since: Time,
-    /// What answers wait on their own way is none of the link's business.
+    /// How long answers wait on their own way, which is not the link's doing and is subtracted.
     way_back: Delay,
 }
 

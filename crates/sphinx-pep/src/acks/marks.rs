@@ -15,7 +15,7 @@ use crate::{
 
 /// Most datagrams read or sent before packets have their turn.
 const BATCH: usize = 64;
-/// Longer than any mark.
+/// Room for a datagram, in bytes: longer than any mark.
 const DATAGRAM_BYTES_MAX: usize = 128;
 
 /// Acknowledgements of a flow wait too long.
@@ -104,7 +104,7 @@ impl MarkPost {
         }
     }
 
-    /// What to wait for.
+    /// The socket, which is readable when marks have come.
     pub(crate) fn input(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

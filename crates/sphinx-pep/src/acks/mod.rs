@@ -50,10 +50,10 @@ pub struct ReturnQueue {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Two, so that the loss of one of them changes nothing.
+    /// Two wait where one would do, so that the loss of one of them changes nothing.
     #[default]
     Conservative,
-    /// One.
+    /// One waits; all others that it makes needless are dropped.
     Aggressive,
     /// All of them: nothing is dropped but what has no room, as for [`AckCc`] alone.
     Keep,
@@ -107,7 +107,7 @@ struct Held {
 /// Why a plain one has to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// None does.
+    /// It need not wait.
     AtOnce,
     /// One goes in so many nanoseconds.
     Every(Time),
@@ -120,12 +120,12 @@ pub(crate) enum Pace {
 pub(crate) struct Acks {
     ratio: Ratio,
     stream: Stream,
-    /// The last one that went on to the link, or to the queue.
+    /// The last acknowledgement that went on to the link, or to the queue.
     passed: Option<Ack>,
     held: Option<Held>,
-    /// Between two plain ones; 0 if they need not wait.
+    /// Time between two plain acknowledgements, in nanoseconds; 0 if they need not wait.
     every: Time,
-    /// The next plain one goes then at the earliest.
+    /// The next plain acknowledgement goes at this time at the earliest.
     next: Time,
 }
 
@@ -228,7 +228,7 @@ impl Acks {
         }
     }
 
-    /// What waits, if its time has come.
+    /// The acknowledgement that waits, if its time has come.
     pub(crate) fn due(&mut self, now: Time) -> Option<(Output, Option<Ack>)> {
         match self.deadline() {
             Some(at) if at <= now => self.let_go(now),
@@ -236,10 +236,10 @@ impl Acks {
         }
     }
 
-    /// What waits.
+    /// The acknowledgement that waits, whatever its time.
     pub(crate) fn let_go(&mut self, now: Time) -> Option<(Output, Option<Ack>)> {
         let Held { ack, output } = self.held.take()?;
-        // What was changed before says so.
+        // A packet that was changed keeps its cause.
         let cause = match output.cause {
             Cause::Passed => Cause::Released,
             cause => cause,

@@ -6,25 +6,25 @@ use std::collections::VecDeque;
 use super::{Ack, Beyond, Dropped, Kept, Mode, ReturnQueue};
 use crate::{FlowKey, MS, Output, Time, radio::wire_time, stats::Counts, table::Map};
 
-/// What a flow may send in a round more than before, in bytes: less than a full packet, as the link is thin.
+/// Bytes that a flow may send in each round (the quantum of deficit round robin): less than a full packet, as the link is thin.
 const QUANTUM: i64 = 300;
-/// A flow has room for one packet.
+/// Bytes that a flow may always have in the queue: one full packet.
 const PACKET_BYTES: usize = 1514;
-/// The queue may be longer than it should, by flows that have less than their share.
+/// By this factor the queue may be longer than its limit, by packets of flows that have less than their share.
 const OVERSIZE: usize = 2;
 
-/// Which flows have their turn first.
+/// Lists of flows: those of `AHEAD` have their turn before those of `BEHIND`.
 const AHEAD: usize = 0;
 const BEHIND: usize = 1;
 
-/// Packets that cannot be read are of one flow.
+/// `None` for packets that cannot be read: all of them count as one flow.
 type Key = Option<FlowKey>;
 
 #[derive(Debug)]
 struct Entry {
     output: Output,
     ack: Option<Ack>,
-    /// Why the one behind it would do.
+    /// Why the acknowledgement behind this one makes it needless, if it does.
     redundant: Option<Dropped>,
     since: Time,
 }
@@ -40,11 +40,11 @@ impl Entry {
 struct Waiting {
     entries: VecDeque<Entry>,
     bytes: usize,
-    /// Those that are no pure acknowledgements.
+    /// Packets among them that are no pure acknowledgements.
     others: usize,
     deficit: i64,
     list: usize,
-    /// What the packet before the first one acknowledged.
+    /// Position of the last acknowledgement that has left, if one has.
     passed: Option<u64>,
 }
 
@@ -115,10 +115,10 @@ pub(crate) struct Queue {
     flows: Map<Key, Waiting>,
     lists: [VecDeque<Key>; 2],
     bytes: usize,
-    /// Until when the link is busy.
+    /// When the link has taken the packet that left last.
     busy: Time,
     beyond: Beyond,
-    /// What had no room, until somebody takes it.
+    /// Packets that had no room and wait for [`poll_dropped`](Queue::poll_dropped).
     dropped: VecDeque<Output>,
 }
 

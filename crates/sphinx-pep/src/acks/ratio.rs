@@ -5,18 +5,18 @@ use serde::Serialize;
 use super::ReturnQueue;
 use crate::{MS, Time, stats::Counts};
 
-/// The longest that one waits for others to come.
+/// How long an acknowledgement waits at most for others to come.
 pub(super) const WAIT_NS_MAX: Time = 100 * MS;
-/// The most for which one goes, unless something else is said, and at all.
+/// [`AckCc::most`] unless it is set.
 const RATIO: u32 = 25;
 /// See [`AckCc::most`].
 pub const RATIO_MAX: u32 = 100;
-/// What counts as too long, unless something else is said.
+/// [`AckCc::mark_ns`] unless it is set.
 const MARK_NS: Time = 50 * MS;
 /// A round trip of a connection of which none is known, as it has no timestamps or nothing comes back.
 const ROUND_NS: Time = 1_000 * MS;
 
-/// A flow is told of no more often: less than any round trip over a link on which packets wait.
+/// Least time between two marks of a flow: less than any round trip over a link on which packets wait.
 const TELL_NS: Time = 20 * MS;
 
 /// Where acknowledgements wait, and where fewer go on.
@@ -57,21 +57,21 @@ impl Default for AckCc {
     }
 }
 
-/// For how many one goes at present.
+/// The state of a flow: for how many acknowledgements one goes on at present.
 #[derive(Debug)]
 pub(super) struct Ratio {
     ratio: u32,
-    /// It has been doubled in this round trip.
+    /// `ratio` has been doubled in this round trip.
     is_doubled: bool,
-    /// The round trip ends when this timestamp is echoed; when it began.
+    /// The timestamp whose echo ends the round trip, if there are timestamps, and when the round trip began.
     round: Option<(Option<u32>, Time)>,
     is_over: bool,
     /// Acknowledgements of this round trip and the one before it.
     seen: u32,
     before: u32,
-    /// Since the last one that went on.
+    /// Acknowledgements that came since the last one that went on.
     since: u32,
-    /// When another agent said that they wait too long, and when one was told of it.
+    /// When another agent said that acknowledgements wait too long, and when this agent told another one so.
     heard: Option<Time>,
     told: Option<Time>,
 }

@@ -15,7 +15,7 @@ use crate::{
     stats::Counts,
 };
 
-/// Marks that nobody has taken.
+/// Most marks that wait for [`Agent::poll_mark`].
 const MARKS_MAX: usize = 1024;
 
 impl Agent {
@@ -288,7 +288,7 @@ impl Agent {
         self.let_arriving_go(true, flow);
     }
 
-    /// They go if their time has come.
+    /// Packets of this flow that were held go if their time has come.
     pub(super) fn let_go_in_time(&mut self, key: FlowKey, flow: &mut Flow) {
         let now = self.now;
         self.go(key, flow, |acks| acks.due(now));

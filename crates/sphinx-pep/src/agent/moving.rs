@@ -13,11 +13,11 @@ use crate::{
     snoop::Snoop,
 };
 
-/// Mobile hosts and agents that are told of them.
+/// Most pairs of a mobile host and an agent that is told of it.
 const MIRRORS_MAX: usize = 64;
-/// How long an agent is told, unless that is asked for again.
+/// How long an agent is told of a mobile host, in nanoseconds, unless that is asked for again.
 const MIRROR_NS: Time = 60_000_000_000;
-/// Messages that nobody has taken.
+/// Most messages that wait for [`Agent::poll_handover`].
 const MESSAGES_MAX: usize = 16_384;
 /// Memory of them, with their packets, of which caches may have let go since.
 const MESSAGES_BYTES_MAX: usize = 32 << 20;
@@ -36,7 +36,7 @@ struct Mirror {
 pub(super) struct Moving {
     mirrors: Vec<Mirror>,
     messages: VecDeque<(SocketAddr, Handover)>,
-    /// What they take, with their packets.
+    /// Memory of `messages`, with their packets, in bytes.
     bytes: usize,
     pub(super) handed_over: u64,
     pub(super) taken_over: u64,

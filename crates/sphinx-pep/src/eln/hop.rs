@@ -5,12 +5,12 @@ use crate::{MS, Time, delay::Delay, segment::Segment, snoop::Rtt};
 
 /// A queue that is so much shorter than the longest one is not full. Timestamps tell milliseconds.
 const ROOM_NS: Time = 4 * MS;
-/// The longest delay is remembered for one to two of these.
+/// The longest delay is the maximum of the last one to two periods of this length.
 const WINDOW_NS: Time = 30_000 * MS;
 /// Packets by which the pace is told, and how many of them have to agree.
 const PACES: usize = 8;
 const AGREE: usize = 6;
-/// The pace counts for so many bytes.
+/// A pace is the time that the hop takes for so many bytes.
 const PACE_BYTES: u64 = 1024;
 
 /// What the packets of one mobile host tell of the hop.
@@ -83,10 +83,10 @@ struct Waiting {
     /// What they have waited; the shortest of the last 30 to 60 s is part of the way.
     waited: Rtt,
     last: Time,
-    /// The longest of this window and of the one before.
+    /// The longest delays of this period and of the one before ([`WINDOW_NS`]).
     longest: [Time; 2],
     longest_since: Time,
-    /// Of the last one, that can be told: it has a timestamp of a unit that is known.
+    /// The delay of the last packet can be told, as the unit of its timestamp is known.
     is_known: bool,
 }
 

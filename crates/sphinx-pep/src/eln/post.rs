@@ -15,7 +15,7 @@ use crate::{
 
 /// Most datagrams read before packets have their turn.
 const BATCH: usize = 64;
-/// Longer than any report.
+/// Room for a datagram, in bytes: longer than any report.
 const DATAGRAM_BYTES_MAX: usize = 1024;
 
 /// A UDP socket for reports: the base station tells, the mobile host hears.
@@ -90,7 +90,7 @@ impl Post {
         told
     }
 
-    /// What to wait for.
+    /// The socket, which is readable when reports have come.
     pub(crate) fn input(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -20,7 +20,7 @@ struct Hole {
     /// Segments that have come behind it.
     behind: u32,
     reports: u32,
-    /// When it was last reported.
+    /// When the hole was last reported.
     at: Time,
     /// Something has come that left the mobile host later than the repair: that was lost, or the report.
     overtaken: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
     /// When something has come last.
     came: Time,
     holes: Vec<Hole>,
-    /// From a report to what it asks for.
+    /// The time from a report to the repair that it asks for.
     answers: Rtt,
     hop: Hop,
     /// Index into `THRESHOLDS`.
@@ -153,11 +153,11 @@ impl Watch {
             }
             let took = now.saturating_sub(hole.at);
             match hole.reports {
-                // It was only late.
+                // It was only late: the hop does not keep the order.
                 0 => self.reorders = 1,
                 1 if took < self.answers.base() / 2 => self.reorders = 1,
                 1 => self.answers.add(now, took),
-                // Nobody knows which report was followed (Karn).
+                // After several reports, which of them the repair follows cannot be told (Karn).
                 _ => {}
             }
             let parts = [

@@ -18,7 +18,7 @@ use crate::{
 
 /// Most datagrams read or sent before packets have their turn.
 const BATCH: usize = 64;
-/// The longest packet and what is around it.
+/// Room for a datagram, in bytes: the longest packet and what is around it.
 const DATAGRAM_BYTES_MAX: usize = 10_240;
 /// A flow's whole cache comes at once; the kernel's usual room is a fifth of that.
 const ROOM_BYTES: usize = 4 << 20;
@@ -29,7 +29,7 @@ pub struct Courier {
     socket: UdpSocket,
     sealer: Sealer,
     opener: Opener,
-    /// One that the kernel had no room for.
+    /// A datagram that the kernel had no room for, and where it goes.
     waiting: Option<(SocketAddr, Vec<u8>)>,
     refused: u64,
 }
@@ -100,7 +100,7 @@ impl Courier {
         sealed::send(&self.socket, datagram, peer)
     }
 
-    /// What to wait for.
+    /// The socket, which is readable when messages have come.
     pub(crate) fn input(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

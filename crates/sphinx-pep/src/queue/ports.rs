@@ -16,7 +16,7 @@ use crate::segment::Segment;
 /// When there are so many ways, those are forgotten that were not used since there were so many before.
 const WAYS_MAX: usize = 16_384;
 
-/// Source and destination.
+/// Source and destination of packets.
 type Ends = (SocketAddr, SocketAddr);
 
 /// By which port packets leave, and from which Ethernet address they come.
@@ -26,13 +26,13 @@ type Leaving = (u32, Mac);
 #[derive(Debug)]
 pub(super) struct Ports {
     wireless: u32,
-    /// Of packets that have come lately, and of others that have before.
+    /// Ways of packets that have come lately, and ways that are forgotten when as many new ones are there.
     ways: [HashMap<Ends, Leaving>; 2],
     sender: FrameSender,
 }
 
 impl Ports {
-    /// Of a port with this number.
+    /// `wireless` is the number of the wireless interface, which is a port.
     pub(super) fn new(wireless: u32) -> Ports {
         Ports {
             wireless,

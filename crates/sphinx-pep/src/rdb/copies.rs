@@ -6,15 +6,15 @@ use crate::ranges::Ranges;
 
 /// How far behind an acknowledgement its D-SACK may be.
 const HISTORY_BYTES: u64 = 1 << 20;
-/// Repetitions of the sender that are remembered.
+/// Most retransmissions of the sender that are remembered.
 const RESENT_MAX: usize = 64;
 
 /// A stream's bytes that went more than once.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// Went in front of other segments.
+    /// Ranges that went as copies in front of other segments.
     bundled: Ranges,
-    /// The sender itself sent them again. One D-SACK each.
+    /// Ranges that the sender itself sent again; each explains one D-SACK.
     resent: VecDeque<(u64, u64)>,
 }
 

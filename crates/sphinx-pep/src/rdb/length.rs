@@ -8,7 +8,7 @@ const SAFE_BYTES: usize = 1200;
 const NARROW_BYTES: usize = 500;
 /// So often in a row longer bundles were lost and shorter segments arrived: the path is too narrow.
 const VANISHED_MAX: usize = 3;
-/// So long that is believed (RFC 1191, section 6.3).
+/// A path counts as narrow for so long (RFC 1191, section 6.3).
 const NARROW_NS: Time = 600_000 * MS;
 
 /// What has arrived of a flow, and what has not.
@@ -16,7 +16,7 @@ const NARROW_NS: Time = 600_000 * MS;
 pub(super) struct Length {
     /// The longest payload that has arrived.
     arrived: usize,
-    /// The path was found to be narrow then.
+    /// When the path was found to be narrow, if it was.
     narrow: Option<Time>,
     row: Row,
 }
@@ -24,9 +24,9 @@ pub(super) struct Length {
 /// Bundles that were lost, and shorter segments that have arrived behind them.
 #[derive(Debug, Default)]
 struct Row {
-    /// The longest that was lost each time. Nothing as long has arrived since.
+    /// Payload lengths in bytes: the longest lost one before each arrival. Nothing as long has arrived since.
     lost: Vec<usize>,
-    /// The longest that was lost since anything has arrived; 0 if there is none.
+    /// The longest payload that was lost since the last arrival; 0 if none was.
     open: usize,
     /// The longest payload that has arrived since the first of them was lost.
     arrived: usize,

@@ -30,9 +30,9 @@ use crate::{Cause, MS, Output, Side, Time, segment::Segment, sequence::nearest, 
 const ACTIVE_NS: Time = 60_000 * MS;
 /// §4: no sender waits for less, besides a round trip, before it sends again by time (Linux; RFC 6298 has a second).
 const REPEATS_AFTER_NS: Time = 200 * MS;
-/// RFC 9293: a peer that does not say what it takes.
+/// Longest payload, in bytes, for a peer that does not say in its SYN what it takes (RFC 9293).
 const MSS_DEFAULT: u16 = 536;
-/// Losses that may turn out to be none.
+/// Most ranges that are remembered as lost, in case they turn out to have been overtaken.
 const JUDGED_MAX: usize = 16;
 
 /// When copies go along.
@@ -145,9 +145,9 @@ pub(crate) struct Setup {
     pub(crate) first: u64,
     /// Longest payload that the receiver takes, if it said so.
     pub(crate) mss: Option<u16>,
-    /// Of the receiver's window.
+    /// Scale of the receiver's window.
     pub(crate) scale: u8,
-    /// RFC 3168 was negotiated.
+    /// ECN (RFC 3168) was negotiated.
     pub(crate) ecn: bool,
     pub(crate) rtt: Option<Time>,
 }
@@ -174,11 +174,11 @@ pub(crate) struct Bundler {
     mss: usize,
     scale: u8,
     ecn: bool,
-    /// Behind what the receiver has room for.
+    /// Position of the right edge of the receiver's window, if any was told.
     edge: Option<u64>,
     rtt: Option<Time>,
     length: Length,
-    /// The receiver tells of copies.
+    /// The receiver reports copies (D-SACK, RFC 2883).
     tells_copies: bool,
     /// Ranges that were taken for lost and repaired.
     judged: Vec<(u64, u64)>,
@@ -246,7 +246,7 @@ impl Bundler {
             return None;
         }
         if start > highest {
-            // What did not come by here may have had it.
+            // The answer (CWR) may be in a segment that did not come by here.
             self.responding.answered();
         }
         self.unacked.skip_to(context.now, start);
@@ -270,7 +270,7 @@ impl Bundler {
             context.counts.bundled += 1;
             context.counts.copied_bytes += bytes;
         }
-        // The FIN is nothing that could be repeated.
+        // A FIN cannot be repeated as a copy.
         let repeatable = !segment.fin && !segment.urg && segment.payload < self.mss;
         self.unacked.push(Sent {
             start,
@@ -545,7 +545,7 @@ impl Bundler {
         if context.dry_run {
             return false;
         }
-        // Whatever carried it at first, the sender sends it again by itself.
+        // The sender's own retransmission does not carry copies, whatever carried these bytes at first.
         let bytes = match last.resent || may_be_resent {
             true => last.end - last.first,
             false => last.end - last.wire_start,
@@ -592,7 +592,7 @@ impl Bundler {
                 .iter()
                 .any(|by| by.start == last && by.wire_start <= it.start && by.is_bundle());
             match (told, others) {
-                // It came by itself, and then with another one.
+                // It came by itself, and again as a copy.
                 (true, false) => {}
                 (false, _) if by_last && clear && self.tells_copies && !carrier.resent => {
                     repaired += 1;

@@ -20,18 +20,18 @@ pub enum Slowed {
 /// A flow's response, at most once in a round trip.
 #[derive(Debug, Default)]
 pub(super) struct Responding {
-    /// Until the sender answers.
+    /// Acknowledgements carry ECE until the sender answers with CWR.
     ece: bool,
-    /// So many bytes may be in flight, until then.
+    /// The smaller window in bytes, and until when it is told.
     clamp: Option<(u64, Time)>,
-    /// Not again before.
+    /// The sender is not slowed down again before this time.
     next: Time,
 }
 
 /// The flow at the time of a loss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation {
-    /// RFC 3168 was negotiated.
+    /// ECN (RFC 3168) was negotiated.
     pub(super) ecn: bool,
     pub(super) rtt: Time,
     pub(super) flight_bytes: u64,
@@ -73,7 +73,7 @@ impl Responding {
     pub(super) fn slowing(&mut self, now: Time, scale: u8) -> Slowing {
         self.clamp = self.clamp.filter(|(_, until)| now < *until);
         let window = self.clamp.map(|(bytes, _)| {
-            // Not less than meant.
+            // Rounded up, so that the window is not smaller than meant.
             let units = bytes.div_ceil(1 << scale.min(14));
             u16::try_from(units).unwrap_or(u16::MAX)
         });

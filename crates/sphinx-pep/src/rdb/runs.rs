@@ -3,20 +3,20 @@
 use super::ACTIVE_NS;
 use crate::Time;
 
-/// Longer runs count as so long.
+/// A longer run of lost segments counts as one of so many.
 const RUN_MAX: u32 = 8;
 
 /// The longest run that was seen twice within a minute: one alone says little.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Runs {
-    /// A run, and when it was seen last.
+    /// The length of that run in segments, and when it was seen last.
     usual: (u32, Time),
-    /// One that is longer than those, and was seen once.
+    /// A longer run, which was seen once, and when.
     once: (u32, Time),
 }
 
 impl Runs {
-    /// So many segments in a row were lost.
+    /// Takes note that so many segments in a row were lost.
     pub(super) fn see(&mut self, now: Time, run: u32) {
         let run = run.min(RUN_MAX);
         if run < 2 {

@@ -7,12 +7,12 @@ use crate::{Time, table::Map};
 
 /// Destinations that are remembered.
 const DESTINATIONS_MAX: usize = 4096;
-/// What may be sent at once after a pause, in nanoseconds of the rate.
+/// Copies that may be sent at once after a pause: what the rate gives in so many nanoseconds.
 const BURST_NS: u128 = 100_000_000;
-/// At least one bundle.
+/// And in bytes at least, so that one bundle always fits.
 const BURST_BYTES_MIN: u64 = 1500;
 
-/// Of all flows of an agent.
+/// What all flows of an agent share: losses by destination, and the budget for copies.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     losses: Map<IpAddr, Losses>,
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
 /// What is lost on the way to a host.
 #[derive(Debug)]
 struct Losses {
-    /// When a packet was, the last time.
+    /// When the last packet was lost.
     at: Time,
     runs: Runs,
 }
@@ -72,7 +72,7 @@ impl Shared {
     }
 }
 
-/// A bucket of bytes.
+/// A token bucket, in bytes.
 #[derive(Debug, Default)]
 struct Budget {
     bytes: u64,
@@ -89,7 +89,7 @@ impl Budget {
             return;
         };
         let gained = worth(u128::from(now.saturating_sub(filled)));
-        // What is left of a byte stays for the next time.
+        // The time that is worth less than a byte is left for the next call.
         let taken = u128::from(gained) * 8_000_000_000 / u128::from(rate.max(1));
         self.bytes = self.bytes.saturating_add(gained).min(most);
         self.filled = Some(filled.saturating_add(taken.try_into().unwrap_or(Time::MAX)));

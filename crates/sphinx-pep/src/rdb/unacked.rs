@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::Time;
 
-/// Segments that are remembered; of older ones, that they are in flight.
+/// Most segments that are remembered one by one; older ones are counted together.
 const SEGMENTS_MAX: usize = 1024;
 /// No segment has a longer payload.
 const PAYLOAD_MAX: u64 = 65_535;
@@ -30,7 +30,7 @@ pub(super) struct Sent {
     pub(super) resent: bool,
     /// The receiver has it.
     pub(super) arrived: bool,
-    /// It is one segment, which came by here.
+    /// It is one segment that came by here: neither a gap, nor several that were merged.
     pub(super) seen: bool,
 }
 
@@ -104,7 +104,7 @@ impl Unacked {
         self.bytes += sent.data.as_ref().map_or(0, Bytes::len);
         self.segments.push_back(sent);
         if self.segments.len() > SEGMENTS_MAX {
-            // Two old ones count as one.
+            // The two oldest entries become one.
             self.drop_data(0);
             self.drop_data(1);
             if let Some(oldest) = self.segments.pop_front() {
@@ -135,7 +135,7 @@ impl Unacked {
                 first: start,
                 wire_start: start,
                 at: now,
-                // Nothing is to be learned from it.
+                // So that nothing is learned from its acknowledgement.
                 resent: true,
                 arrived: false,
                 seen: false,
@@ -154,7 +154,7 @@ impl Unacked {
                 continue;
             }
             if let Some(done) = self.acknowledged.checked_sub(oldest.start) {
-                // A part of it.
+                // A part of the segment is acknowledged.
                 let done = usize::try_from(done).unwrap_or(usize::MAX);
                 if let Some(data) = &mut oldest.data {
                     self.bytes -= done.min(data.len());

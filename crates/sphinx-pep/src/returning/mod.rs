@@ -34,10 +34,10 @@ const SIGN_OF_LOSS: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Arriving {
     stream: Stream,
-    /// The last one that went on.
+    /// The last acknowledgement that went on.
     passed: Option<Ack>,
     spacer: Spacer,
-    /// Repetitions of the last one, and those that wait.
+    /// How often the last acknowledgement was repeated, and the repetitions that wait.
     repeated: u32,
     held: Vec<Output>,
     /// Position behind what has gone over the hop.
@@ -75,7 +75,7 @@ impl Arriving {
         let end = nearest(self.highest, segment.sequence) + length;
         match end > self.highest {
             true => self.spacer.sent(now, end),
-            // Its sender repairs a loss.
+            // It was sent before: its sender repairs a loss.
             false => self.spacer.recover(self.highest),
         }
         self.highest = self.highest.max(end);
@@ -141,7 +141,7 @@ impl Arriving {
     }
 }
 
-/// What was changed before says so.
+/// A packet that was changed keeps its cause.
 fn released(output: Output) -> Output {
     let cause = match output.cause {
         Cause::Passed => Cause::Released,

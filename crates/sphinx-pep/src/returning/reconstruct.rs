@@ -3,47 +3,47 @@
 use super::released;
 use crate::{Cause, MS, Output, Time, acks::Ack, segment::Segment, stats::Counts};
 
-/// Segments that one acknowledges where nothing is dropped.
+/// Segments that an acknowledgement is for where none was dropped on its way.
 const SEGMENTS: u64 = 2;
-/// Copies of one, at most.
+/// Most copies that go before one acknowledgement.
 const COPIES_MAX: u64 = 64;
-/// The time between two, before it was measured.
+/// The time between two acknowledgements before any was measured.
 const INTERVAL_NS: Time = 10 * MS;
-/// A minimum of one to two of these.
+/// The shortest round trip is the minimum of the last one to two periods of this length.
 const WINDOW_NS: Time = 30_000 * MS;
 
-/// One that waits for its copies to go first.
+/// An acknowledgement that waits for its copies to go first.
 #[derive(Debug)]
 struct Pending {
     output: Output,
     segment: Segment,
     ack: Ack,
     scale: u8,
-    /// What the copy before said.
+    /// Position, right edge and echoed timestamp of the copy before, and the bytes from one copy to the next.
     position: u64,
     edge: u64,
     echo: u32,
     stride: u64,
-    /// Copies that are left, the next event and the time between two.
+    /// Copies that are left, when the next one goes, and the time between two.
     left: u64,
     next: Time,
     spacing: Time,
 }
 
-/// Of one flow.
+/// Puts copies before the acknowledgements of one flow.
 #[derive(Debug)]
 pub(super) struct Spacer {
     mss: u64,
     pending: Option<Pending>,
     interval: Time,
     seen: Option<Time>,
-    /// The shortest round trips over the hop.
+    /// The shortest round trips over the hop in this period and in the one before.
     shortest: [Time; 2],
     since: Time,
     timed: Option<(u64, Time)>,
-    /// Up to there, a sender may take an acknowledgement of a part for the sign of another loss (RFC 6582).
+    /// Up to this position, a sender may take a partial acknowledgement for the sign of another loss (RFC 6582).
     recover: u64,
-    /// The rightmost right edge that was told.
+    /// The rightmost right edge of a window that the sender was told.
     edge: u64,
 }
 
@@ -94,7 +94,7 @@ impl Spacer {
         self.shortest[0] = self.shortest[0].min(now.saturating_sub(at));
     }
 
-    /// This was told.
+    /// Takes note of an acknowledgement that went on.
     pub(super) fn told(&mut self, ack: &Ack) {
         self.edge = self.edge.max(ack.edge());
     }

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use crate::{FlowKey, MS, Time, table::Map};
 
-/// Hosts that are remembered, and uploads of each.
+/// Most hosts that are remembered, and most uploads of each.
 const CLIENTS_MAX: usize = 4096;
 const UPLOADS_MAX: usize = 64;
-/// An upload that has been silent for so long takes nothing.
+/// An upload that has been silent for so long has no share of its host's rate.
 const SILENT_NS: Time = 1_000 * MS;
 /// Uploads that have stood in different queues are taken for those of different hosts for so long.
 const APART_NS: Time = 30_000 * MS;
@@ -15,7 +15,7 @@ const APART_NS: Time = 30_000 * MS;
 /// What is seen of an upload when a packet of it comes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// The upload's, and that while its packets wait, in bytes per second.
+    /// The upload's rate, and its rate while its packets wait, in bytes per second.
     pub(super) rates: (u64, u64),
     /// What this packet has waited, and what the last few have at least.
     pub(super) waited: (Time, Time),
@@ -56,7 +56,7 @@ pub(super) struct Common {
     pub(super) rtt_min: Time,
 }
 
-/// Of all flows of an agent.
+/// The uploads of all hosts, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Clients(Map<IpAddr, Host>);
 

@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::{TARGET_NS_MIN, measure::Measure};
 use crate::{MS, Time};
 
-/// A queue that stands for so many round trips although the window was cut is perhaps none.
+/// After so many round trips in which a queue seems to stand although the window was cut, it is doubted that there is one.
 const STAY: u32 = 4;
-/// The longest until that is looked into again, where it was one.
+/// The most round trips until that is doubted again, where there was one.
 const STAY_MAX: u32 = 64;
 /// The window grows by this part, at least, to see whether there is a queue: less is lost in what rates vary.
 const GROWN: f64 = 0.25;
@@ -17,11 +17,12 @@ const MONITOR_SEGMENTS: u64 = 4;
 const LULL_NS: Time = 20_000 * MS;
 /// For that, the window is so many segments smaller: the two beyond what the rate needs, and one.
 const LULL_SEGMENTS: u64 = 3;
-/// No window is smaller: a receiver that acknowledges every other segment would wait for the second one, and a sender without a window asks for one by a timer.
+/// The smallest window, in segments: with less, a receiver that acknowledges every other segment would wait for the second one, and a sender without
+/// a window asks for one by a timer.
 const SEGMENTS_MIN: u64 = 2;
 /// A lull in which the way was shorter by so much has not shown all of it.
 const FALLEN_NS: Time = 5 * MS;
-/// No round trip is shorter for this purpose.
+/// A shorter round trip counts as one of this length.
 const ROUND_NS_MIN: Time = 10 * MS;
 
 /// What is done about an upload.
@@ -45,21 +46,21 @@ pub enum State {
     Yield,
 }
 
-/// Of one upload.
+/// Decides on the window of one upload.
 #[derive(Debug)]
 pub(super) struct Control {
     mss: u64,
     state: State,
     window: u64,
-    /// What more is in flight while answers wait on their way.
+    /// Bytes that the window is larger because answers wait on their way back too.
     more: u64,
-    /// The next look, and the next lull.
+    /// When the state is looked at next, and when the next lull is due.
     next: Time,
     lull: Time,
     /// Looks since the state began, and after how many the minimum is doubted.
     rounds: u32,
     stay: u32,
-    /// When the state began: the rate, the window, and what was waited.
+    /// Rate (bytes per second), window (bytes) and waiting time as they were when the state began.
     rate: u64,
     before: u64,
     waited: Time,
@@ -90,7 +91,7 @@ impl Control {
     pub(super) fn window(&self) -> Option<u64> {
         match self.state {
             State::Open => None,
-            // Nothing may wait then, here or there.
+            // Nothing may wait in this state, neither packets nor answers.
             State::Monitor => Some(self.window),
             _ => Some(self.window.saturating_add(self.more)),
         }

@@ -3,13 +3,13 @@
 use super::{control::State, measure::Measure};
 use crate::{MS, Time};
 
-/// What packets may wait, unless something else is said.
+/// How long packets may wait unless [`Rsfc::target_ns`](super::Rsfc::target_ns) is set.
 const TARGET_NS: Time = 60 * MS;
-/// Rounds are no shorter.
+/// A shorter round trip counts as one of this length.
 const ROUND_NS_MIN: Time = 10 * MS;
 const SEGMENTS_MIN: u64 = 2;
 const SEGMENTS_FIRST: u64 = 10;
-/// Growth is a segment in so many round trips at most.
+/// The slowest growth: a segment in so many round trips.
 const SLOWEST: u64 = 16;
 /// A slowdown lasts so many round trips; the time to the next one is so many times as long as it and the way back up take.
 const SLOW_ROUNDS: u32 = 2;
@@ -25,13 +25,13 @@ enum Phase {
     Slow(u32),
 }
 
-/// Of one upload.
+/// Decides on the window of one upload.
 #[derive(Debug)]
 pub(super) struct Ledbat {
     mss: u64,
     phase: Phase,
     window: u64,
-    /// The window to come back to.
+    /// The window, in bytes, to come back to after a slowdown.
     before: u64,
     next: Time,
     /// When the last slowdown began, and when the next one is due.

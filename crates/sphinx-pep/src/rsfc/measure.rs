@@ -2,13 +2,13 @@
 
 use crate::{MS, Time, delay::Delay};
 
-/// The shortest round trip is that of one to two of these.
+/// The shortest round trip is the minimum of the last one to two periods of this length.
 const RTT_WINDOW_NS: Time = 30_000 * MS;
-/// The rate is that of a round trip, and at least of so long.
+/// The rate is measured over a round trip, and over so long at least.
 const RATE_NS_MIN: Time = 100 * MS;
-/// Packets of which the one that waited least counts.
+/// How many of the latest packets are looked at: the one among them that waited least counts.
 const LATELY: usize = 3;
-/// Round trips that are longer are of something that was lost.
+/// Round trips that seem longer are not counted: what they were measured of was lost.
 const RTT_NS_MAX: Time = 10_000 * MS;
 /// Where every packet has waited so long, the link was never idle, and what came is what it carries.
 const BUSY_NS: Time = 5 * MS;
@@ -44,11 +44,11 @@ impl Shortest {
     }
 }
 
-/// Of one upload.
+/// What is measured of one upload.
 #[derive(Debug, Default)]
 pub(super) struct Measure {
     delay: Delay,
-    /// Of the last packets: one that was late for itself was in no queue.
+    /// What the last packets have waited: a single one that was late met no queue.
     lately: [Option<Time>; LATELY],
     /// The shortest delay that was given up last, or that is watched.
     given_up: Option<i64>,
@@ -56,7 +56,7 @@ pub(super) struct Measure {
     beyond: Shortest,
     asked: Option<(u32, Time)>,
     last: Option<Time>,
-    /// The last two such times: one that is longer for itself is of a sender that had nothing to send.
+    /// The last two such times: a single one that is longer is of a sender that had nothing to send.
     recent: [Option<Time>; 2],
     /// From data here to its acknowledgement: the rest of the way.
     here: Shortest,
@@ -64,7 +64,7 @@ pub(super) struct Measure {
     rate: u64,
     /// What the link carries of it: the rate while packets wait, which others of the host share.
     link: u64,
-    /// What the packets of this period have waited at least.
+    /// The shortest time that a packet of this period has waited.
     idlest: Option<Time>,
     flight_max: u64,
     bytes: u64,

@@ -21,7 +21,7 @@ use crate::{
     stats::Counts,
 };
 
-/// §1: fewer bytes are no bulk.
+/// §1: an upload counts as bulk from so many bytes on.
 const BULK_BYTES: u64 = 64 << 10;
 /// §4: the room that a sender has whose packets do not wait, from its first byte on, and how many times the most that it has sent in a round trip: more than it
 /// can use, in slow start too.
@@ -97,7 +97,7 @@ pub(crate) struct Setup {
     pub(crate) now: Time,
     /// Position of the upload's first byte.
     pub(crate) first: u64,
-    /// Of the receiver's window.
+    /// Scale of the receiver's window.
     pub(crate) scale: u8,
     pub(crate) mss: u16,
     pub(crate) unclamped: Option<Unclamped>,
@@ -120,13 +120,13 @@ pub(crate) struct Upload {
     scale: u8,
     unclamped: Option<Unclamped>,
     counted: bool,
-    /// Its clock was counted as one that tells nothing.
+    /// That its timestamps have a unit which tells nothing was counted already.
     clock_counted: bool,
-    /// When it was bulk.
+    /// When it became bulk.
     bulk_since: Time,
     measure: Measure,
     control: Control,
-    /// In its place, with [`Mode::Rledbat`].
+    /// Decides on the window in the place of `control`, with [`Mode::Rledbat`].
     ledbat: Option<Ledbat>,
     mss: u64,
     /// Position behind what has come, the timestamp of what came up to there, and how much has come.
@@ -138,7 +138,7 @@ pub(crate) struct Upload {
     edge: u64,
     /// The same of acknowledgements of what has not come by here: it counts once that is known to have been sent.
     unseen: Option<(u64, u64)>,
-    /// When one came that was looked at.
+    /// When the last acknowledgement came that was looked at.
     seen: Time,
     received: u64,
     written: u64,
@@ -358,7 +358,7 @@ impl Upload {
         let window = window.map_or(room, |window| window.min(room));
         let unit = 1_u64 << self.scale;
         let told = self.edge.saturating_sub(position).div_ceil(unit);
-        // Up, or there would be a segment less.
+        // Rounded up, or a segment less would fit.
         let wanted = window.div_ceil(unit);
         u16::try_from(told.max(wanted))
             .unwrap_or(u16::MAX)

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::moving::NEVER;
 use crate::Time;
 
-/// What a cached packet takes besides its bytes.
+/// Memory that a cached packet takes besides its bytes.
 const OVERHEAD_BYTES: usize = 192;
 /// Packets for which there is always room once there was.
 const CAPACITY_MIN: usize = 64;
@@ -19,11 +19,11 @@ pub(super) struct Cached {
     pub(super) packet: Bytes,
     /// Position behind its last byte.
     pub(super) end: u64,
-    /// When it went, or will have gone, over the hop, last; `NEVER` if it has not.
+    /// When it last left for the hop, or will, as foretold; [`NEVER`] if it has not.
     pub(super) departed: Time,
     /// What it takes itself of the hop's time, where that is known; a repair's is part of `repairing`.
     pub(super) takes: Time,
-    /// What [`Snoop::repairing`](super::Snoop) was when that was known.
+    /// The value of [`Snoop::repairing`](super::Snoop) when `departed` was foretold.
     pub(super) repairing: Time,
     /// Its timestamp.
     pub(super) sent: Option<u32>,

@@ -13,12 +13,12 @@ const THRESHOLD: u64 = 1;
 /// Repairs of one packet.
 const REPAIRS_MAX: u32 = 10;
 
-/// What is counted between two new acknowledgements.
+/// Counts of the present hole; they begin anew with each acknowledgement of more.
 #[derive(Debug, Default)]
 pub(super) struct Classic {
     /// Duplicate acknowledgements of the present hole.
     pub(super) duplicates: u64,
-    /// How many more of them the packets behind the repaired one will cause.
+    /// How many more duplicates the packets behind the repaired one will cause, once it was repaired.
     expected: Option<u64>,
     /// Packets in the cache when that was counted, and those that came later.
     packets: u64,

@@ -11,7 +11,7 @@ const SENDER_TIMEOUT_NS: Time = 200 * MS;
 /// What the sender is to hear of a segment that tells of holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// All of it: nothing of what is missing is for the agent to repair.
+    /// All of it: nothing that is missing is for the agent to repair.
     Tell,
     /// All of it, as the sender has to repair what is missing.
     Yield(Release),
@@ -21,7 +21,7 @@ pub(super) enum Verdict {
 
 impl Snoop {
     pub(super) fn verdict(&self, now: Time) -> Verdict {
-        // Of congestion, the sender hears everything.
+        // Where the loss is a sign of congestion, the sender hears everything.
         if self.profile == Profile::Ll || self.congested {
             return Verdict::Tell;
         }

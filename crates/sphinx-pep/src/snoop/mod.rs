@@ -153,15 +153,15 @@ pub(crate) struct Snoop {
     ecn: u8,
     /// Position behind the last byte that passed.
     highest: u64,
-    /// Largest payload seen.
+    /// Largest payload seen, in bytes.
     segment_bytes: u64,
     rtt: Rtt,
     held: Option<Held>,
     /// The first missing byte that the sender is not told of, and since when.
     hidden: Option<(u64, Time)>,
-    /// What is missing before this position is for the sender to repair: it has been told.
+    /// The sender has been told of what is missing before this position, and has to repair it.
     yielded: Option<u64>,
-    /// And is not repaired here either: the loss is a sign of congestion.
+    /// What is missing before `yielded` is a sign of congestion: the agent does not repair it.
     congested: bool,
     /// When something left for the hop last that the receiver may have had already: without SACK, its answer looks like the report of a hole.
     repeated: Option<Time>,
@@ -170,12 +170,12 @@ pub(crate) struct Snoop {
     repairing: Time,
     /// The timestamp that the receiver echoed last: the latest one at `acknowledged`.
     echoed: Option<u32>,
-    /// When the packet left for the hop that left last of all that have arrived.
+    /// Of all packets that have arrived, when the latest one left for the hop.
     newest_delivered: Time,
     /// Index into `THRESHOLDS`.
     reorders: usize,
     repaired: Vec<(u64, u64)>,
-    /// Where the flow has come from another hop.
+    /// What is still to be sent over this hop, if the flow has come from another one.
     resuming: Option<Resuming>,
     classic: Classic,
 }
@@ -373,7 +373,7 @@ impl Snoop {
         (self.acknowledged..=self.highest).contains(&position)
     }
 
-    /// What is on its way, as far as is known.
+    /// Bytes on their way, as far as is known.
     fn flight(&self) -> u64 {
         let sent = self.highest.saturating_sub(self.acknowledged);
         sent.saturating_sub(self.reported.bytes_behind(self.acknowledged))

@@ -30,7 +30,7 @@ pub(crate) struct State {
     /// Behind the last byte that has passed; at most [`SPAN_MAX`] after `acknowledged`.
     pub(crate) highest: u32,
     pub(crate) window: u16,
-    /// Three bits.
+    /// The bits AE, CWR and ECE.
     pub(crate) ecn: u8,
     pub(crate) echoed: Option<u32>,
     pub(crate) yielded: Option<u32>,

@@ -2,17 +2,17 @@
 
 /// Less than this share of what was on its way before, in per cent, is slower: CUBIC goes to 70 %, Reno to 50.
 const SLOWER_PERCENT: u64 = 78;
-/// Shorter flights, in segments, tell nothing.
+/// With fewer segments in flight, a reaction cannot be told.
 const FLIGHT_MIN: u64 = 8;
-/// So many losses in a row without an effect.
+/// So many losses in a row without an effect show that losses do not slow the sender down.
 const IGNORED: u32 = 2;
 
 /// What the sender had on its way when it was told of a loss, and afterwards.
 #[derive(Debug, Default)]
 pub(super) struct Reaction {
-    /// Bytes before the last acknowledgement.
+    /// Bytes in flight before the last acknowledgement.
     flight: u64,
-    /// When the sender was told.
+    /// Bytes in flight when the sender was told of losses, until it has repaired them.
     told: Option<u64>,
     /// It has repaired everything that it was told of.
     repaired: bool,

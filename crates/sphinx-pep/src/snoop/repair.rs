@@ -64,7 +64,7 @@ impl Snoop {
         !self.sack && self.repeated.is_some_and(|at| now < until(at))
     }
 
-    /// What is missing before the last report.
+    /// The ranges that are missing before the last one that was reported.
     pub(super) fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
         let duplicates = !self.sack && self.classic.duplicates > 0;
         // Without SACK only the first one is known.
@@ -166,7 +166,7 @@ impl Snoop {
         let until = match self.cache.at(cached.end) {
             Some((_, next)) => next.left().saturating_sub(cached.left()),
             None if cached.end == self.highest => DELAYED_ACK_NS,
-            // It was dropped, or is not kept.
+            // The next segment was dropped, or is not kept.
             None => 0,
         };
         until.min(DELAYED_ACK_NS)

@@ -7,7 +7,7 @@ const INITIAL_NS: Time = 100 * MS;
 /// A packet is lost at the earliest so long after the usual time: RFC 6298's clock granularity. Hosts and
 /// this machine are that late for want of a processor.
 const MARGIN_MIN_NS: Time = 5 * MS;
-/// A route keeps its shortest time for one to two of these.
+/// The shortest round trip is the minimum of the last one to two periods of this length.
 const BASE_WINDOW_NS: Time = 30_000 * MS;
 /// A queue stands on the hop when all of the last samples are longer than the shortest by this.
 const QUEUE_NS: Time = 20 * MS;
@@ -22,7 +22,7 @@ pub(crate) struct Rtt {
     /// The shortest of this window and of the one before.
     base: [Time; 2],
     base_since: Time,
-    /// How many of the last samples were so long, without a shorter one between them.
+    /// How many samples in a row, the last ones, were longer than the shortest by [`QUEUE_NS`].
     long: u32,
     /// Repairs by time since the last sample. What is repaired gives none (Karn): where the hop has become slower than any timeout, all would be, for ever.
     backoff: u32,
@@ -67,7 +67,7 @@ impl Rtt {
         self.measured.then_some((self.smoothed, self.variation))
     }
 
-    /// Holds until something is measured.
+    /// Sets a time that holds until one is measured.
     pub(super) fn guess(&mut self, smoothed: Time, variation: Time) {
         (self.smoothed, self.variation) = (smoothed, variation);
     }
