@@ -30,7 +30,7 @@ use crate::udp::{self, Listener};
 use crate::wire::{Refusal, Request, Status, Target};
 use remote::Remote;
 
-/// Between attempts to connect again: the first, and the most.
+/// Pause between attempts to connect again: after the first one, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 /// How often this end looks whether it has other addresses while it has no session.
 const ADDRESSES_TIME: Duration = Duration::from_millis(500);
@@ -68,17 +68,17 @@ pub enum ClientError {
     /// A listener here.
     #[error("{spec}: cannot listen on {at}: {source}")]
     Listen {
-        /// As it was written, with its letter.
+        /// The forward as it was written, with its option's letter.
         spec: String,
-        /// Where.
+        /// Where it was to listen.
         at: String,
-        /// Why not.
+        /// Why it cannot listen.
         source: io::Error,
     },
     /// A listener at the other end, or what `-W` asked for.
     #[error("{spec}: {refusal}")]
     Refused {
-        /// As it was written, with its letter.
+        /// The forward as it was written, with its option's letter.
         spec: String,
         /// What the other end says.
         refusal: Refusal,
@@ -281,14 +281,14 @@ pub async fn is_known(ticket: &Ticket, options: &Options) -> bool {
     let Ok(session) = connect(ticket, Service::Tunnel, options).await else {
         return false;
     };
-    // It says so only after the client has begun to send, and answers those whom it knows.
+    // A server refuses a client only after the client has begun to send, and answers those whom it knows.
     let asked = async {
         let (_send, mut recv) = exchange::ask(&session, &Request::Join).await?;
         exchange::reply(&mut recv).await
     };
     let _ = asked.await;
     let closed = session.as_blocking().closed();
-    // Who is known for something else is turned away as well, but not as a stranger.
+    // A client that may do other things only is turned away as well, but with another code than one that is not known.
     let is_known = closed.is_none_or(|error| error.close_code() == Some(close_code::NOT_PERMITTED));
     close(&session, "done").await;
     is_known
@@ -372,7 +372,7 @@ enum Listening {
 /// A socket's file, which goes with it.
 struct RemovedPath {
     path: PathBuf,
-    /// Its device and number.
+    /// Device and inode number of the file.
     file: (u64, u64),
 }
 

@@ -13,25 +13,25 @@ use tokio::task::yield_now;
 use crate::forward::Giving;
 use crate::limits::{Count, Counted};
 
-/// Longest datagram.
+/// Longest payload of a UDP datagram, in bytes.
 pub(crate) const DATAGRAM_MAX: usize = 65_507;
 /// Datagrams taken from a socket or a session before others have their turn.
 pub(crate) const TURN: usize = 64;
 /// Datagrams of a flow that wait to be written to its socket.
 const WAITING_MAX: usize = 256;
-/// Most bytes of those of all flows of a session: as long as a name is asked for, none of them is taken.
+/// Most bytes that wait in all flows of a session: a flow takes none while a name is looked up for it.
 const WAITING_BYTES_MAX: usize = 4 << 20;
-/// How long one that is not repaired may wait for its turn.
+/// How long a datagram that is not repaired may wait for its turn.
 const UNREPAIRED_TIME: Duration = Duration::from_millis(100);
-/// Datagrams that came before their flow was known wait so long for it.
+/// How long datagrams that came before their flow was known wait for it.
 const EARLY_TIME: Duration = Duration::from_secs(1);
-/// Most bytes of these.
+/// Most bytes of datagrams whose flow is not known yet.
 const EARLY_BYTES_MAX: usize = 256 << 10;
-/// What a small datagram that waits costs beside its bytes.
+/// Bytes that a datagram which waits counts for besides its own: the cost of small ones.
 pub(crate) const OVERHEAD: usize = 64;
-/// How long what was measured of the path is good for.
+/// How long a measurement of the path is used.
 const PATH_TIME: Duration = Duration::from_millis(50);
-/// What leaves for a datagram, of its bytes; and how long that is waited for at most.
+/// Bytes that leave for each byte of a datagram (headers, repair beside it), and how long the pacer may take for them at most.
 const PACED_SHARE: f64 = 1.5;
 const PACED_MAX: Duration = Duration::from_secs(2);
 
@@ -52,7 +52,7 @@ type Waiting = (Vec<u8>, Counted);
 #[derive(Default)]
 struct State {
     flows: HashMap<u64, mpsc::Sender<Waiting>>,
-    /// When they came, their flows, and what is in them.
+    /// Datagrams whose flow is not known yet: when they came, the number of the flow, and the payload.
     early: VecDeque<(Instant, u64, Vec<u8>)>,
     early_bytes: usize,
     /// When the path was looked at, its one-way delay and its rate in bytes per second.
@@ -127,14 +127,14 @@ impl Datagrams {
 
     /// Hands datagrams out until the session ends.
     pub(crate) async fn run(&self) {
-        // Of idle clients there are many: no room for the longest datagram until one comes.
+        // There may be many idle clients: the buffer for the longest datagram is made when one comes.
         let mut data = Vec::new();
         for taken in 1_usize.. {
             let Ok(info) = self.0.session.take_datagram(&mut data).await else {
                 return;
             };
             self.hand_out(info.flow, &mut data);
-            // A session that always has one never waits.
+            // A session in which there is always a datagram would never wait, and others never have their turn.
             if taken.is_multiple_of(TURN) {
                 yield_now().await;
             }
@@ -151,7 +151,7 @@ impl Datagrams {
             return packets(data);
         }
         match state.flows.get(&flow) {
-            // A socket that does not take them is a full queue on the way: the new ones go.
+            // A socket that does not take datagrams is like a full queue on the way: the new ones are dropped.
             Some(flow) => self.0.give(flow, std::mem::take(data)),
             None => state.keep_early(flow, std::mem::take(data)),
         }
@@ -254,7 +254,7 @@ impl Inner {
 /// How long so many bytes take to the other end: the one-way delay, and what the pacer takes for them. Without the latter a large datagram would never be
 /// begun on a session that has sent little yet and does not know its rate.
 fn delay(bytes: usize, (one_way, rate): (Duration, u64)) -> Duration {
-    // Headers, and repair beside it.
+    // The bytes of headers and of repair count too.
     let paced = PACED_SHARE * bytes as f64 / rate.max(1) as f64;
     one_way + Duration::from_secs_f64(paced).min(PACED_MAX)
 }
@@ -285,7 +285,7 @@ impl State {
     }
 }
 
-/// Above the highest number of a flow.
+/// Numbers of flows are below this.
 const FLOW_MAX: u64 = 1 << 62;
 
 fn is_packet(first: u64, flow: u64) -> bool {
@@ -319,7 +319,7 @@ impl Drop for DatagramFlow {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        // Others may have an order in its place.
+        // The session no longer keeps the order of this flow, so that others may have one.
         if self.giving.in_order {
             let session = self.datagrams.0.session.as_blocking();
             session.end_ordered(self.flow);

@@ -19,7 +19,7 @@ use crate::wire::{Refusal, Status, Target};
 
 /// How long a target may take to answer.
 const CONNECT_TIME: Duration = Duration::from_secs(15);
-/// How long the name service may.
+/// How long the name service may take to answer.
 const LOOKUP_TIME: Duration = Duration::from_secs(10);
 /// Names that are asked for at a time, all together and for one client. Each occupies a thread, of which an event loop has 512.
 const LOOKUPS_MAX: usize = 256;
@@ -29,7 +29,7 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Addresses of a name that are tried.
 const ATTEMPTS_MAX: usize = 8;
 
-/// What is in the way of a client's wish.
+/// Why a client is refused, as events and other ends are told.
 pub(crate) const NO_RULE: &str = "no rule lets it through";
 
 fn denied(target: &Target) -> Refusal {
@@ -80,7 +80,7 @@ impl Names {
     }
 
     async fn find(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        // Its own turn first: a client that waits for that is in nobody's way.
+        // The client's own turn first: while it waits for that it holds no turn of all clients.
         let own = Arc::clone(&self.own).acquire_owned().await;
         let all = Arc::clone(&self.all).acquire_owned().await;
         let turns = (
@@ -125,7 +125,7 @@ pub(crate) async fn resolve(
             return Err(Refusal::new(Status::Unsupported, "a path is no address"));
         }
     };
-    // What was looked at is what is connected to: asking again could give another answer.
+    // The addresses that were checked are those that are connected to: asking again could give others.
     let mut allowed: Vec<SocketAddr> = found
         .into_iter()
         .map(|address| SocketAddr::new(canonical(address.ip()), address.port()))
@@ -156,7 +156,7 @@ pub(crate) async fn connect(
     let connected = timeout(CONNECT_TIME, first_of(addresses)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let stream = connected.map_err(|error| refusal_of(events, target, &error))?;
-    // Pieces are as large as they are: nothing is gained by waiting for more.
+    // Nothing is gained by waiting for more (Nagle): what is written here is as large as it gets.
     let _ = stream.set_nodelay(true);
     let local = stream.local_addr().ok();
     Ok((Local::Tcp(stream), local))

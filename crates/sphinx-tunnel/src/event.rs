@@ -33,7 +33,7 @@ pub enum Event {
         client: SocketAddr,
         /// What it is called, its address if it has no name.
         name: String,
-        /// Why it has gone; `None` when it comes.
+        /// Why the client has gone; `None` when it comes.
         gone: Option<String>,
     },
     /// A listener works.
@@ -54,7 +54,7 @@ pub enum Event {
     },
     /// A flow has ended.
     Flow {
-        /// One after the other.
+        /// Number of the flow, counted from the first.
         id: u64,
         /// `tcp`, `udp` or `unix`.
         proto: &'static str,
@@ -62,9 +62,9 @@ pub enum Event {
         target: String,
         /// Bytes from the end that began it.
         bytes_up: u64,
-        /// Bytes to it.
+        /// Bytes to the end that began it.
         bytes_down: u64,
-        /// How long it was.
+        /// How long it lasted.
         time: Duration,
         /// `ok`, or why it ended early.
         end: String,
@@ -75,16 +75,16 @@ pub enum Event {
         client: String,
         /// What it asked for.
         target: String,
-        /// What said no.
+        /// Why: so far always that no rule lets it through.
         rule: &'static str,
     },
     /// The session is lost, or an attempt to replace it has failed.
     Reconnecting {
         /// Why.
         reason: String,
-        /// How many there were since there was a session.
+        /// How many attempts there were since there was a session.
         attempt: u32,
-        /// When the next one is.
+        /// The time until the next attempt.
         next: Duration,
     },
     /// Something works less than it should.
@@ -106,7 +106,7 @@ struct Inner {
 struct Scarce(HashMap<String, (tokio::time::Instant, u64)>);
 
 impl Scarce {
-    /// It is so once more: what there is to tell, if there is anything.
+    /// Counts once more that `what` has run out: the warning that is due now, if one is.
     fn again(&mut self, what: &str, remedy: &str) -> Option<String> {
         let now = tokio::time::Instant::now();
         if let Some((told, times)) = self.0.get_mut(what)
@@ -116,7 +116,7 @@ impl Scarce {
             return None;
         }
         let before = self.0.remove(what);
-        // There are no more than what has been told within that time.
+        // Only what has been told within that time is kept, so that the map stays small.
         self.0.retain(|_, (told, _)| now < *told + SCARCE_TIME);
         self.0.insert(what.to_owned(), (now, 0));
         let before = before.filter(|(_, times)| *times > 0);

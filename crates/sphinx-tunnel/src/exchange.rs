@@ -45,7 +45,7 @@ pub(crate) async fn open(
     Ok(((send, recv), from))
 }
 
-/// Waits for the reply to what was asked.
+/// Waits for the reply to a request.
 pub(crate) async fn reply(recv: &mut RecvStream) -> Result<Option<SocketAddr>, Refusal> {
     let bytes = frame(recv).await?;
     Reply::parse(&bytes).map_err(lost)?.0
@@ -77,7 +77,7 @@ pub(crate) async fn asked(
     }
 }
 
-/// Answers that it is done.
+/// Answers that what was asked for is done.
 pub(crate) async fn accept(
     send: &mut SendStream,
     address: Option<SocketAddr>,
@@ -93,7 +93,7 @@ pub(crate) async fn write(send: &mut SendStream, bytes: &[u8]) -> Result<(), Ref
     send.flush().await.map_err(lost)
 }
 
-/// Answers that it is not done, and why.
+/// Answers that what was asked for is not done, and why.
 pub(crate) async fn refuse(send: &mut SendStream, refusal: &Refusal) {
     let bytes = Reply(Err(refusal.clone())).to_bytes();
     // A peer that has gone wants no answer.
@@ -102,7 +102,7 @@ pub(crate) async fn refuse(send: &mut SendStream, refusal: &Refusal) {
     }
 }
 
-/// What stands behind a length.
+/// Reads a length (two bytes), and as many bytes behind it.
 pub(crate) async fn frame(recv: &mut RecvStream) -> Result<Vec<u8>, Refusal> {
     let len = usize::from(recv.read_u16().await.map_err(lost)?);
     if len > HEADER_MAX {

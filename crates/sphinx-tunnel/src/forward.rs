@@ -16,7 +16,7 @@ const DEADLINE_MAX: Duration = Duration::from_secs(60);
 pub struct Giving {
     /// How long after the one-way delay a lost one is of use; zero: it is not repaired.
     pub deadline: Duration,
-    /// Later ones wait for it so long, as connections inside take what comes late for lost.
+    /// Whether later datagrams wait for a lost one for that long: connections inside take for lost what comes late.
     pub in_order: bool,
 }
 

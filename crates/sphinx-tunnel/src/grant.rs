@@ -11,7 +11,7 @@ use crate::permit::Permit;
 pub struct Limits {
     /// Streams: connections, flows of datagrams, listeners; those among them that listeners accept.
     pub streams: usize,
-    /// Of these flows of datagrams.
+    /// Flows of datagrams among these streams.
     pub flows: usize,
     /// Connections to targets that have not answered yet, all together. Half of them may be to one target: more are refused, so that one that
     /// never answers holds up only itself.
@@ -81,7 +81,7 @@ impl Grant {
         &self.name
     }
 
-    /// How much of it.
+    /// How much of it the client may have.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -115,7 +115,7 @@ impl fmt::Debug for Grant {
 pub struct Granted(Arc<Mutex<Arc<Grant>>>);
 
 impl Granted {
-    /// What holds at the beginning.
+    /// A grant, as it holds at the beginning.
     pub fn new(grant: Grant) -> Self {
         Self(Arc::new(Mutex::new(Arc::new(grant))))
     }
@@ -125,7 +125,7 @@ impl Granted {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(grant);
     }
 
-    /// Whether they are the same.
+    /// Whether both are clones of one.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -8,14 +8,14 @@ use tokio::time::Instant;
 
 use crate::grant::Limits;
 
-/// What may come at once after a quiet time.
+/// Time whose bytes, at the rate, may come at once after a quiet time.
 const BURST: Duration = Duration::from_millis(50);
 
 /// How many of something there are.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Count(Arc<AtomicUsize>);
 
-/// Some of them, which are gone when this is dropped.
+/// Some of what is counted: dropping it subtracts them again.
 #[derive(Debug)]
 pub(crate) struct Counted(Count, usize);
 
@@ -77,7 +77,7 @@ impl Places {
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     rate: Option<u64>,
-    /// When as many as possible may come at once again.
+    /// When all bytes so far would have come at the rate: from then on [`BURST`] may come at once again.
     rested_at: Mutex<Option<Instant>>,
 }
 

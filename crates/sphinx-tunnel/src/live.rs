@@ -37,7 +37,7 @@ impl Live {
         F: Future<Output = ()> + Send + 'static,
     {
         let serve = Arc::new(serve);
-        // With this function's end all of them do.
+        // All tasks end when this function does.
         let mut tasks = JoinSet::new();
         let datagrams = self.datagrams.clone();
         tasks.spawn(async move { datagrams.run().await });
@@ -49,7 +49,7 @@ impl Live {
             while tasks.try_join_next().is_some() {}
             let (live, serve) = (self.clone(), Arc::clone(&serve));
             tasks.spawn(async move {
-                // Whoever opens a stream and does not say what for has been told.
+                // If the request cannot be read, the other end has been told already.
                 if let Ok(asked) = exchange::asked(stream).await {
                     serve(live, asked).await;
                 }

@@ -24,7 +24,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// What no rule means by accident.
+/// Kinds of addresses that a rule reaches only if it is meant for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Ordinary,
@@ -165,7 +165,7 @@ enum Host {
     Any,
     Localhost,
     Name(String),
-    /// With the dot in front.
+    /// `*.NAME`: the name with the dot in front.
     Suffix(String),
     Net(Net),
 }

@@ -79,7 +79,7 @@ impl Credentials {
             & same(self.password.as_bytes(), password.as_bytes())
     }
 
-    /// As HTTP has it.
+    /// The value of `Proxy-Authorization` (RFC 7617).
     fn basic(&self) -> String {
         let text = format!("{}:{}", self.user, self.password);
         format!("Basic {}", BASE64_STANDARD.encode(text))
@@ -91,7 +91,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
     verify_slices_are_equal(one, other).is_ok()
 }
 
-/// What a proxy needs.
+/// A proxy for programs: SOCKS5 and HTTP CONNECT.
 pub(crate) struct Proxy {
     pub(crate) credentials: Option<Credentials>,
     pub(crate) events: Events,
@@ -239,7 +239,7 @@ impl Proxy {
                 stream
                     .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
                     .await?;
-                // What the program has sent before it knew.
+                // What the program has sent behind its request, before it was answered.
                 send.write_all(&rest).await.map_err(io::Error::other)?;
                 self.carry(stream, (send, recv), &target).await;
                 Ok(())
@@ -282,7 +282,7 @@ impl Program {
     }
 }
 
-/// What a reply names where there is no address.
+/// The address in a reply where none is known.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Reads the request of a program that speaks SOCKS, which has to name the credentials first if there are any.

@@ -23,7 +23,7 @@ const SCRATCH_BYTES: usize = 64 << 10;
 const MESSAGE_BYTES: usize = 16 << 10;
 
 thread_local! {
-    /// Where bytes are between two sockets: one for all that are idle, who need none.
+    /// Where bytes are between two sockets: one buffer for the thread, so that connections that are idle hold none.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH_BYTES]);
 }
 
@@ -48,10 +48,10 @@ pub(crate) struct Counts {
 /// Why a flow is over before both sides had said all.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
-    /// The connection here.
+    /// The connection of this machine broke.
     #[error("reset: {0}")]
     Local(io::Error),
-    /// The stream, or the session.
+    /// The stream broke, or the session.
     #[error("reset by the other end: {0}")]
     Remote(io::Error),
     /// The other end has not done what it was asked for.
@@ -64,7 +64,7 @@ pub(crate) enum Broken {
 pub(crate) enum First {
     /// The answer to what this end has asked for; what there is to send does not wait for it.
     Reply,
-    /// Bytes.
+    /// Bytes of the connection.
     Data,
 }
 
@@ -77,7 +77,7 @@ struct Resetting {
 impl Drop for Resetting {
     fn drop(&mut self) {
         if !self.is_whole {
-            // What is closed with this set is reset.
+            // Closing a socket with this option resets the connection.
             let _ = self.stream.set_zero_linger();
         }
     }
@@ -146,7 +146,7 @@ async fn both(
     is_pipe: bool,
 ) -> Result<(), Broken> {
     let up = async {
-        // A stream that is dropped before its end is reset.
+        // A stream that is dropped before it is finished is reset.
         match copy(
             read,
             &mut send,
@@ -184,7 +184,7 @@ async fn both(
         .await
         {
             Ok(()) if is_pipe => end_output(&mut write).await.map_err(Broken::Local),
-            // That it has been closed already is no failure.
+            // That the connection has been closed already is no failure.
             Ok(()) => {
                 let _ = write.shutdown().await;
                 Ok(())
@@ -242,7 +242,7 @@ async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     // What is left of a piece that there was no room for, and where it begins.
     let mut held: (Vec<u8>, usize) = (Vec::new(), 0);
     let mut unflushed = 0;
-    // Until when nothing more is read.
+    // Until when the throttle lets nothing more be read.
     let mut pause: Option<Pin<Box<Sleep>>> = None;
     poll_fn(|cx| {
         loop {

@@ -33,17 +33,17 @@ pub struct Server {
     names: Names,
 }
 
-/// One client.
+/// One client's session.
 struct Client {
     granted: Granted,
     server: Arc<Server>,
     places: Places,
     names: Names,
-    /// Bytes of datagrams that wait for names.
+    /// Bytes of datagrams that wait until names of targets are resolved.
     unnamed: Count,
     waiting: Count,
     pending: Mutex<HashMap<Target, usize>>,
-    /// What comes from it.
+    /// Limits the rate of what comes from the client.
     throttle: Arc<Throttle>,
 }
 
@@ -114,7 +114,7 @@ impl Server {
     }
 }
 
-/// What a client wants that may do nothing of what is here.
+/// What a refusal names for a client that may do nothing of what tunnels are for.
 const TUNNEL: &str = "tunnel";
 
 impl Client {
@@ -468,7 +468,7 @@ impl Client {
         let listening = Listener {
             socket: Arc::new(socket),
             giving,
-            // Without one another source gives way.
+            // Without a place for one more, another source of this listener gives way.
             place: Box::new(move || {
                 let limits = *client.granted.now().limits();
                 client.places.enter(&limits, true).ok()
@@ -530,7 +530,7 @@ pub(crate) async fn accept(listener: &TcpListener, events: &Events) -> tokio::ne
     }
 }
 
-/// Until files may have been closed.
+/// How long to wait after a failure, until files may have been closed.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

@@ -31,17 +31,17 @@ use crate::proxy::Program;
 use crate::relay::Counts;
 use crate::wire::{Refusal, Request, Status, Target};
 
-/// A flow without datagrams ends after this.
+/// A flow ends when there was no datagram for so long.
 const IDLE_TIME: Duration = Duration::from_secs(120);
 /// The flow of a source that never had an answer ends after this; one that had gives way to others then, if there are too many.
 const QUIET_TIME: Duration = Duration::from_secs(30);
 /// Sources that a listener keeps apart at a time.
 const SOURCES_MAX: usize = 1024;
-/// A flow that was refused is not asked for again before.
+/// How long a flow that was refused is not asked for again.
 const REFUSED_TIME: Duration = Duration::from_secs(5);
 /// Targets that an association remembers.
 const TARGETS_MAX: usize = 1024;
-/// For how long it does.
+/// How long an association remembers a target.
 const TARGET_TIME: Duration = Duration::from_secs(60);
 /// Names that an association asks for at a time, and datagrams that wait for each.
 const LOOKUPS_MAX: usize = 16;
@@ -88,7 +88,7 @@ pub(crate) async fn listen(address: SocketAddr) -> io::Result<UdpSocket> {
 thread_local! {
     /// Where a datagram is between two sockets.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; DATAGRAM_MAX]);
-    /// The same, at a listener.
+    /// The same at a listener, which is also told the address that each datagram was sent to.
     static SINGLES: RefCell<Singles> = RefCell::new(Singles::new(DATAGRAM_MAX));
 }
 
@@ -122,7 +122,7 @@ impl Activity {
         self.last_ms.store(passed as u64, Ordering::Relaxed);
     }
 
-    /// There is an answer.
+    /// An answer has come: the source is wanted.
     fn answer(&self) {
         self.touch();
         self.is_answered.store(true, Ordering::Relaxed);
@@ -253,18 +253,18 @@ pub(crate) async fn carry(
     told.ended(ended);
 }
 
-/// What a listener for datagrams does for a source that it has not heard of.
+/// A listener for datagrams, and what it needs to begin a flow for each new source.
 pub(crate) struct Listener {
     pub(crate) socket: Arc<UdpSocket>,
     pub(crate) giving: Giving,
     /// A place for one more, if there is one.
     pub(crate) place: Box<dyn Fn() -> Option<Place> + Send + Sync>,
-    /// What is asked for, with the number of its flow.
+    /// Makes the request for a flow with this number.
     pub(crate) request: Box<dyn Fn(u64) -> Request + Send + Sync>,
-    /// Of flows, for people.
+    /// What events call the target of its flows.
     pub(crate) target: String,
     pub(crate) events: Events,
-    /// What comes from the other end.
+    /// Limits the rate of what comes from the other end.
     pub(crate) throttle: Arc<Throttle>,
 }
 
@@ -274,7 +274,7 @@ struct Source {
     activity: Arc<Activity>,
     place: Held,
     counts: Arc<Counts>,
-    /// The flow ends without it.
+    /// Dropping it ends the flow.
     _kept: oneshot::Sender<()>,
 }
 
@@ -494,11 +494,11 @@ pub(crate) struct Association {
     socket: UdpSocket,
     permit: Option<Arc<Permit>>,
     names: Names,
-    /// Where targets are, or that there is no way there; and until when that is remembered.
+    /// Until when a target is remembered, and its address; `None` if there is no way to it.
     known: HashMap<Target, (Instant, Option<SocketAddr>)>,
-    /// Who may answer although no rule for addresses says so: a name has led there.
+    /// Addresses that may answer because an allowed name has led to them, although no rule for addresses lets them through.
     spoken_to: HashSet<SocketAddr>,
-    /// What waits for names, and the bytes of all that does.
+    /// Datagrams that wait until the name of their target is resolved; they count in `unnamed`.
     waiting: HashMap<Target, VecDeque<(Vec<u8>, Counted)>>,
     unnamed: Count,
     lookups: JoinSet<(Target, Result<SocketAddr, Refusal>)>,
@@ -574,7 +574,7 @@ impl Association {
 
     async fn send(&mut self, data: Vec<u8>, denied: &impl Fn(&Target)) {
         let mut rest = &data[..];
-        // One without an address goes nowhere.
+        // A datagram without an address goes nowhere.
         let Ok(target) = Target::take(&mut rest) else {
             return;
         };
@@ -635,7 +635,7 @@ impl Association {
         }
     }
 
-    /// Remembers where a target is, if there is a way there.
+    /// Remembers the address of a target, or that there is no way to it.
     fn learn(
         &mut self,
         target: Target,

@@ -34,7 +34,7 @@ const FORM_IPV6: u8 = 2;
 const FORM_NAME: u8 = 3;
 const FORM_PATH: u8 = 4;
 
-/// What cannot be read.
+/// Why something cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Longer than [`HEADER_MAX`], or than a name or path may be.
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Appends it.
+    /// Appends the target.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Ip(address) => {
@@ -194,7 +194,7 @@ pub(crate) enum Request {
     Listen {
         /// What this end calls the listener.
         listener: u32,
-        /// Where.
+        /// Where to listen.
         at: Target,
     },
     /// Listen for datagrams, for as long as the stream is open.
@@ -203,7 +203,7 @@ pub(crate) enum Request {
         listener: u32,
         /// How they are given out.
         giving: Giving,
-        /// Where.
+        /// Where to listen.
         at: Target,
     },
     /// Exchange IP packets, for as long as the stream is open.
@@ -230,7 +230,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// The header.
+    /// The header, with its length in front.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![0, 0];
         match self {
@@ -400,7 +400,7 @@ fn millis(deadline: Duration) -> u16 {
     u16::try_from(deadline.as_millis()).unwrap_or(u16::MAX)
 }
 
-/// Puts the length where room was left for it.
+/// Writes the length into the two bytes that were left for it in front.
 pub(crate) fn with_length(mut out: Vec<u8>) -> Vec<u8> {
     let len = (out.len() - 2) as u16;
     out[..2].copy_from_slice(&len.to_be_bytes());
@@ -453,7 +453,7 @@ const STATUSES: [(u8, Status); 10] = [
 pub struct Refusal {
     /// Why.
     pub status: Status,
-    /// The same in words.
+    /// The reason in words.
     pub message: String,
 }
 

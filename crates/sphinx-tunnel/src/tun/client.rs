@@ -41,7 +41,7 @@ const ASK_TIME: Duration = Duration::from_secs(5);
 const READ_PAUSE: Duration = Duration::from_millis(200);
 /// After a look for what leads into the tunnel, until the next one, however much changes.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-/// How often it fails to add what is missing before there is no hope: the interface may be turned off meanwhile.
+/// How often adding missing routes may fail before the tunnel ends: the interface may be turned off meanwhile.
 const TRIES: u32 = 3;
 /// How often it is told at most that something was missing.
 const MISSING_TIME: Duration = Duration::from_secs(10);
@@ -53,9 +53,9 @@ pub struct TunPlan {
     pub name: Option<String>,
     /// Its addresses, with the lengths of their prefixes; none: those that the server gives.
     pub addresses: Vec<Prefix>,
-    /// What leads into it.
+    /// Destinations that lead into it.
     pub routes: Vec<Prefix>,
-    /// What does not.
+    /// Destinations that do not lead into it although `routes` has them.
     pub excluded: Vec<Prefix>,
     /// The interface is that of a program.
     pub program: Option<ProgramDevice>,
@@ -77,10 +77,10 @@ pub struct ProgramDevice {
 /// The interface, and what it is for.
 pub(crate) struct Client {
     plan: TunPlan,
-    /// In this process's namespace. Its routes go before the device does.
+    /// Declared before `device`, so that its routes are removed before the device is.
     state: Mutex<State>,
     device: Device,
-    /// It is in this process's namespace too, where others may change it.
+    /// The interface is in this process's namespace, where others may change its routes.
     is_here: bool,
     split: Option<Arc<Split>>,
     events: Events,
@@ -93,7 +93,7 @@ struct State {
     routes: Option<SplitRoutes>,
     addresses: Vec<Prefix>,
     outbox: Option<Arc<Outbox>>,
-    /// Who waits for the addresses, if the interface is that of a program.
+    /// The process that waits for the addresses, if the interface is that of a program.
     waiting: Option<UnixStream>,
 }
 

@@ -12,11 +12,11 @@ use sphinx_link::{CoDel, CoDelState, FlowKey, Time, Verdict, mark_ce};
 
 /// Flows that are kept apart, as far as their hashes differ.
 pub(crate) const QUEUES: usize = 1024;
-/// Bytes of a turn (section 5.2).
+/// Bytes that a flow may send in a turn, the quantum (section 5.2).
 const QUANTUM: i64 = 1514;
-/// With no more than this behind it a packet is no sign of congestion.
+/// While no more bytes than these wait, no packet is a sign of congestion.
 const PACKET_MAX: usize = 1514;
-/// What a packet costs besides its bytes.
+/// Bytes that a packet counts for besides its own.
 const PACKET_OVERHEAD: usize = 64;
 /// Most packets that one overload drops at a time (section 4.1).
 const DROPS_MAX: usize = 64;
@@ -30,12 +30,12 @@ const KEPT_MAX: usize = 64;
 #[derive(Debug)]
 struct Queue {
     packets: VecDeque<(Time, Vec<u8>)>,
-    /// Of its packets.
+    /// Bytes of its packets, with their overhead.
     bytes: usize,
     deficit: i64,
     is_listed: bool,
     codel: CoDelState,
-    /// When its last packet left that was not sparse.
+    /// When its last packet left that shared its turns with packets of others; see [`SPARSE_AFTER`].
     dense_at: Option<Time>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Counts {
     pub(crate) sent: u64,
     pub(crate) marked: u64,
     pub(crate) dropped: u64,
-    /// For want of room.
+    /// Packets that were dropped for want of room.
     pub(crate) overflowed: u64,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct FqCodel {
     kept: usize,
     new: VecDeque<usize>,
     old: VecDeque<usize>,
-    /// With their overhead.
+    /// Bytes of all packets, with their overhead.
     bytes: usize,
     bytes_max: usize,
     seed: u64,

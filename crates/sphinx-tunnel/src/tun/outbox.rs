@@ -18,7 +18,7 @@ use crate::relay::Counts;
 
 /// Bytes that wait for one session, at most.
 pub(super) const BYTES_MAX: usize = 4 << 20;
-/// What was measured of the path is good for so long.
+/// How long a measurement of the path is used.
 const PATH_TIME: Duration = Duration::from_millis(50);
 /// Until then a session looks for what its path carries; packets that do not fit yet are cut.
 const SETTLED_TIME: Duration = Duration::from_secs(3);
@@ -60,7 +60,7 @@ impl Outbox {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Waits for that, for one who asks.
+    /// Waits until [`end`](Self::end) is called.
     pub(super) async fn over(&self) {
         self.over.notified().await;
     }
