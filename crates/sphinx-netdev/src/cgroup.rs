@@ -80,7 +80,7 @@ impl OwnGroup {
         Ok(OwnGroup { path, before })
     }
 
-    /// Its directory.
+    /// The directory of the group.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -116,7 +116,7 @@ fn remove_left(directory: &Path, prefix: &str) -> io::Result<()> {
         let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
             continue;
         };
-        // One with our number is of another process that had it, as ours is not made yet.
+        // A group with this process's number is of a process that had the number before: that of this one is not made yet.
         if pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists() {
             // A program that was started there may still run.
             let _ = fs::remove_dir(entry.path());
@@ -127,7 +127,7 @@ fn remove_left(directory: &Path, prefix: &str) -> io::Result<()> {
 
 impl Drop for OwnGroup {
     fn drop(&mut self) {
-        // It may have been removed by `leave`.
+        // `leave` may have removed the group already.
         let _ = self.leave();
     }
 }

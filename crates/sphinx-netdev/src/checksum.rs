@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071): sums with end-around carry, of as many bytes at once as a register holds.
 
-/// Words added between two looks at the carry.
+/// Words of 64 bits that one turn of the loop adds.
 const WORDS: usize = 16;
 
 /// A sum of 16-bit words in ones' complement, in the byte order of the machine: what is added begins at an even place.
@@ -8,21 +8,21 @@ const WORDS: usize = 16;
 pub struct Sum(u64);
 
 impl Sum {
-    /// Of so few bytes that nothing is carried: a multiple of four.
+    /// The sum of so few bytes that it does not overflow; their number is a multiple of four.
     #[inline]
     pub fn few(bytes: &[u8]) -> Sum {
         let words = bytes.as_chunks::<4>().0.iter();
         Sum(words.map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
     }
 
-    /// Of what both are sums of; one of them is of few bytes.
+    /// The sum of the bytes of both; `few` is a sum of few bytes.
     #[inline]
     pub fn and(self, few: Sum) -> Sum {
         let (sum, carry) = self.0.overflowing_add(few.0);
         Sum(sum + u64::from(carry))
     }
 
-    /// With these bytes behind the others.
+    /// The sum with these bytes behind the others.
     #[inline]
     pub fn with(self, bytes: &[u8]) -> Sum {
         let (blocks, rest) = bytes.as_chunks::<{ 8 * WORDS }>();
@@ -44,7 +44,7 @@ impl Sum {
         Sum(sum + u64::from(carry))
     }
 
-    /// The number that goes into the field; of data that have a right checksum in them, 0.
+    /// The number that goes into the header's field; 0 for data whose checksum field is right.
     #[inline]
     pub fn checksum(self) -> u16 {
         let half = (self.0 >> 32) + (self.0 & 0xffff_ffff);

@@ -45,7 +45,7 @@ pub fn enter() -> io::Result<()> {
         unsafe { unshare_unsafe(flags) }
             .map_err(|error| context("unshare(CLONE_NEWNET)", error.into()))?;
     }
-    // What is mounted here is nobody else's business.
+    // What is mounted here from now on does not show in other namespaces.
     mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE)?;
     bring_up("lo")?;
     // Programs without rights may ping: in a new namespace nobody may. Where that cannot be set, they cannot.

@@ -49,7 +49,7 @@ pub struct Ethernet {
     name: String,
     mtu: usize,
     buffer: Box<[u8]>,
-    /// It has been turned off, and nothing has come since.
+    /// The interface has been turned off, and nothing has come since.
     is_off: bool,
 }
 
@@ -104,7 +104,7 @@ impl Ethernet {
         &self.name
     }
 
-    /// Its largest packet in IP bytes.
+    /// The MTU of the interface: its largest packet in IP bytes.
     pub fn mtu(&self) -> usize {
         self.mtu
     }
@@ -126,7 +126,7 @@ impl Ethernet {
             match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
                 Err(Errno::INTR) => {}
                 Ok((length, _)) => break length,
-                // Before it is removed, it is turned off.
+                // An interface that is removed is turned off first.
                 Err(Errno::AGAIN) if self.is_off && !is_bound(&self.socket) => {
                     return Err(tun::gone(&self.name));
                 }
@@ -150,7 +150,7 @@ impl Ethernet {
     ///
     /// Frames longer than the interface allows; a queue that is full; an interface that is off.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // A header that says nothing.
+        // An empty virtio header: no checksum to complete, nothing to cut.
         let parts = [IoSlice::new(&[0; HEADER]), IoSlice::new(frame)];
         loop {
             match rustix::io::writev(&self.socket, &parts) {

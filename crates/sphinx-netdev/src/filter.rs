@@ -8,7 +8,7 @@ use crate::nfnetlink::{FILTER_HEADER, Head, Messages, Socket, Values, Writer, ou
 mod number {
     pub(super) const GET_CHAIN: u16 = (10 << 8) | 4;
     pub(super) const GET_FLOWTABLE: u16 = (10 << 8) | 23;
-    /// Messages that end a list.
+    /// Kinds of messages that end a list.
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
 }
@@ -18,7 +18,7 @@ const IP_FAMILIES: [u8; 3] = [1, 2, 10];
 /// The hooks by which routed packets come: PREROUTING, FORWARD and POSTROUTING.
 const ROUTED: [u32; 3] = [0, 2, 4];
 
-/// In the place of the names of tables for which only root may ask.
+/// Name of a table where only root may ask for the names.
 const UNKNOWN: &str = "unknown";
 
 /// A table of flows whose packets go from one interface to another without passing rules, routes or
@@ -31,7 +31,7 @@ pub struct Flowtable {
     pub name: String,
     /// Where packets come in.
     pub interfaces: Vec<String>,
-    /// The interfaces themselves forward them.
+    /// The hardware of the interfaces forwards these packets.
     pub hardware: bool,
 }
 
@@ -136,7 +136,7 @@ fn legacy_tables() -> Vec<String> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 tables.push(UNKNOWN.to_owned());
             }
-            // The kernel has none, or none for this family.
+            // The kernel has no tables, or none for this family.
             Err(_) => {}
         }
     }
@@ -148,7 +148,7 @@ fn name(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]).into_owned()
 }
 
-/// Everything of a kind, in all families, which are told too.
+/// Lists all objects of a kind in all families; `read` gets the family of each too.
 fn list<T>(kind: u16, mut read: impl FnMut(u8, Values<'_>) -> T) -> io::Result<Vec<T>> {
     let socket = Socket::open()?;
     let mut writer = Writer::default();

@@ -10,7 +10,7 @@ use crate::{
 };
 
 const ACK: u8 = 0x10;
-/// The longest IP packet.
+/// Length of the longest IP packet, in bytes.
 const BYTES_MAX: usize = 65_535;
 /// Most segments in one packet: each is a part of a system call of its own, beside the headers, and the kernel takes 1024.
 const SEGMENTS_MAX: usize = 1000;
@@ -20,11 +20,11 @@ const IPV4_LENGTH: usize = 2;
 const IPV4_NUMBER: usize = 4;
 const IPV4_CHECKSUM: usize = 10;
 const DO_NOT_FRAGMENT: u8 = 0x40;
-/// And IPv6: the length behind its header.
+/// Where IPv6 has it: the length behind its header.
 const IPV6_LENGTH: usize = 4;
 const IPV6_HEADER: usize = 40;
 const SEQUENCE: usize = 4;
-/// Below the header's length.
+/// The byte whose bits below the header's length are reserved, or AE.
 const RESERVED: usize = 12;
 const FLAGS: usize = 13;
 const CHECKSUM: usize = 16;
@@ -90,7 +90,7 @@ impl Part<'_> {
         let layout = Layout::of(packet, 0, TCP)?;
         let number = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
         let is_plain = match layout.is_ipv4 {
-            // Without options; not a fragment.
+            // Without IP options, and not a fragment.
             true => {
                 packet[0] == 0x45
                     && packet[6] & !DO_NOT_FRAGMENT == 0

@@ -23,19 +23,19 @@ const NDA_LLADDR: u16 = 2;
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its number.
+    /// Index of the interface.
     pub index: u32,
-    /// Its largest packet, in IP bytes.
+    /// Its MTU: the largest packet, in IP bytes.
     pub mtu: usize,
     /// Its Ethernet address; `None` if it is not Ethernet.
     pub address: Option<[u8; 6]>,
-    /// It is turned on.
+    /// Whether it is turned on.
     pub is_up: bool,
     /// Queues for what arrives that it may have, at most; it may use fewer.
     pub queues_max: u32,
     /// What kind of virtual interface it is, such as `veth`; `None` for a card.
     pub kind: Option<String>,
-    /// It is a port of a bridge.
+    /// Whether it is a port of a bridge.
     pub is_port: bool,
 }
 
@@ -173,7 +173,7 @@ pub fn attached(is_v6: bool) -> io::Result<Vec<Attached>> {
         }
     })?;
     found.sort_by_key(|route| route.is_own);
-    // An interface may have gone since.
+    // An interface may have been removed since the list was made.
     let named = found.into_iter().filter_map(|route| {
         Some(Attached {
             interface: name(route.interface).ok()?,
@@ -185,7 +185,7 @@ pub fn attached(is_v6: bool) -> io::Result<Vec<Attached>> {
 
 #[derive(Debug, PartialEq, Eq)]
 struct AttachedRoute {
-    /// It is an address of this machine.
+    /// Whether it is an address of this machine.
     is_own: bool,
     interface: u32,
     network: (IpAddr, u8),

@@ -14,7 +14,7 @@ const HEADER: usize = 16;
 /// Kind of a message that tells of success or an error.
 const ERROR: u16 = 2;
 const ANSWER_BYTES_MAX: usize = 512;
-/// What is told of an interface.
+/// Room for the answer about one interface, in bytes.
 const TOLD_BYTES_MAX: usize = 1 << 15;
 
 /// Not in libc for every target.
@@ -32,7 +32,7 @@ pub(crate) const RULE_PRIORITY: u16 = 6;
 pub(crate) const RULE_SUPPRESS_PREFIX_LENGTH: u16 = 14;
 pub(crate) const RULE_TABLE: u16 = 15;
 pub(crate) const RULE_PROTOCOL: u16 = 22;
-/// "Look in a table."
+/// Action of a rule: look in a table (FR_ACT_TO_TBL).
 const ACTION_TABLE: u8 = 1;
 /// Of routes: who has made them, how far what is reached is, and what becomes of a packet.
 const PROTOCOL_STATIC: u8 = 4;

@@ -23,7 +23,7 @@ pub(crate) struct Writer {
     answers: usize,
 }
 
-/// What every message says.
+/// What the header of each message says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     /// Subsystem and kind.
@@ -74,7 +74,7 @@ impl Writer {
     pub(crate) fn transact(&mut self, socket: &Socket) -> io::Result<()> {
         let mut left = std::mem::take(&mut self.answers);
         let mut buffer = vec![0; 1 << 16];
-        // What an error before has left is no answer to what is sent now.
+        // Answers that an earlier error has left in the socket are not to be taken for those to what is sent now.
         let read = |buffer: &mut [u8]| rustix::net::recv(&socket.0, buffer, RecvFlags::DONTWAIT);
         while matches!(read(&mut buffer), Ok(_) | Err(Errno::NOBUFS)) {}
         self.flush(socket)?;

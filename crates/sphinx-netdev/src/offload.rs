@@ -14,7 +14,7 @@ pub(crate) const NEEDS_CHECKSUM: u8 = 1;
 pub(crate) const GSO_TCP_V4: u8 = 1;
 pub(crate) const GSO_TCP_V6: u8 = 4;
 const GSO_UDP: u8 = 5;
-/// Set besides for TCP with ECN.
+/// Flag that is set besides for TCP with ECN.
 const GSO_ECN: u8 = 0x80;
 
 /// Length of an Ethernet header.

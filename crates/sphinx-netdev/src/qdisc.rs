@@ -4,9 +4,9 @@ use std::io;
 
 use crate::{netlink::Message, nfnetlink::Values, tun::index_and_mtu};
 
-/// Length of what is in front of the attributes: family, interface, handle, parent, and something else.
+/// Bytes in front of the attributes (`struct tcmsg`).
 const FIXED: usize = 20;
-/// Where the interface is in it.
+/// Place of the interface's index in them.
 const INDEX: usize = 4;
 const KIND: u16 = 1;
 #[cfg(test)]

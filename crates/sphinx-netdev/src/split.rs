@@ -23,11 +23,11 @@ use crate::netlink::{
 use crate::tun::{bring_up, has_ipv6, index_and_mtu};
 use crate::{netlink, netns::context, nfnetlink::Values};
 
-/// Before the main table (32766).
+/// Priority of the rules: before the main table's (32766).
 const PRIORITY: u32 = 7749;
-/// Where tables of tunnels begin.
+/// Number of the first table of tunnels.
 const TABLES: u32 = 774_900;
-/// Names of devices lead to so many pairs of tables.
+/// Number of pairs of tables; the name of a device chooses one of them.
 const PAIRS: u32 = 10_000;
 
 /// Addresses with a common beginning: the first one, and the bits that are common.
@@ -65,7 +65,7 @@ impl SplitRoutes {
             has_default: routes.iter().any(|route| route.1 == 0),
         };
         split.remove();
-        // Without rules there is but one table, which would take them all.
+        // A kernel without rules has one table only, into which all these routes would go.
         for family in FAMILIES {
             unless_off(family, split.has_rules(family), has_ipv6())?;
         }
@@ -92,7 +92,7 @@ impl SplitRoutes {
 
     /// Adds what is not there, what leads into the tunnel last. Whether anything was not.
     fn lay(&self) -> io::Result<bool> {
-        // Lists may be long, and this is asked whenever something changes.
+        // The routes that exist are listed once: there may be many, and this is called whenever something changes.
         let there = self.there()?;
         let mut any = false;
         let excluded = self.excluded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +210,7 @@ impl SplitRoutes {
         Message::new(libc::RTM_GETRULE, libc::NLM_F_DUMP, &fixed).list_strictly(|_| ())
     }
 
-    /// Whether any of them was not there.
+    /// Adds the rules of a family; whether any of them was missing.
     fn add_rules(&self, family: u8) -> io::Result<bool> {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         let new = |at| rule(libc::RTM_NEWRULE, flags, family, at);
@@ -231,7 +231,7 @@ impl SplitRoutes {
             for at in [(PRIORITY, self.table), (PRIORITY + 2, self.table + 1)] {
                 while rule(libc::RTM_DELRULE, 0, family, at).send().is_ok() {}
             }
-            // Most of it is gone with the device.
+            // Routes go with the device; what is left here are those that throw.
             let _ = flush(family, [self.table, self.table + 1]);
         }
         self.remove_shared();

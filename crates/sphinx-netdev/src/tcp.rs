@@ -31,11 +31,11 @@ pub fn listen_on(device: &str) -> io::Result<TcpListener> {
         Ok(socket.into())
     };
     let both = listen(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, 0).into());
-    // There may be no IPv6.
+    // A machine may have no IPv6.
     both.or_else(|_: io::Error| listen(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into()))
 }
 
-/// What a sender holds back by.
+/// What bounds how much a sender has in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWindow {
     /// The congestion window, in segments.

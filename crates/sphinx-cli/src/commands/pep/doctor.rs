@@ -13,7 +13,7 @@ use crate::failure::{Outcome, usage};
 use crate::report::Event;
 use crate::text::printable;
 
-/// So many packets one way, and none the other, are no chance.
+/// From so many packets one way on, and none the other way, the agent sees one direction only.
 const ONE_WAY: u64 = 10;
 
 pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
@@ -38,7 +38,7 @@ pub(super) fn run(args: &DoctorArgs, context: &Context) -> Outcome<()> {
                 found.extend(another(&status));
             }
         }
-        // Where no agent runs, nothing was seen.
+        // Without an agent that runs there are no numbers to look at.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         Err(error) => found.push(Finding {
             name: "agent",

@@ -61,7 +61,7 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
     let forwarding = thread::spawn(move || {
         for signal in signals.forever() {
             if let Some(signal @ (Signal::TERM | Signal::HUP)) = Signal::from_named_raw(signal) {
-                // It may have ended already.
+                // The program may have ended already.
                 let _ = kill_process(pid, signal);
             }
         }
@@ -70,7 +70,7 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
         .wait()
         .map_err(|error| local_io("wait for", &name, error));
     handle.close();
-    // It only forwards.
+    // That thread only forwards signals: that it panicked would be no reason to fail.
     let _ = forwarding.join();
     let summary = agent.end();
     if let Err(error) = group.leave() {
@@ -85,7 +85,7 @@ pub(super) fn run(args: &ExecArgs, context: &Context) -> Outcome<u8> {
     status.map(code)
 }
 
-/// As shells tell it.
+/// As shells give it: 128 and the signal's number, if a signal has ended the program.
 fn code(status: ExitStatus) -> u8 {
     let code = status
         .code()
@@ -141,7 +141,7 @@ impl Agent {
         if self.started.recv().is_ok() {
             return Ok(None);
         }
-        // It has said why.
+        // The agent has said why on standard error.
         let status = self.child.wait();
         status
             .map(|status| Some(code(status)))
@@ -150,7 +150,7 @@ impl Agent {
 
     /// Lets it end, and tells in a line what it has done.
     fn end(mut self) -> Option<String> {
-        // It may have ended already.
+        // The agent may have ended already.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let done = self.listening.join().ok().flatten();
         let _ = self.child.wait();

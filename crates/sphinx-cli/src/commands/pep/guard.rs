@@ -31,7 +31,7 @@ use crate::report::Event;
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
     if let Some(pid) = args.ends_with {
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
-        // It may have died before that.
+        // The process that started this one may have died before that.
         if getppid().map(Pid::as_raw_pid) != Some(pid) {
             return Ok(0);
         }
@@ -106,7 +106,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
                     break;
                 }
                 if !served {
-                    // It has said why.
+                    // The worker has said why on standard error.
                     return match status.code().and_then(|code| u8::try_from(code).ok()) {
                         Some(code) => Ok(code),
                         None => Err(fail(ErrorKind::Other, format!("the worker died: {status}"))),
@@ -127,7 +127,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
 
 /// Tells the service manager, if one has started this (`Type=notify`).
 fn tell_manager(state: &[NotifyState<'_>]) {
-    // One that does not hear it goes on without.
+    // A service manager that cannot be told goes on without.
     let _ = sd_notify::notify(state);
 }
 
@@ -216,7 +216,7 @@ impl Worker {
     /// Whether somebody has stopped it (SIGSTOP) and not let it go on.
     fn is_stopped(&mut self) -> bool {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        // A stop is told once.
+        // The kernel tells each stop once.
         let told = waitid(WaitId::Pid(Pid::from_child(&self.child)), options);
         self.stopped |= matches!(told, Ok(Some(_)));
         self.stopped
@@ -235,13 +235,13 @@ impl Worker {
 
     /// Asks it to end in order.
     fn ask(&self) {
-        // It may have ended already.
+        // The worker may have ended already.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
 
     fn kill(&mut self) {
         self.killed = true;
-        // As above.
+        // The worker may have ended already.
         let _ = self.child.kill();
     }
 }

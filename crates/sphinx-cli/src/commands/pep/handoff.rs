@@ -14,7 +14,7 @@ use crate::report::Event;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     mobile: IpAddr,
-    /// Where it goes; it has come here if nowhere.
+    /// The agent that it goes to, and whether it has gone or may go; `None`: it has come here.
     to: Option<(SocketAddr, Move)>,
 }
 

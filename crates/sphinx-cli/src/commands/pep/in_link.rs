@@ -30,7 +30,7 @@ impl InLink {
         Ok(Some(InLink(Arc::new(Mutex::new(Agent::new(config))))))
     }
 
-    /// Tells what it has done.
+    /// Reports what the agent has done.
     pub(crate) fn report(&self, context: &Context) {
         let agent = self.agent();
         report(&agent, context);

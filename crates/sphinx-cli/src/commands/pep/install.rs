@@ -270,7 +270,7 @@ fn one_line(word: OsString) -> Outcome<String> {
 #[derive(Debug)]
 struct Place {
     root: PathBuf,
-    /// It is the machine that runs, and systemd runs there.
+    /// The place is this machine's own tree, and systemd runs here.
     live: bool,
 }
 
@@ -293,12 +293,12 @@ impl Place {
         self.root.join(WANTED).join(UNIT)
     }
 
-    /// What has not yet got its name.
+    /// The unit file while it is being written, before it gets its name.
     fn unfinished(&self) -> PathBuf {
         self.root.join(UNITS).join(format!(".{UNIT}.new"))
     }
 
-    /// All that there may be, also after a crash.
+    /// All files that an installation may have left, also after a crash.
     fn files(&self) -> [PathBuf; 3] {
         [self.wanted(), self.unit(), self.unfinished()]
     }
@@ -330,7 +330,7 @@ impl Place {
     }
 }
 
-/// Also a link that leads nowhere.
+/// Whether something has this name, be it a link that leads nowhere.
 fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -25,7 +25,7 @@ fn write(path: &Path) -> io::Result<()> {
     // The kernel gives so few bytes whole.
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
     let mut options = OpenOptions::new();
-    // One that is there may be in use.
+    // A file that exists is not replaced: its key may be in use.
     let mut file = options
         .write(true)
         .create_new(true)

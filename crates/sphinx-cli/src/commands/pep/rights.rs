@@ -8,7 +8,7 @@ use sphinx_pep::attach;
 
 use crate::failure::{Outcome, local_io};
 
-/// Devices, rules and queues; and packets of its own.
+/// Rights that a worker keeps: for devices, rules and queues, and for sending packets of its own.
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
 
 /// Gives up all rights but those, for good. Only the calling thread does: it has to be the only one, and those
@@ -33,7 +33,7 @@ pub(super) fn lacking() -> Vec<&'static str> {
 }
 
 fn give_up_all_but(kept: CapabilitySet) -> rustix::io::Result<()> {
-    // Nor does a program that it starts get any.
+    // A program that it starts gets no rights either.
     set_no_new_privs(true)?;
     clear_ambient_capability_set()?;
     let kept = capabilities(None)?.permitted & kept;

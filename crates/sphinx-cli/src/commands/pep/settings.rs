@@ -75,7 +75,7 @@ pub(super) fn changed<'a>(
     Ok(config)
 }
 
-/// Settings as they are shown.
+/// Settings as `sphx pep show` and `sphx pep set` show them.
 pub(super) fn shown(config: &Config) -> Value {
     let radio = config.radio;
     json!({

@@ -15,7 +15,7 @@ use crate::state::date::Moment;
 use crate::text::printable;
 use crate::units::{show_duration, show_size};
 
-/// Between two looks.
+/// Time between two looks with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &ShowArgs, context: &Context) -> Outcome<()> {
@@ -51,7 +51,7 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Outcome<()> {
     }
 }
 
-/// Changes settings.
+/// Changes settings of the agent that runs, and shows those that hold then.
 pub(super) fn set(args: &SetArgs, context: &Context) -> Outcome<()> {
     if args
         .settings

@@ -25,9 +25,9 @@ pub(crate) enum Chosen {
     Data(Stage),
     /// What is done with acknowledgements.
     AckFilter(AckFilter),
-    /// Whether they become fewer.
+    /// Whether acknowledgements become fewer while they wait.
     AckCc(AckCc),
-    /// What is done with those that come from the hop.
+    /// What is done with acknowledgements that come from the hop.
     Returning(Returning),
     /// Segments are paced.
     Pace,
@@ -35,7 +35,7 @@ pub(crate) enum Chosen {
     Rsfc(Rsfc),
 }
 
-/// What several of them say together.
+/// What all `--agent` options of a command say together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stages {
     pub(crate) data: Stage,
@@ -47,7 +47,7 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// One for data, and no other.
+    /// A stage for data, and no other.
     pub(crate) fn data(data: Stage) -> Stages {
         Stages {
             data,
@@ -59,7 +59,7 @@ impl Stages {
         }
     }
 
-    /// Those of an agent.
+    /// The stages of an agent with these settings.
     pub(crate) fn of(config: &Config) -> Stages {
         Stages {
             data: config.stage,
@@ -409,7 +409,7 @@ fn set(rdb: &mut Rdb, key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// As it can be read.
+/// The settings as `--agent` reads them.
 fn written_rdb(rdb: &Rdb) -> String {
     let mode = match rdb.mode {
         Mode::Auto => "auto",
