@@ -36,7 +36,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// `counts`: of bytes, for people.
+    /// `counts`: bytes carried, for events.
     pub(super) fn new(counts: Arc<Counts>) -> Self {
         let seed = RandomState::new().hash_one(0);
         Self {
@@ -50,7 +50,7 @@ impl Outbox {
         }
     }
 
-    /// Somebody else has an address of its client now: whoever serves that one is to stop.
+    /// Another session has got an address of this client: serving this one is to stop.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.over.notify_one();
@@ -120,7 +120,7 @@ impl Outbox {
                     let bytes = departure.packet.len() as u64;
                     self.counts.sent.fetch_add(bytes, Ordering::Relaxed);
                     let manner = path.manner(first, &departure);
-                    // That the session has ended shows above.
+                    // If this fails the session has ended, which is noticed above.
                     let (packet, options) = (&departure.packet, manner.options());
                     datagrams::send(session, packet, &options, manner.ordered);
                 }

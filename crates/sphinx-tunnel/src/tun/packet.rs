@@ -12,7 +12,7 @@ const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 const FRAGMENT: u8 = 44;
 const SYN: u8 = 2;
-/// Kinds of TCP options: end, padding, largest segment.
+/// Kinds of TCP options: end of options, padding (NOP), largest segment (MSS).
 const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
 const OPTION_MSS: u8 = 2;
@@ -99,7 +99,7 @@ pub(crate) fn too_big(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
         } => {
             let transport = usize::from(packet[0] & 15) * 4;
             let is_later = be16(packet, 6) & 0x1fff != 0;
-            // Of ICMP, questions are answered only.
+            // No error is sent about an error of ICMP (RFC 1122, 3.2.2).
             let is_error =
                 packet[9] == ICMP && !matches!(packet.get(transport), Some(0 | 8 | 13..=18));
             if is_later || is_error || !is_of_one(source.into()) {

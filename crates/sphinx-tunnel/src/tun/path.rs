@@ -9,27 +9,27 @@ use super::fq_codel::Departure;
 use super::packet::{self, MTU_MIN};
 use crate::datagrams::PACKET_FLOWS;
 
-/// What a datagram in order has in front, beside what one without has.
+/// Bytes that a datagram in order has in front beyond those of one without order.
 const ORDER_BYTES: usize = 17;
-/// Handed to the session ahead of its turn: what leaves in this time, and at least so much.
+/// Bytes that are handed to the session ahead of their turn: what leaves in so many seconds, and at least so many.
 const AHEAD_TIME: f64 = 0.002;
 const AHEAD_BYTES: f64 = 4096.0;
-/// The same of what the session cuts and codes ahead.
+/// The same for bytes that the session itself cuts and codes ahead.
 const SESSION_TIME: f64 = 0.008;
 const SESSION_BYTES: f64 = 65_536.0;
-/// Bytes that leave for one of ours.
+/// Bytes that leave for each byte of a packet: headers and repair count too.
 const WIRE_SHARE: f64 = 1.5;
-/// An answer to a loss takes so much of a round trip, and so much more.
+/// How long repair in answer to a loss takes: so many round trips, and so much more.
 const ANSWER: f64 = 1.5;
 const ANSWER_TIME: Duration = Duration::from_millis(10);
-/// What may stay lost of a connection that is to fill the path, and what the last answer leaves.
+/// Share of packets that may stay lost so that a connection still fills the path, and share that the last repair in answer to a loss leaves lost.
 const LOST: f64 = 1e-5;
 const LAST_LOST: f64 = 2e-3;
-/// Answers to losses that are waited for.
+/// Fewest and most repairs in answer to a loss that are waited for.
 const ANSWERS: (f64, f64) = (1.0, 6.0);
-/// However slow the path is.
+/// How long a packet is of use at most, however slow the path is.
 const LIFE_MAX: Duration = Duration::from_secs(3);
-/// From here on waiting for answers to losses costs a connection more than repairs ahead of them.
+/// From this round trip on, waiting for repair in answer to losses costs a connection more than repair ahead of them.
 const TOGETHER_RTT: Duration = Duration::from_millis(25);
 /// Flows that send little go before others, inside the session too.
 const SPARSE: u8 = 2;
@@ -39,10 +39,10 @@ const SPARSE: u8 = 2;
 pub(super) struct Path {
     /// Largest packet that is not cut.
     pub(super) mtu: usize,
-    /// Bytes that are handed over ahead.
+    /// Bytes that are handed to the session ahead of their turn.
     pub(super) ahead: usize,
     pub(super) rtt: Duration,
-    /// How long a packet is of use, but for its own bytes.
+    /// How long a packet is of use, without the time that its own bytes take.
     life: Duration,
     /// IP bytes per second.
     rate: f64,
@@ -54,7 +54,7 @@ pub(super) struct Manner {
     pub(super) flow: u64,
     pub(super) urgency: Urgency,
     pub(super) life: Duration,
-    /// Behind those of its flow that were sent before.
+    /// The packet is delivered after those of its flow that were sent before it.
     pub(super) ordered: bool,
     /// Repair is sent ahead for all of these, since each loss would hold up the rest of a flow.
     pub(super) together: bool,
@@ -91,7 +91,7 @@ impl Path {
 }
 
 impl Manner {
-    /// But for the order.
+    /// The options for sending the datagram; its order is chosen apart.
     pub(super) fn options(self) -> DatagramOptions {
         let options = DatagramOptions::default()
             .flow(self.flow)
@@ -107,7 +107,7 @@ impl Manner {
 /// lost of. Later ones of its flow wait as long for it.
 fn life(rtt: Duration, plr: f64, rate: f64) -> Duration {
     let answers = match plr > 0.0 {
-        // After all but the last one so much is missing, of which the last one leaves its share.
+        // All answers but the last leave this share lost, of which the last one leaves `LAST_LOST`.
         true => ((LOST / LAST_LOST).ln() / plr.min(0.9).ln()).ceil(),
         false => ANSWERS.0,
     };

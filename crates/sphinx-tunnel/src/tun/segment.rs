@@ -12,7 +12,7 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
-/// Of what routers and refusing hosts send.
+/// TTL, or hop limit, of packets in the name of routers and of hosts that refuse.
 const HOPS: u8 = 64;
 
 /// What a TCP packet says of its connection. It is whole: no fragment.
@@ -21,9 +21,9 @@ pub(crate) struct Segment {
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
     flags: u8,
-    /// Where its header begins.
+    /// Where the TCP header begins in the packet.
     transport: usize,
-    /// What would come next of its sender.
+    /// The sequence number behind this segment.
     next: u32,
 }
 

@@ -89,7 +89,7 @@ pub struct PoolTaken {
     network: IpAddr,
     length: u8,
     interface: String,
-    /// One that it is not in.
+    /// A network that this machine is not in, to be proposed instead, if one is found.
     pub free: Option<Pool>,
 }
 
@@ -123,7 +123,7 @@ impl Pool {
         self.0.0.is_ipv4() == other.0.0.is_ipv4()
     }
 
-    /// Of this machine.
+    /// The address of this machine in it: the first one.
     fn own(&self) -> IpAddr {
         self.address(1)
     }
@@ -195,7 +195,7 @@ impl std::fmt::Debug for Hub {
 }
 
 struct Inner {
-    /// Another one, if somebody removes it.
+    /// Replaced by another one if somebody removes the interface.
     device: Mutex<Arc<Device>>,
     clients: Clients,
     events: Events,

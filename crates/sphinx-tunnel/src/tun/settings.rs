@@ -12,12 +12,12 @@ use crate::wire::{WireError, put_ip, put_list, take_ip, take_list, with_length};
 pub struct Settings {
     /// Its addresses, with the lengths of their prefixes.
     pub addresses: Vec<Prefix>,
-    /// Where the server asks for names.
+    /// Resolvers that the server itself asks.
     pub nameservers: Vec<IpAddr>,
 }
 
 impl Settings {
-    /// Behind their length.
+    /// The settings, behind their length.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![0, 0];
         put_list(&mut out, &self.addresses, |out, (address, prefix)| {

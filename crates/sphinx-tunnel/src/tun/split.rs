@@ -51,15 +51,15 @@ pub(super) enum Taken {
 pub(super) struct Split {
     table: Mutex<Table<oneshot::Sender<TcpStream>>>,
     news: UnboundedSender<News>,
-    /// Until connections are served.
+    /// The listener and the receiver of `news`, until [`run`](Self::run) takes them.
     waiting: Mutex<Option<(TcpListener, UnboundedReceiver<News>)>>,
     events: Events,
-    /// It was told that the server's rules, and that something here, is in the way.
+    /// Whether a warning was given that the server's rules are in the way, and one that something on this machine is.
     has_warned_of_rules: AtomicBool,
     has_warned_of_filter: AtomicBool,
 }
 
-/// What there is to do.
+/// What the task that serves connections is to do.
 enum News {
     Begun(Begun),
     /// Reset the connections that have not ended within this time, and say so.
@@ -103,7 +103,7 @@ impl Split {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is another session.
+    /// There is another session, whose server may have other rules.
     pub(super) fn renew(&self) {
         self.table().renew();
     }
@@ -226,7 +226,7 @@ impl Split {
         } = begun;
         let far = connection.far;
         let Some(live) = link.live().await else {
-            // Its program asks again, unless that took it too long.
+            // The program sends its SYN again, unless it has given up by then.
             self.table().refused(&connection, id);
             return;
         };
@@ -277,7 +277,7 @@ impl Split {
                 self.warn_of_rules(refusal);
                 return client.send(&syn);
             }
-            // The program asks again.
+            // Nothing is said: the program sends its SYN again.
             Status::Limit => None,
             _ if is_lost => None,
             Status::Refused => segment.refused(),

@@ -18,22 +18,23 @@ use crate::tun::segment::Segment;
 
 /// Connections at a time, those included that are over and not forgotten yet.
 pub(crate) const CONNECTIONS_MAX: usize = 65_536;
-/// Of these, connections that the other end has not connected yet. More are asked for again by their programs.
+/// Most connections among them that the other end has not connected yet. The SYNs of others are dropped: programs send them again.
 pub(crate) const ASKED_MAX: usize = 1024;
 /// A connection that is over is forgotten after so long without a segment: what is on its way, or is sent again, still finds it.
 const OVER_TIME: Duration = Duration::from_secs(150);
-/// The same when there are too many.
+/// How long such a connection is kept when there are too many.
 const OVER_TIME_MIN: Duration = Duration::from_secs(2);
-/// Between two looks whether there are some to forget when there are too many.
+/// Least time between two searches for connections to forget, when there are too many.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 /// Targets that no rule lets through go as packets for so long, without being asked for.
 const APART_TIME: Duration = Duration::from_secs(60);
 const APART_MAX: usize = 4096;
 /// Ports that are tried to stand in for a program's.
 const PORTS_TRIED: u16 = 1024;
-/// The own listener, which answers at once, has had so many SYNs of one connection without that: then something keeps it from hearing.
+/// After so many SYNs of one connection without an answer of the own listener, which answers at once, something on this machine keeps it from
+/// hearing.
 const SYNS_UNHEARD: u32 = 3;
-/// Then connections of that family go as packets for so long, before it is tried again.
+/// How long connections of that family then go as packets, before the listener is tried again.
 const UNHEARD_TIME: Duration = Duration::from_secs(60);
 
 /// A connection as its program sees it.
@@ -67,13 +68,13 @@ pub(crate) enum Verdict {
 enum State<T> {
     /// The other end is to connect; its program's SYN waits.
     Asked { syn: Vec<u8>, taker: T },
-    /// The listener has had so many SYNs, and maybe granted them.
+    /// The listener has been given so many SYNs of the program, and may have granted one (SYN and ACK).
     Opening {
         taker: T,
         syns: u32,
         is_granted: bool,
     },
-    /// It is a stream.
+    /// The connection is carried as a stream.
     Carried,
     /// Nobody carries for it any more.
     Over,
@@ -83,7 +84,7 @@ enum State<T> {
 struct Entry<T> {
     id: Id,
     state: State<T>,
-    /// What stands in for the program's port.
+    /// Port that stands in for the program's towards the listener.
     port: u16,
     used: Instant,
 }
@@ -91,10 +92,10 @@ struct Entry<T> {
 /// All connections. `T` takes the socket of one.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// Where this end listens.
+    /// Port of the listener of this end.
     listener: u16,
     connections: HashMap<Connection, Entry<T>>,
-    /// By what the listener takes for the other end.
+    /// Connections by the address that the listener takes for the peer's.
     turned: HashMap<SocketAddr, Connection>,
     apart: HashMap<SocketAddr, Instant>,
     asked: usize,
@@ -109,7 +110,7 @@ fn family(ip: IpAddr) -> usize {
 }
 
 impl<T> Table<T> {
-    /// Without any, for a listener at this port.
+    /// An empty table, for a listener at this port.
     pub(crate) fn new(listener: u16) -> Self {
         Self {
             listener,
@@ -123,7 +124,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Where this end listens.
+    /// Port of the listener of this end.
     pub(crate) fn listener(&self) -> u16 {
         self.listener
     }
@@ -164,7 +165,7 @@ impl<T> Table<T> {
         Verdict::Back(entry.port, listener)
     }
 
-    /// Of a segment that the listener's sockets send.
+    /// What becomes of a segment that the listener's sockets send.
     fn judge_own(&mut self, segment: &Segment, now: Instant) -> Verdict {
         let Some(connection) = self.turned.get(&segment.destination).copied() else {
             return Verdict::Nowhere;
