@@ -20,7 +20,7 @@ const SERVED_NS: Time = 30_000 * MS;
 
 /// What the guard is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     /// Start a worker, and tell with [`Guard::started`].
     Start,
     /// Kill the worker: it is silent, or stopped. [`Guard::ended`] tells when it is gone.
@@ -62,15 +62,15 @@ impl Guard {
 
     /// What is to be done now. To be called at [`next_timeout`](Guard::next_timeout) and after every
     /// other call, until it returns `None`.
-    pub fn poll(&mut self, now: Time) -> Option<Deed> {
+    pub fn poll(&mut self, now: Time) -> Option<Action> {
         let own = now.saturating_sub(self.now).saturating_sub(2 * STEP_NS);
         self.now = self.now.max(now);
         match &mut self.worker {
-            Worker::Due(at) if *at <= self.now => Some(Deed::Start),
+            Worker::Due(at) if *at <= self.now => Some(Action::Start),
             Worker::Due(_) | Worker::Dying => None,
             Worker::Stopped => {
                 self.worker = Worker::Dying;
-                Some(Deed::Kill)
+                Some(Action::Kill)
             }
             Worker::Started(heard) | Worker::Serving { heard, .. } => {
                 *heard += own;
@@ -78,7 +78,7 @@ impl Guard {
                     return None;
                 }
                 self.worker = Worker::Dying;
-                Some(Deed::Kill)
+                Some(Action::Kill)
             }
         }
     }
@@ -147,20 +147,20 @@ mod tests {
     use super::*;
 
     /// Lets time pass in the guard's own steps; returns what it does, and when.
-    fn pass(guard: &mut Guard, from: Time, to: Time) -> Vec<(Time, Deed)> {
-        let mut deeds = Vec::new();
+    fn pass(guard: &mut Guard, from: Time, to: Time) -> Vec<(Time, Action)> {
+        let mut actions = Vec::new();
         let mut now = from;
         while now <= to {
-            deeds.extend(guard.poll(now).map(|deed| (now, deed)));
-            assert!(deeds.len() < 10, "{deeds:?}");
+            actions.extend(guard.poll(now).map(|action| (now, action)));
+            assert!(actions.len() < 10, "{actions:?}");
             now = guard.next_timeout().max(now + 1);
         }
-        deeds
+        actions
     }
 
     fn serving() -> Guard {
         let mut guard = Guard::new(0);
-        assert_eq!(guard.poll(0), Some(Deed::Start));
+        assert_eq!(guard.poll(0), Some(Action::Start));
         guard.started(0);
         guard.heard(10 * MS);
         guard
@@ -174,13 +174,13 @@ mod tests {
             assert_eq!(guard.poll(n * 50 * MS), None);
         }
         let last = 99 * 50 * MS;
-        let deeds = pass(&mut guard, last, last + 2000 * MS);
-        assert_eq!(deeds, [(last + 250 * MS, Deed::Kill)]);
+        let actions = pass(&mut guard, last, last + 2000 * MS);
+        assert_eq!(actions, [(last + 250 * MS, Action::Kill)]);
         // A sign of life that was under way changes nothing.
         guard.heard(last + 2001 * MS);
         assert_eq!(guard.ended(last + 2002 * MS), 100 * MS);
-        let deeds = pass(&mut guard, last + 2002 * MS, last + 2102 * MS);
-        assert_eq!(deeds, [(last + 2102 * MS, Deed::Start)]);
+        let actions = pass(&mut guard, last + 2002 * MS, last + 2102 * MS);
+        assert_eq!(actions, [(last + 2102 * MS, Action::Start)]);
     }
 
     #[test]
@@ -188,25 +188,25 @@ mod tests {
         let mut guard = serving();
         guard.stopped();
         assert_eq!(guard.next_timeout(), 10 * MS);
-        assert_eq!(guard.poll(11 * MS), Some(Deed::Kill));
+        assert_eq!(guard.poll(11 * MS), Some(Action::Kill));
         // The same again, and a sign of life that was under way, change nothing.
         guard.stopped();
         guard.heard(12 * MS);
         assert_eq!(pass(&mut guard, 12 * MS, 20 * MS), []);
         assert_eq!(guard.ended(20 * MS), 100 * MS);
         guard.stopped();
-        let deeds = pass(&mut guard, 20 * MS, 120 * MS);
-        assert_eq!(deeds, [(120 * MS, Deed::Start)]);
+        let actions = pass(&mut guard, 20 * MS, 120 * MS);
+        assert_eq!(actions, [(120 * MS, Action::Start)]);
     }
 
     #[test]
     fn a_worker_may_take_its_time_to_start() {
         let mut guard = Guard::new(0);
-        assert_eq!(guard.poll(0), Some(Deed::Start));
+        assert_eq!(guard.poll(0), Some(Action::Start));
         guard.started(0);
         assert_eq!(pass(&mut guard, 0, 9_999 * MS), []);
-        let deeds = pass(&mut guard, 10_000 * MS, 11_000 * MS);
-        assert_eq!(deeds, [(10_000 * MS, Deed::Kill)]);
+        let actions = pass(&mut guard, 10_000 * MS, 11_000 * MS);
+        assert_eq!(actions, [(10_000 * MS, Action::Kill)]);
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
         let mut guard = Guard::new(0);
         let (mut now, mut pauses) = (0, Vec::new());
         for _ in 0..9 {
-            assert_eq!(guard.poll(now), Some(Deed::Start));
+            assert_eq!(guard.poll(now), Some(Action::Start));
             guard.started(now);
             guard.heard(now + MS);
             let pause = guard.ended(now + 2 * MS);
@@ -226,7 +226,7 @@ mod tests {
             [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]
         );
         // One that has served for long is not blamed for the others.
-        assert_eq!(guard.poll(now), Some(Deed::Start));
+        assert_eq!(guard.poll(now), Some(Action::Start));
         guard.started(now);
         guard.heard(now);
         for n in 0..600 {
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(pass(&mut guard, late, late + 100 * MS), []);
         guard.heard(late + 100 * MS);
         assert_eq!(pass(&mut guard, late + 100 * MS, late + 340 * MS), []);
-        let deeds = pass(&mut guard, late + 350 * MS, late + 500 * MS);
-        assert_eq!(deeds, [(late + 350 * MS, Deed::Kill)]);
+        let actions = pass(&mut guard, late + 350 * MS, late + 500 * MS);
+        assert_eq!(actions, [(late + 350 * MS, Action::Kill)]);
     }
 }

@@ -50,9 +50,9 @@ pub(super) enum Taken {
 /// The connections that are ended here.
 pub(super) struct Split {
     table: Mutex<Table<oneshot::Sender<TcpStream>>>,
-    news: UnboundedSender<News>,
-    /// The listener and the receiver of `news`, until [`run`](Self::run) takes them.
-    waiting: Mutex<Option<(TcpListener, UnboundedReceiver<News>)>>,
+    commands: UnboundedSender<Command>,
+    /// The listener and the receiver of `commands`, until [`run`](Self::run) takes them.
+    waiting: Mutex<Option<(TcpListener, UnboundedReceiver<Command>)>>,
     events: Events,
     /// Whether a warning was given that the server's rules are in the way, and one that something on this machine is.
     has_warned_of_rules: AtomicBool,
@@ -60,7 +60,7 @@ pub(super) struct Split {
 }
 
 /// What the task that serves connections is to do.
-enum News {
+enum Command {
     Begun(Begun),
     /// Reset the connections that have not ended within this time, and say so.
     End {
@@ -84,18 +84,18 @@ impl Split {
     pub(super) fn new(listener: std::net::TcpListener, events: &Events) -> std::io::Result<Self> {
         let listener = TcpListener::from_std(listener)?;
         let port = listener.local_addr()?.port();
-        let (news, told) = unbounded_channel();
+        let (commands, received) = unbounded_channel();
         Ok(Self {
             table: Mutex::new(Table::new(port)),
-            news,
-            waiting: Mutex::new(Some((listener, told))),
+            commands,
+            waiting: Mutex::new(Some((listener, received))),
             events: events.clone(),
             has_warned_of_rules: AtomicBool::new(false),
             has_warned_of_filter: AtomicBool::new(false),
         })
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Option<(TcpListener, UnboundedReceiver<News>)>> {
+    fn waiting(&self) -> MutexGuard<'_, Option<(TcpListener, UnboundedReceiver<Command>)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,7 +140,7 @@ impl Split {
                 let Some(id) = table.begin(connection, syn, taker, now) else {
                     return Taken::Through;
                 };
-                let _ = self.news.send(News::Begun(Begun {
+                let _ = self.commands.send(Command::Begun(Begun {
                     connection,
                     id,
                     socket,
@@ -168,14 +168,14 @@ impl Split {
         } else {
             Duration::ZERO
         };
-        if is_served && self.news.send(News::End { time, done }).is_ok() {
+        if is_served && self.commands.send(Command::End { time, done }).is_ok() {
             let _ = ended.await;
         }
     }
 
     /// Carries what begins, until [`end`](Self::end).
     pub(super) async fn run(self: Arc<Self>, client: Arc<Client>, link: Link) {
-        let Some((listener, mut news)) = self.waiting().take() else {
+        let Some((listener, mut commands)) = self.waiting().take() else {
             return;
         };
         let mut connections = JoinSet::new();
@@ -185,12 +185,12 @@ impl Split {
         while end.is_none() || !connections.is_empty() {
             let until = end.as_ref().map(|(until, _)| *until);
             tokio::select! {
-                Some(news) = news.recv() => match news {
-                    News::Begun(begun) => {
+                Some(command) = commands.recv() => match command {
+                    Command::Begun(begun) => {
                         let carried = Arc::clone(&self).carry(begun, Arc::clone(&client), link.clone());
                         connections.spawn(carried);
                     }
-                    News::End { time, done } => end = Some((tokio::time::Instant::now() + time, done)),
+                    Command::End { time, done } => end = Some((tokio::time::Instant::now() + time, done)),
                 },
                 stream = accept(&listener, &self.events) => self.accepted(stream),
                 Some(_) = connections.join_next() => {}

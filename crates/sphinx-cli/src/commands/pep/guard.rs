@@ -19,7 +19,7 @@ use rustix::process::{
 };
 use sd_notify::NotifyState;
 use sphinx_pep::attach;
-use sphinx_pep::guard::{Deed, Guard};
+use sphinx_pep::guard::{Action, Guard};
 use sphinx_transport::ErrorKind;
 
 use super::Context;
@@ -56,7 +56,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
             guard.stopped();
         }
         match guard.poll(now()) {
-            Some(Deed::Start) => match Worker::start() {
+            Some(Action::Start) => match Worker::start() {
                 Ok(started) => {
                     worker = Some(started);
                     guard.started(now());
@@ -68,7 +68,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
                 }
                 Err(error) => return Err(failed(error)),
             },
-            Some(Deed::Kill) => worker.iter_mut().for_each(Worker::kill),
+            Some(Action::Kill) => worker.iter_mut().for_each(Worker::kill),
             None => {}
         }
         if context.stop.requested() && !asked {
