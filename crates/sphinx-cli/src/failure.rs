@@ -10,6 +10,8 @@ use std::io;
 pub(crate) use sphinx_transport::close_code as code;
 use sphinx_transport::{Error, ErrorKind, Family, ResolveError, TicketError};
 
+use crate::units::show_io_error;
+
 /// What happened, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
@@ -201,18 +203,9 @@ pub(crate) fn local_io(what: &str, subject: &str, error: impl Into<io::Error>) -
     };
     fail_hint(
         ErrorKind::LocalIo,
-        format!("cannot {what} {subject}: {}", plain(&error)),
+        format!("cannot {what} {subject}: {}", show_io_error(&error)),
         hint,
     )
-}
-
-/// The system's words without Rust's "(os error 2)".
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(at) => text[..at].to_lowercase(),
-        None => text,
-    }
 }
 
 /// The code to give to `Session::close` when this end fails.

@@ -353,8 +353,7 @@ fn cc(name: &str) -> Option<CcKind> {
 }
 
 fn epsilon(share: &str) -> Option<f64> {
-    let share = units::fraction(share).ok()?;
-    (1e-9..=0.5).contains(&share).then_some(share)
+    units::failure_share(share).ok()
 }
 
 fn profile(name: &str) -> Option<Option<Profile>> {

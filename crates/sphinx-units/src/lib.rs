@@ -1,4 +1,4 @@
-//! Rates, sizes, durations and shares as people write them.
+//! Rates, sizes, durations and shares as people write them, and errors as people read them.
 //!
 //! One rule for all of them: **a quantity has its unit**. A bare number is refused with the unit that
 //! was probably meant, since `--interval 20` may mean milliseconds to one person and seconds to the
@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::time::Duration;
 
 /// Longest number accepted, digits before and after the point together. Keeps the arithmetic far
@@ -176,6 +177,14 @@ pub fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A share of blocks that may fail: above 0, and at most half of them.
+pub fn failure_share(text: &str) -> Result<f64, String> {
+    match fraction(text)? {
+        share if (1e-9..=0.5).contains(&share) => Ok(share),
+        _ => Err("expected a share above 0 and at most 50%, such as 1%".to_owned()),
+    }
+}
+
 /// A decimal number: `digits` / 10^`places`.
 struct Decimal {
     digits: u64,
@@ -277,6 +286,15 @@ pub fn show_duration(time: Duration) -> String {
     }
 }
 
+/// What the system said of an error, without Rust's "(os error 2)".
+pub fn show_io_error(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(at) => text[..at].to_lowercase(),
+        None => text,
+    }
+}
+
 fn three_digits(value: f64) -> String {
     match value {
         x if x >= 99.95 => format!("{x:.0}"),
@@ -357,6 +375,14 @@ mod tests {
     }
 
     #[test]
+    fn shares_that_may_fail() {
+        assert_eq!(failure_share("1%"), Ok(0.01));
+        for text in ["0", "60%", "-1%", "nan", "some"] {
+            assert!(failure_share(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn a_bare_number_names_the_unit_that_was_probably_meant() {
         for (error, text) in [
             (rate("20").err(), "20mbit?"),
@@ -384,6 +410,9 @@ mod tests {
         assert_eq!(show_size(52_428_800), "50.0 MiB");
         assert_eq!(show_duration(Duration::from_millis(250)), "250 ms");
         assert_eq!(show_duration(Duration::from_secs(3700)), "1h01m");
+        let missing = io::Error::from_raw_os_error(2);
+        assert_eq!(show_io_error(&missing), "no such file or directory");
+        assert_eq!(show_io_error(&io::Error::other("Own words")), "Own words");
     }
 
     proptest! {

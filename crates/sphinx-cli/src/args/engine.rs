@@ -37,7 +37,7 @@ pub(crate) struct CommonArgs {
     #[arg(long, value_name = "P", default_value = "auto", value_parser = profile)]
     pub(crate) profile: Profile,
     /// Share of blocks that may need a second round where repair is sent ahead: less costs more bytes
-    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = epsilon)]
+    #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = units::failure_share)]
     pub(crate) epsilon: f64,
     /// When losses are repaired: default (at once), paper (its block rule) or off (by timer)
     #[arg(long, value_name = "MODE", default_value = "default", value_parser = icm)]
@@ -233,13 +233,6 @@ pub(crate) fn icm(text: &str) -> Result<transport::Icm, String> {
         "off" => transport::Icm::Off,
         _ => return Err("expected default, paper or off".to_owned()),
     })
-}
-
-pub(crate) fn epsilon(text: &str) -> Result<f64, String> {
-    match units::fraction(text)? {
-        share if (1e-9..=0.5).contains(&share) => Ok(share),
-        _ => Err("expected a share above 0 and at most 50%, such as 1%".to_owned()),
-    }
 }
 
 /// Least that a session's window needs is less, but not much.
@@ -459,10 +452,6 @@ mod tests {
             assert!(cpus(text).is_err(), "{text}");
         }
         assert!(cc("fixed:").is_err());
-        assert_eq!(epsilon("1%"), Ok(0.01));
-        for text in ["0", "60%", "-1%", "nan", "some"] {
-            assert!(epsilon(text).is_err(), "{text}");
-        }
         assert_eq!(codec("srlt"), Ok(transport::Codec::SemiRandomLt));
     }
 
@@ -470,7 +459,7 @@ mod tests {
         #[test]
         fn total(text in ".*") {
             let _ = (io(&text), workers(&text), shards(&text), cpus(&text), icm(&text));
-            let _ = (codec(&text), profile(&text), cc(&text), epsilon(&text));
+            let _ = (codec(&text), profile(&text), cc(&text));
         }
     }
 }

@@ -79,14 +79,6 @@ fn loss_rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A share of blocks that may fail.
-fn failures(text: &str) -> Result<f64, String> {
-    match units::fraction(text)? {
-        share if (1e-9..=0.5).contains(&share) => Ok(share),
-        _ => Err("expected a share above 0 and at most 50%, such as 1%".to_owned()),
-    }
-}
-
 /// T of the paper's rule.
 fn threshold(text: &str) -> Result<f64, String> {
     let least = params::srlt::THRESHOLD_MIN;

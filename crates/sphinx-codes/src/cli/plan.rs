@@ -8,7 +8,7 @@ use serde_json::json;
 use sphinx_fec::{Engine, params};
 use sphinx_units as units;
 
-use super::{burst, count, engine, failures, loss_rate, symbols, threshold};
+use super::{burst, count, engine, loss_rate, symbols, threshold};
 use crate::plan::{Choice, Plan, Request, choose, plan, repairs_max};
 
 #[derive(Args, Clone, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "N", default_value = "100", value_parser = symbols())]
     n: usize,
     /// Share of blocks that may fail in their first flight
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = failures)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::failure_share)]
     epsilon: f64,
     /// T of the paper's rule, from 0.3: what its equations say below that is not exact
     #[arg(long, value_name = "T", default_value_t = params::srlt::PAPER_THRESHOLD, value_parser = threshold)]

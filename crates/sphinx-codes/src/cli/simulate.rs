@@ -8,7 +8,7 @@ use serde_json::json;
 use sphinx_fec::{CodeId, fft_rs, lt, params, rs};
 use sphinx_units as units;
 
-use super::{burst, code, constant, count, failures, loss_rate, symbols, threshold};
+use super::{burst, code, constant, count, loss_rate, symbols, threshold};
 use crate::loss::Loss;
 use crate::plan::{repairs_for, repairs_max};
 use crate::simulate::{self, Rows, Scenario};
@@ -60,7 +60,7 @@ pub(super) struct SimulateArgs {
     #[arg(long, value_name = "SHARE", value_parser = units::fraction)]
     redundancy: Option<f64>,
     /// Share of blocks that may fail, where that decides the repairs
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = failures)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::failure_share)]
     epsilon: f64,
     /// Blocks to send; for window as many times N symbols
     #[arg(long, value_name = "BLOCKS", default_value = "4000", value_parser = count(1..=BLOCKS_MAX))]

@@ -3,6 +3,7 @@
 use std::io;
 
 use sphinx_link::{front::FrontError, settings::SettingError};
+use sphinx_units::show_io_error;
 use thiserror::Error;
 
 use crate::TestbedError;
@@ -56,17 +57,9 @@ impl LinkError {
             io::ErrorKind::NotFound => "check the name",
             _ => "",
         };
-        let message = format!("cannot {what} {}: {}", subject.as_ref(), plain(error));
+        let said = show_io_error(error);
+        let message = format!("cannot {what} {}: {said}", subject.as_ref());
         LinkError::new(LinkErrorKind::Local, message, hint)
-    }
-}
-
-/// The system's words without Rust's "(os error 2)".
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(at) => text[..at].to_lowercase(),
-        None => text,
     }
 }
 
