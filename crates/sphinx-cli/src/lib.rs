@@ -28,7 +28,6 @@ mod testing;
 mod text;
 #[cfg(feature = "lab")]
 mod tools;
-mod usage;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,7 +1,6 @@
 //! The two processes of a contestant: started, listened to, accounted, and never left behind.
 
 use std::{
-    fs,
     io::{self, BufRead, BufReader, Read},
     os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus, Stdio},
@@ -14,6 +13,7 @@ use nix::{time::clock_getcpuclockid, unistd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::Value;
 use sphinx_link::front::End;
+use sphinx_netdev::usage::peak_rss_bytes_of;
 
 use crate::{Side, machine::children_of};
 
@@ -102,9 +102,7 @@ impl Process {
 
     /// Looks at its memory. To be called now and then: nothing is left of it when it has ended.
     pub(crate) fn look(&mut self) {
-        let status = format!("/proc/{}/status", self.child.id());
-        let peak = fs::read_to_string(status).ok().as_deref().and_then(vm_hwm);
-        self.peak_rss = self.peak_rss.max(peak);
+        self.peak_rss = self.peak_rss.max(peak_rss_bytes_of(self.child.id()));
     }
 
     /// Waits until the process has ended, at most until `deadline`.
@@ -182,15 +180,6 @@ impl Drop for Process {
             let _ = self.end();
         }
     }
-}
-
-/// The high-water mark of resident memory in a process's status, in bytes.
-fn vm_hwm(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 fn listen(stdout: impl Read, side: Side, said: &Sender<Said>) {

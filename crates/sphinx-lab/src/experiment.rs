@@ -13,13 +13,14 @@ use std::{
 
 use serde_json::Value;
 use sphinx_link::front::FrontCounters;
+use sphinx_netdev::usage::cpu_time;
 use thiserror::Error;
 
 use crate::{
     Cell, Clock, Contestant, Cpu, Done, Lateness, Memory, NotDone, Run, Side, Task, Testbed,
     TestbedError, Validity, Wire, Workload,
     children::{Ended, Process, Said},
-    machine::{MachineTime, Made, is_replaced, output, process_cpu},
+    machine::{MachineTime, Made, is_replaced, output},
     virtual_time,
     watch::{self, Watch},
 };
@@ -333,7 +334,7 @@ impl Accounts {
         Accounts {
             at: Instant::now(),
             machine: MachineTime::now(),
-            own: process_cpu(),
+            own: cpu_time(),
             counters: testbed.counters(),
         }
     }

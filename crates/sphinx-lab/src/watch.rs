@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sphinx_netdev::usage::monotonic_ns;
 
-use crate::{Testbed, Workload, machine::monotonic_ns};
+use crate::{Testbed, Workload};
 
 /// Of larger transfers the end does not matter.
 const BYTES_MAX: u64 = 20_000_000;

@@ -18,7 +18,8 @@
 //! - [`route`]: rules and routes that divert traffic to a device;
 //! - [`split`]: routes that lead some destinations into a tunnel, and leave others out;
 //! - [`tcp`]: what the kernel knows of a connection;
-//! - [`uplinks`]: interfaces with a default route, and when they change.
+//! - [`uplinks`]: interfaces with a default route, and when they change;
+//! - [`usage`]: what processes have used of the machine.
 //!
 //! The crate is for Linux.
 
@@ -41,3 +42,4 @@ pub mod split;
 pub mod tcp;
 pub mod tun;
 pub mod uplinks;
+pub mod usage;

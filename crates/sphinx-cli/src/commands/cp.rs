@@ -5,6 +5,7 @@ mod sync;
 
 use std::sync::Arc;
 
+use sphinx_netdev::usage;
 use sphinx_transport::Profile;
 
 use super::Context;
@@ -25,7 +26,6 @@ use crate::ssh::meeting::Met;
 use crate::ssh::messages::CopyRules;
 use crate::text::printable;
 use crate::units::show_size;
-use crate::usage as used;
 
 pub(super) use plan::directory;
 use plan::{Job, rules};
@@ -155,7 +155,7 @@ struct End<'a> {
 
 impl End<'_> {
     fn copy<C: Channel>(&self, channel: &C) -> Outcome<u8> {
-        let cpu_before = used::cpu_time();
+        let cpu_before = usage::cpu_time();
         let progress = Arc::new(Progress::default());
         let role = match self.job {
             Job::Send { .. } => Role::Sender,
@@ -189,7 +189,7 @@ impl End<'_> {
         drop(ticker);
         let (transferred, stats) = copied?;
         let code = transferred.exit_code()?;
-        let cpu = used::cpu_time().saturating_sub(cpu_before);
+        let cpu = usage::cpu_time().saturating_sub(cpu_before);
         let done = Done::of_files(role, transferred.counts.bytes, stats, cpu);
         let event = transferred.add_to(done.event());
         let event = event.with("carrier", self.carrier);

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
+use sphinx_netdev::usage;
 use sphinx_transport::{ErrorKind, Options, Profile, ServerKey, Service, Session, TicketId};
 
 use super::consent::Consent;
@@ -19,7 +20,6 @@ use crate::report::{Done, Figures, Progress, Role, Ticker};
 use crate::state::StateDir;
 use crate::state::tickets::Entry;
 use crate::units::show_duration;
-use crate::usage;
 
 pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     // A directory that cannot be written to is found before anybody is invited to send.

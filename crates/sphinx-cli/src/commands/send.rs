@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sphinx_netdev::usage;
 use sphinx_transport::{Options, Profile, Service, Ticket};
 
 use super::Context;
@@ -13,7 +14,6 @@ use crate::failure::{Outcome, local_io, usage as misused};
 use crate::files::roots::Root;
 use crate::files::{Announced, SourceKey, roots, send};
 use crate::report::{Done, Figures, Names, PathTeller, Progress, Role, Ticker};
-use crate::usage;
 
 pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     let environment = std::env::var_os("SPHX_TICKET");

@@ -10,7 +10,7 @@ use super::{Measured, WARMUP_ROUND_TRIPS, close_on_failure, receive_data, send_d
 use crate::channel::{Channel, Outgoing};
 use crate::failure::{Outcome, code, fail, protocol, usage};
 use crate::report::Progress;
-use crate::usage::cpu_time;
+use sphinx_netdev::usage::cpu_time;
 use sphinx_transport::ErrorKind;
 
 /// What the user asked for.

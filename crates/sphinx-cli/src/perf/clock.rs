@@ -3,11 +3,11 @@
 use std::fs;
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use sphinx_netdev::usage::monotonic_ns;
 
 use super::control::{ClockOffer, ClockStep, Pong, get, put};
 use crate::channel::{Incoming, Outgoing};
 use crate::failure::{Outcome, local_io, protocol};
-use crate::usage::monotonic_ns;
 
 /// Round trips that estimate the offset; the shortest counts.
 const PINGS: u32 = 8;

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use sphinx_netdev::usage::monotonic_ns;
 use sphinx_transport::{ErrorKind, Stats};
 
 use super::bulk::{Bulk, threads};
@@ -13,7 +14,6 @@ use super::samples::Samples;
 use crate::channel::{Channel, Incoming, MessageIn, MessageOut, Outgoing};
 use crate::failure::{Outcome, fail, local_io, protocol};
 use crate::report::{BlockNumbers, Progress};
-use crate::usage::monotonic_ns;
 
 /// In front of every block, inside its size: index u64, scheduled time u64 (ns), size u32.
 const HEADER_BYTES: usize = 20;

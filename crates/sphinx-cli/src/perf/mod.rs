@@ -24,10 +24,11 @@ pub(crate) use control::{
 
 use std::time::Duration;
 
+use sphinx_netdev::usage;
+
 use crate::channel::{Channel, reason};
 use crate::failure::{Outcome, close_code};
 use crate::report::{Done, Role};
-use crate::usage;
 use clock::ClockOffset;
 use control::Plan;
 use data::{Received, Sent};

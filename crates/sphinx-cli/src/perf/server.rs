@@ -1,12 +1,13 @@
 //! The end that does what clients ask for.
 
+use sphinx_netdev::usage;
+
 use super::clock::{self, ClockOffset};
 use super::control::{Direction, Hello, Report, VERSION, Welcome, expect_end, get, put};
 use super::{Measured, close_on_failure, receive_data, send_data};
 use crate::channel::{Channel, Outgoing};
 use crate::failure::{Outcome, code, protocol};
 use crate::report::{Progress, Role};
-use crate::usage;
 
 /// Serves one session to its end. `planned` hears before the first data which end of it this is and whether paced blocks
 /// are measured.

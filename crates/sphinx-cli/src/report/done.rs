@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sphinx_netdev::usage;
 use sphinx_transport::{Sc, Stats};
 
 use super::figures::{Figures, Overhead, Role};
 use super::{Event, paths};
 use crate::perf::Report;
 use crate::units::{show_duration, show_percent, show_rate, show_size};
-use crate::usage;
 
 /// Latency of blocks from the scheduled time to complete reception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

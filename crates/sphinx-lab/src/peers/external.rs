@@ -14,9 +14,10 @@ use std::{
 };
 
 use serde_json::Value;
+use sphinx_netdev::usage::monotonic_ns;
 
 use super::{PATIENCE, Pattern, PeerError, PeerTask, Received, tcp, tried};
-use crate::{Workload, machine::monotonic_ns};
+use crate::Workload;
 
 /// Where the ends behind a tunnel or a relay listen: the receiver's, and the sender's entrance.
 pub(super) const INNER_PORT: u16 = 5299;

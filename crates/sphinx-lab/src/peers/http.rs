@@ -17,13 +17,14 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use sphinx_netdev::usage::cpu_time;
 
 use super::{
     PATIENCE, Pattern, PeerError, PeerTask, browser, player,
     socket::{listen, socket},
     tried,
 };
-use crate::{Workload, machine::process_cpu};
+use crate::Workload;
 
 /// Longest line of a header.
 const LINE_BYTES_MAX: u64 = 4096;
@@ -194,7 +195,7 @@ impl Server {
             "event": "done",
             "role": "sender",
             "bytes": self.bytes.load(Ordering::Relaxed),
-            "cpu_seconds": process_cpu().as_secs_f64(),
+            "cpu_seconds": cpu_time().as_secs_f64(),
         })
     }
 }
@@ -234,7 +235,7 @@ pub fn use_client(task: &PeerTask, client: &dyn Client) -> Result<Value, PeerErr
         "bytes": bytes,
         "seconds": started.elapsed().as_secs_f64(),
         "complete": !over.load(Ordering::SeqCst),
-        "cpu_seconds": process_cpu().as_secs_f64(),
+        "cpu_seconds": cpu_time().as_secs_f64(),
     });
     done[field] = numbers;
     Ok(done)

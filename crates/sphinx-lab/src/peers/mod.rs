@@ -23,9 +23,10 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use sphinx_netdev::usage::monotonic_ns;
 use thiserror::Error;
 
-use crate::{Task, Workload, machine::monotonic_ns};
+use crate::{Task, Workload};
 
 pub use output::{listening, run, watch_standard_input};
 pub use pattern::Pattern;

@@ -8,9 +8,9 @@ use std::{
 
 use rustix::process::{Signal, getpgrp, getpid, kill_current_process_group};
 use serde_json::{Value, json};
+use sphinx_netdev::usage::cpu_time;
 
 use super::{Peer, PeerError, PeerTask, Received, Role, external, http, relay, tcp, udp};
-use crate::machine::process_cpu;
 
 /// A receiver: it calls the closure when a sender may come.
 type Receive = fn(&PeerTask, &dyn Fn(SocketAddr)) -> Result<Received, PeerError>;
@@ -111,7 +111,7 @@ fn receive(task: &PeerTask, program: Receive) -> Result<Value, PeerError> {
         "clock": "shared",
         "cc": task.congestion,
         "socket_bytes": received.socket_bytes,
-        "cpu_seconds": process_cpu().as_secs_f64(),
+        "cpu_seconds": cpu_time().as_secs_f64(),
     }))
 }
 
@@ -126,7 +126,7 @@ fn send(
         "role": "sender",
         "bytes": bytes,
         "cc": task.congestion,
-        "cpu_seconds": process_cpu().as_secs_f64(),
+        "cpu_seconds": cpu_time().as_secs_f64(),
     }))
 }
 

@@ -27,6 +27,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivatePkcs8KeyDer},
     version::TLS13,
 };
+use sphinx_netdev::usage::monotonic_ns;
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 
 use super::{
@@ -34,7 +35,7 @@ use super::{
     tally::{checked_head, number_of, write_block},
     tried,
 };
-use crate::{Workload, machine::monotonic_ns};
+use crate::Workload;
 
 pub use requests::{ask, serve};
 

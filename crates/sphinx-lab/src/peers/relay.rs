@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sphinx_netdev::usage::monotonic_ns;
+
 use super::{
     PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
     external::{ENTRANCE_PORT, INNER_PORT, POLL, Program, START, directory},
@@ -17,7 +19,7 @@ use super::{
     tried,
     udp::{beginning_until, bind, next},
 };
-use crate::{Workload, machine::monotonic_ns};
+use crate::Workload;
 
 /// What goes ahead of the messages until the first one of it has come through: the program's own
 /// connection is not what is measured. Shorter than any message.

@@ -7,13 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sphinx_netdev::usage::monotonic_ns;
+
 use super::{
     PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, output,
     socket::{listen, socket},
     tally::write_block,
     tried,
 };
-use crate::{Workload, machine::monotonic_ns};
+use crate::Workload;
 
 /// Bytes per read.
 const READ_BYTES: usize = 256 << 10;

@@ -8,12 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sphinx_netdev::usage::monotonic_ns;
+
 use super::{
     PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
     tally::{block_head, number_of, schedule_of},
     tried,
 };
-use crate::{Workload, machine::monotonic_ns};
+use crate::Workload;
 
 /// In front of the payload: the head of its block, and where in the block it belongs.
 const HEADER_BYTES: usize = 24;
