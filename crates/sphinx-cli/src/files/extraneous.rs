@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::access::{LetIn, open_own};
 use super::descent::{Descent, Identity, open_directory};
 use super::leftovers::{is_reserved, names};
-use super::paths::PATH_BYTES_MAX;
+use super::paths::{PATH_BYTES_MAX, below};
 use super::sync::Sync;
 
 /// What it takes to look into a directory.
@@ -217,13 +217,6 @@ struct Parent<'p> {
     directory: Arc<OwnedFd>,
     name: &'p [u8],
     _let_in: Option<LetIn>,
-}
-
-fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
-    match path.is_empty() {
-        true => name.to_vec(),
-        false => [path, b"/", name].concat(),
-    }
 }
 
 fn is_directory(parent: &OwnedFd, name: &[u8]) -> bool {

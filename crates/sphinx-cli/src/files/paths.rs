@@ -76,6 +76,14 @@ fn component(bytes: &[u8]) -> Result<(), PathError> {
     }
 }
 
+/// The path of what has this name in a directory; that of the outermost directory is empty.
+pub(super) fn below(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    match directory.is_empty() {
+        true => name.to_vec(),
+        false => [directory, b"/", name].concat(),
+    }
+}
+
 /// Somebody who walks through real directories, starting in that of a link.
 pub(super) trait Walker {
     /// To the directory above.

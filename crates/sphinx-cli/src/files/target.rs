@@ -17,7 +17,7 @@ use super::descent::{Descent, Identity, open_directory};
 use super::extraneous::Extraneous;
 use super::leftovers::{Found, TransferLock, Unfinished, is_reserved};
 use super::output::{OutputDir, Refused};
-use super::paths::{Name, PATH_BYTES_MAX, PathError};
+use super::paths::{Name, PATH_BYTES_MAX, PathError, below};
 use super::source::SourceId;
 use super::sync::Sync;
 use super::temporary::Temporary;
@@ -119,10 +119,7 @@ impl Target {
 
     /// The path of an object in the innermost directory.
     pub(super) fn path_of(&self, name: &Name) -> Vec<u8> {
-        match self.path.is_empty() {
-            true => name.as_bytes().to_vec(),
-            false => [&self.path, &b"/"[..], name.as_bytes()].concat(),
-        }
+        below(&self.path, name.as_bytes())
     }
 
     /// Whether the innermost directory is at this path.

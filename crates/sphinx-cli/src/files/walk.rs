@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::descent::{Descent, Wanderer, open_directory};
 use super::leftovers::names;
 use super::owners::Ids;
-use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, link_target};
+use super::paths::{Name, PATH_BYTES_MAX, PathError, Walker, below, link_target};
 use super::roots::{Root, Source, shown};
 use super::sync::Sync;
 use super::wire::Attributes;
@@ -115,10 +115,7 @@ impl<'a> Walk<'a> {
 
     /// The path at the other end of an object in the innermost directory.
     pub(super) fn path_of(&self, name: &Name) -> Vec<u8> {
-        match self.path.is_empty() {
-            true => name.as_bytes().to_vec(),
-            false => [&self.path, &b"/"[..], name.as_bytes()].concat(),
-        }
+        below(&self.path, name.as_bytes())
     }
 
     /// Where an object in the innermost directory is on this machine, for messages.
