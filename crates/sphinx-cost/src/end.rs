@@ -9,20 +9,18 @@ use std::time::Instant;
 
 use sphinx_driver::keys::{Keys, OpenError, Permit, SealError};
 use sphinx_driver::{
-    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, PacketProtection, PoolBuffer,
-    Queues, SealPacket, SharedSlicer, Slicer, Workshop,
+    Application, BufferPool, Driver, OpenPacket, Origin, Outbox, POOL_BYTES, PacketProtection,
+    PoolBuffer, Queues, SealPacket, SharedSlicer, Slicer, Workshop,
 };
-use sphinx_net::{Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx};
+use sphinx_net::{
+    Counters, Destination, DropReason, Dropped, Ecn, PacketIo, PacketRx, PacketTx, TURN_RECEIVES,
+};
 use sphinx_proto::wire::{ConnectionId, Header};
 use sphinx_proto::{Config, Nanos, PacketNumber, PathId, Role, Session, StreamId, Time, Tuple};
 
 use crate::meter::{Meter, Stage};
 use crate::workers::Coding;
 
-/// As in the engine.
-const POOL_BYTES: usize = 8 << 20;
-pub(crate) const TURN_BYTES: usize = 256 << 10;
-const TURN_RECEIVES: usize = 4;
 /// Bytes that the application writes at once.
 const WRITE_BYTES: usize = 64 << 10;
 

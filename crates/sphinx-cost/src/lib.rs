@@ -21,13 +21,13 @@ use std::str::FromStr as _;
 use sphinx_dpdk::{DpdkConfig, DpdkIo};
 use sphinx_driver::keys::{Direction, SessionSecret};
 use sphinx_net::udp::{UdpConfig, UdpIo};
-use sphinx_net::{MemoryIo, PacketIo};
+use sphinx_net::{MemoryIo, PacketIo, TURN_BYTES};
 use sphinx_proto::cc::CcKind;
 use sphinx_proto::{Config, ConnectionIds, Paper, PathId, Role, Tuple};
 use sphinx_xdp::{XdpConfig, XdpIo};
 
 use cable::{INTERFACE, Owner};
-use end::{End, Loss, TURN_BYTES};
+use end::{End, Loss};
 use meter::{Gauge, Meter};
 pub use meter::{PerStage, STAGES, Stage};
 pub use model::{Cores, Threads};

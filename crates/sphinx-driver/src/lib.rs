@@ -55,7 +55,7 @@ pub use incoming::{Chunk, Incoming, Taken};
 pub use messages::{Gatherer, MAX_MESSAGE, MessageError, MessageReader, prefix_of};
 pub use outbox::Outbox;
 pub use outgoing::{Piece, StreamEnd};
-pub use pool::{BufferPool, PoolBuffer, PoolStats};
+pub use pool::{BufferPool, POOL_BYTES, PoolBuffer, PoolStats};
 pub use protection::{OpenPacket, PacketProtection, SealPacket};
 pub use queues::{Application, DATAGRAM_BYTES, Queues, READY_PER_STREAM, SharedSlicer};
 pub use slicer::{PAUSE, Slicer, Watch, Written};

@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard};
 #[cfg(all(test, loom))]
 use loom::sync::{Mutex, MutexGuard};
 
+/// Idle memory that the pool of an endpoint's engine keeps.
+pub const POOL_BYTES: usize = 8 << 20;
 /// Smallest class, in bytes; all are multiples of it.
 const CLASS_BYTES_MIN: usize = 256;
 /// Largest class, in bytes. Longer buffers are allocated and freed each time.

@@ -7,6 +7,10 @@ use std::time::Duration;
 
 use crate::{Counters, Waker};
 
+/// Bytes of frames that sessions take in one turn of the engine loop. The back end has more, for the control plane.
+pub const TURN_BYTES: usize = 256 << 10;
+/// Receive calls in one turn: feedback must not wait behind an endless stream of packets.
+pub const TURN_RECEIVES: usize = 4;
 /// Largest number of bytes that leave as one segmented send: the largest UDP payload of an IPv4 packet.
 pub(crate) const DATAGRAM_BATCH_BYTES_MAX: usize = 65_507;
 

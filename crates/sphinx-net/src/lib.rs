@@ -24,7 +24,7 @@ pub use counters::{Counters, SendErrors};
 pub use instructions::InstructionCounter;
 pub use io::{
     Capabilities, Destination, DropReason, Dropped, Ecn, Interest, PacketIo, PacketRx, PacketTx,
-    Ready, Received, Written,
+    Ready, Received, TURN_BYTES, TURN_RECEIVES, Written,
 };
 pub use memory::MemoryIo;
 pub use resolve::{Family, ResolveError, resolve};

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sphinx_driver::{BufferPool, Holding, Task, Workshop};
+use sphinx_driver::{BufferPool, Holding, POOL_BYTES, Task, Workshop};
 use sphinx_net::{
-    Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, Waker, minimise_timer_slack,
+    Destination, Dropped, Interest, PacketIo, PacketRx, PacketTx, TURN_BYTES, TURN_RECEIVES, Waker,
+    minimise_timer_slack,
 };
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{Bond, Nanos, PATHS_MAX, PathMemory, PathPolicy, Time};
@@ -40,14 +41,8 @@ use attempts::Attempts;
 use early::{Early, Overtaken};
 use memory_use::MemoryUse;
 
-/// Idle memory that the buffer pool keeps.
-const POOL_BYTES: usize = 8 << 20;
-/// Bytes of frames that are taken in one turn of the loop. The back end has more, for the control plane.
-const TURN_BYTES: usize = 256 << 10;
 /// What one of several sessions may queue in one turn, at least.
 const QUANTUM_MIN: usize = 16 << 10;
-/// Receive calls in one turn: feedback must not wait behind an endless stream of packets.
-const TURN_RECEIVES: usize = 4;
 /// Sessions of one engine, and sessions of an endpoint that may wait to be accepted.
 const SESSIONS_MAX: usize = 1024;
 /// How long to wait at least for a socket that takes no more.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sphinx_driver::keys::{Keys, SessionSecret};
-use sphinx_net::{Destination, Ecn, PacketIo, PacketTx};
+use sphinx_net::{Destination, Ecn, PacketIo, PacketTx, TURN_BYTES};
 use sphinx_proto::wire::ConnectionId;
 use sphinx_proto::{
     Bond, Config, ConnectionIds, Nanos, PATHS_MAX, PathId, Role, Session as Core, Time, Tuple,
 };
 
 use super::early::{Beginner, Met};
-use super::{Engine, Member, Purpose, Remote, SESSIONS_MAX, TURN_BYTES, settings};
+use super::{Engine, Member, Purpose, Remote, SESSIONS_MAX, settings};
 use crate::access::Peer;
 use crate::association::Association;
 use crate::budget::Window;
