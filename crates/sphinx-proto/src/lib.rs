@@ -60,7 +60,7 @@ pub use paper::{Delta, Paper, Redundant, Resend, Triggers, redundant};
 pub use path::{EcnMode, EcnUse, Losses, mtu_candidates};
 pub use paths::{Bond, PATHS_MAX, PathPolicy, PathRole, PathState};
 pub use sc::{InOrder, Sc, symbol_cost};
-pub use session::{BASE_DATAGRAM, Introduction, Session};
+pub use session::{BASE_DATAGRAM, CLOSE_LOST, Introduction, Session};
 pub use time::{Nanos, Time};
 pub use types::{
     AbandonedBlock, BundledSymbol, Content, CoveredBlock, Decoding, Event, Incomplete, Job,

@@ -35,7 +35,8 @@ use crate::wire::{
     FlowNews, Frame, MAX_RESET_BLOCKS, MAX_SYMBOL_LEN, OVERHEAD, VARINT_MAX, block_symbols_max,
 };
 use crate::{Nanos, PacketNumber, PathId, Time};
-use ending::{CLOSE_TIMES, DRAIN, LOST, Life};
+pub use ending::CLOSE_LOST;
+use ending::{CLOSE_TIMES, DRAIN, Life};
 pub use introduction::Introduction;
 use refusal::Refusals;
 
@@ -538,7 +539,7 @@ impl Session {
             // It may live, and hear more than is heard of it.
             self.close(
                 now,
-                LOST,
+                CLOSE_LOST,
                 "it heard nothing from this end for its idle timeout",
             );
             return;

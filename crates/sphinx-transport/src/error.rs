@@ -74,7 +74,7 @@ pub mod close_code {
     pub const INTEGRITY: u64 = 10;
     /// The end that closes has lost the peer, which may live all the same: its machine slept, its network was gone, or it has
     /// taken nothing for too long.
-    pub const LOST: u64 = 12;
+    pub const LOST: u64 = sphinx_proto::CLOSE_LOST;
     /// The peer is known, and may do nothing of what it came for.
     pub const NOT_PERMITTED: u64 = 13;
 }

@@ -7,7 +7,7 @@ use crate::{Nanos, Time};
 /// When copies of CLOSE are sent, counted from the first.
 pub(super) const CLOSE_TIMES: [Nanos; 6] = [0, 5 * MS, 20 * MS, 60 * MS, 150 * MS, 300 * MS];
 /// Close code of an end that gives up, and has cancelled nothing (`docs/protocol.md` §2).
-pub(super) const LOST: u64 = 12;
+pub const CLOSE_LOST: u64 = 12;
 /// How long a closed session still answers.
 pub(super) const DRAIN: Nanos = 400 * MS;
 
@@ -75,7 +75,7 @@ impl Session {
             Some(stream) => format!("nothing of stream {stream} was read at this end for too long"),
             None => "nothing sent to this end was confirmed for too long".to_owned(),
         };
-        self.close(now, LOST, &reason);
+        self.close(now, CLOSE_LOST, &reason);
     }
 
     pub(super) fn violation(&mut self, now: Time, what: &'static str) {

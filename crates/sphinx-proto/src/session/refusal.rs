@@ -3,7 +3,7 @@
 //! Nothing proves who wrote such a message, so it ends nothing by itself. It only makes this end ask, and
 //! shortens how long it waits for the answer: docs/decisions/0017-refusals.md.
 
-use super::ending::LOST;
+use super::ending::CLOSE_LOST;
 use super::{Life, MS, Session};
 use crate::types::Event;
 use crate::{Nanos, Time};
@@ -73,7 +73,7 @@ impl Session {
             self.refusals = None;
         } else if lasting && now >= heard_at + silence_max + MARGIN {
             self.events.push_back(Event::PeerGone);
-            self.close(now, LOST, "nobody listens at this end's address");
+            self.close(now, CLOSE_LOST, "nobody listens at this end's address");
         } else {
             refusals.asked = now;
             self.paths.main_mut().scheduler.ping();

@@ -20,7 +20,8 @@ pub const MAX_TAKEN: usize = 64;
 /// Most blocks in one RESET or GONE frame.
 pub const MAX_RESET_BLOCKS: usize = 32;
 
-const MAX_REASON_LEN: u64 = 256;
+/// Most bytes of the reason for closing a session.
+pub const MAX_REASON_LEN: usize = 256;
 const BAD_RANGE: WireError = WireError::Invalid("range");
 /// Frames of types with this bit name their length, so that an end that does not know them can pass over them.
 const IGNORABLE: u64 = 0x20;
@@ -299,7 +300,7 @@ impl Frame<'_> {
             Frame::Blocks(blocks) => encode_blocks(blocks, out),
             Frame::Streams(streams) => encode_streams(streams, out),
             Frame::Close { code, reason } => {
-                let mut end = reason.len().min(MAX_REASON_LEN as usize);
+                let mut end = reason.len().min(MAX_REASON_LEN);
                 while !reason.is_char_boundary(end) {
                     end -= 1;
                 }
@@ -550,7 +551,7 @@ impl<'a> FrameIter<'a> {
             4 => {
                 let code = r.varint()?;
                 let len = r.varint()?;
-                if len > MAX_REASON_LEN {
+                if len > MAX_REASON_LEN as u64 {
                     return Err(WireError::Invalid("close reason"));
                 }
                 let reason = std::str::from_utf8(r.take(len as usize)?)

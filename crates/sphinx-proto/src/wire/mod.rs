@@ -22,8 +22,8 @@ pub use datagram::{
 };
 pub use fragment::{FRAGMENT_PREFIX_LEN, FRAGMENTS_MAX, Fragment};
 pub use frame::{
-    Blocks, FlowNews, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_RESET_BLOCKS,
-    MAX_SACK_RANGES, MAX_TAKEN, Reset, Sack, Streams, Warning,
+    Blocks, FlowNews, Frame, FrameIter, MAX_BLOCK_RANGES, MAX_DEFICITS, MAX_REASON_LEN,
+    MAX_RESET_BLOCKS, MAX_SACK_RANGES, MAX_TAKEN, Reset, Sack, Streams, Warning,
 };
 pub use header::{
     BLOCKS_AHEAD_MAX, ConnectionId, HEADER_LEN, Header, MAX_BLOCK_SYMBOLS, MAX_SYMBOL_LEN,

@@ -10,7 +10,7 @@ use quinn_proto::{
     Connection, ConnectionError, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId,
     TransportErrorCode, VarInt,
 };
-use sphinx_proto::wire::ConnectionId;
+use sphinx_proto::wire::{ConnectionId, MAX_REASON_LEN};
 use zeroize::Zeroizing;
 
 use super::params::{Credential, MAX_PARAMS_LEN, Params};
@@ -24,8 +24,6 @@ use sphinx_driver::keys::{Direction, SECRET_LEN, SessionSecret};
 
 /// Longest message on a stream: proof and parameters.
 pub(super) const MAX_MESSAGE_LEN: usize = SECRET_LEN + MAX_PARAMS_LEN;
-/// Bytes of a peer's or our own reason for closing that are kept; the rest is cut off.
-const MAX_REASON_LEN: usize = 256;
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-sphinx/2";
 /// Datagrams of one connection that are repeated; a handshake has about four.
 const MAX_REPEATED: u32 = 32;
@@ -660,7 +658,7 @@ fn printable(words: &[u8]) -> String {
         .collect()
 }
 
-/// At most 256 bytes, ending with a whole character.
+/// As much of a reason as is sent, ending with a whole character.
 fn cut(reason: &str) -> &str {
     &reason[..reason.floor_char_boundary(MAX_REASON_LEN)]
 }
