@@ -15,6 +15,7 @@ mod read;
 
 use std::net::IpAddr;
 
+use etherparse::IpNumber;
 use etherparse::checksum::u64_16bit_word;
 
 pub use flow::Flow;
@@ -42,7 +43,7 @@ pub const IPV6_BYTES: usize = 40;
 pub const UDP_BYTES: usize = 8;
 
 /// The number of UDP among the protocols over IP.
-const UDP: u8 = 17;
+const UDP: u8 = IpNumber::UDP.0;
 
 /// The sum that UDP's checksum begins with: addresses, protocol, and the length of UDP's part.
 fn pseudo_sum(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u64 {

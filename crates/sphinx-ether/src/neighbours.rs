@@ -21,7 +21,7 @@ const LISTENER_REPORTS: (Ipv6Addr, Mac) = (
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16),
     [0x33, 0x33, 0, 0, 0, 0x16],
 );
-const ICMPV6: u8 = 58;
+const ICMPV6: u8 = IpNumber::IPV6_ICMP.0;
 /// The header of options that each hop looks at, with the one that says so of messages about groups, and what fills it up.
 const HOP_BY_HOP: u8 = 0;
 const ROUTER_ALERT: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];

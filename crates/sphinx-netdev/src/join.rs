@@ -6,10 +6,10 @@
 
 use crate::{
     checksum::Sum,
-    offload::{GSO_TCP_V4, GSO_TCP_V6, HEADER, Layout, NEEDS_CHECKSUM, PSH, TCP},
+    header::{ACK, PSH, TCP},
+    offload::{GSO_TCP_V4, GSO_TCP_V6, HEADER, Layout, NEEDS_CHECKSUM},
 };
 
-const ACK: u8 = 0x10;
 /// Length of the longest IP packet, in bytes.
 const BYTES_MAX: usize = 65_535;
 /// Most segments in one packet: each is a part of a system call of its own, beside the headers, and the kernel takes 1024.

@@ -11,6 +11,7 @@
 //! - [`pidns`]: programs that end together;
 //! - [`tun`]: devices that carry the packets of a namespace to this process;
 //! - [`ethernet`]: frames of an interface that exists;
+//! - [`header`]: numbers in the headers of IP and TCP;
 //! - [`lookup`]: interfaces, routes and neighbours, as the kernel knows them;
 //! - [`filter`]: what the packet filter does with packets that others should see;
 //! - [`nfqueue`]: packets on their way through the kernel, judged by this process;
@@ -28,6 +29,7 @@ pub mod checksum;
 pub mod confine;
 pub mod ethernet;
 pub mod filter;
+pub mod header;
 mod join;
 pub mod lookup;
 mod netlink;

@@ -3,7 +3,10 @@
 //! Between interfaces of one machine, and behind receive offload, frames are up to 64 KiB long and may
 //! have no checksum yet. A virtio header in front of each says what is missing.
 
-use crate::checksum::Sum;
+use crate::{
+    checksum::Sum,
+    header::{CWR, FIN, PSH, TCP, UDP},
+};
 
 /// Length of a `virtio_net_hdr`.
 pub(crate) const HEADER: usize = 10;
@@ -21,14 +24,8 @@ const GSO_ECN: u8 = 0x80;
 pub(crate) const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
-pub(crate) const TCP: u8 = 6;
-const UDP: u8 = 17;
 /// Where the checksum of SCTP is in its header. No other protocol whose checksum may be left to a device has it there.
 const SCTP_CHECKSUM: usize = 8;
-
-const FIN: u8 = 1;
-pub(crate) const PSH: u8 = 8;
-const CWR: u8 = 0x80;
 
 /// Gives every frame that this one stands for to `emit`: itself with its checksum completed, or its
 /// segments. `link` is the length of the link's header in front of IP: [`ETHERNET`], or none. Returns false if it is of a kind that cannot

@@ -6,6 +6,7 @@
 use std::io;
 
 use crate::{
+    header::TCP,
     netlink::{
         FAMILIES, Message, RULE, RULE_INTERFACE, RULE_PRIORITY, RULE_PROTOCOL, RULE_TABLE, UNICAST,
         route, rule,
@@ -14,8 +15,6 @@ use crate::{
     nfnetlink::Values,
     tun::index_and_mtu,
 };
-
-const TCP: u8 = 6;
 
 /// Makes a device the default route of the calling thread's namespace, for both families, as far as there is IPv6.
 ///

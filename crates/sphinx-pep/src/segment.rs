@@ -6,10 +6,10 @@ use bytes::Bytes;
 use etherparse::{IpDscp, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice};
 
 use sphinx_netdev::checksum::Sum;
+use sphinx_netdev::header::{ACK, ECE, FIN, PSH, RST, SYN, TCP, URG};
 
 use crate::Bypass;
 
-const TCP: u8 = 6;
 /// Longest IP packet that counts as one segment on a wire; joined ones (GSO, GRO) are longer.
 const SEGMENT_BYTES_MAX: usize = 9216;
 /// SACK blocks that fit into the options.
@@ -22,13 +22,6 @@ mod field {
     /// Below the header's length: three bits of which nothing is known, and AE.
     pub(super) const RESERVED: usize = 12;
     pub(super) const FLAGS: usize = 13;
-    pub(super) const SYN: u8 = 2;
-    pub(super) const RST: u8 = 4;
-    pub(super) const ACK: u8 = 16;
-    pub(super) const URG: u8 = 32;
-    pub(super) const PSH: u8 = 8;
-    pub(super) const FIN: u8 = 1;
-    pub(super) const ECE: u8 = 64;
     pub(super) const WINDOW: usize = 14;
     pub(super) const CHECKSUM: usize = 16;
     pub(super) const OPTIONS: usize = 20;
@@ -137,22 +130,22 @@ impl Segment {
 
     /// Whether a packet begins or aborts a connection (SYN, RST). Cheaper than reading all of it.
     pub(crate) fn opens_or_resets(packet: &[u8]) -> bool {
-        Segment::flags(packet) & (field::SYN | field::RST) != 0
+        Segment::flags(packet) & (SYN | RST) != 0
     }
 
     /// Whether a packet asks for a connection: a SYN that answers none.
     pub(crate) fn opens(packet: &[u8]) -> bool {
-        Segment::flags(packet) & (field::SYN | field::ACK) == field::SYN
+        Segment::flags(packet) & (SYN | ACK) == SYN
     }
 
     /// Whether a packet asks for a connection, or answers that (SYN).
     pub(crate) fn begins(packet: &[u8]) -> bool {
-        Segment::flags(packet) & field::SYN != 0
+        Segment::flags(packet) & SYN != 0
     }
 
     /// Whether a packet, which may be of several segments, ends a stream (FIN).
     pub(crate) fn ends_stream(packet: &[u8]) -> bool {
-        Segment::flags(packet) & field::FIN != 0
+        Segment::flags(packet) & FIN != 0
     }
 
     /// The flags of a packet; none of one that is no TCP.
@@ -192,10 +185,10 @@ impl Segment {
 
     /// Whether it acknowledges and does nothing else: no data, no flag but ACK and those of ECN.
     pub(crate) fn is_pure_ack(&self) -> bool {
-        let others = field::FIN | field::SYN | field::RST | field::PSH | field::URG;
-        let flags = self.packet[self.transport + field::FLAGS] & (others | field::ACK);
+        let others = FIN | SYN | RST | PSH | URG;
+        let flags = self.packet[self.transport + field::FLAGS] & (others | ACK);
         let reserved = self.packet[self.transport + field::RESERVED] & 0x0e;
-        self.payload == 0 && flags == field::ACK && reserved == 0
+        self.payload == 0 && flags == ACK && reserved == 0
     }
 
     /// Whether an agent may change a byte of the header: it knows everything in it.
@@ -253,7 +246,7 @@ impl Segment {
             packet[at..at + 2].copy_from_slice(&window.to_be_bytes());
         }
         if ece {
-            packet[self.transport + field::FLAGS] |= field::ECE;
+            packet[self.transport + field::FLAGS] |= ECE;
         }
         self.seal(packet)
     }

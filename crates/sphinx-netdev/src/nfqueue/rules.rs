@@ -5,6 +5,7 @@ use std::{io, ops::RangeInclusive};
 use rustix::net::sockopt;
 
 use super::{ACK, SOCKET_BYTES};
+use crate::header::{ACK as ACKNOWLEDGES, SYN, TCP};
 use crate::nfnetlink::{Attributes, Head, Socket, Writer};
 
 /// The packet filter's numbers; few of them are in libc.
@@ -58,13 +59,10 @@ mod priority {
 const INET: u8 = 1;
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
-const TCP: u8 = 6;
-/// Places in the TCP header, and flags there.
+/// Places in the TCP header.
 const SOURCE_PORT: u32 = 0;
 const DESTINATION_PORT: u32 = 2;
 const FLAGS: u32 = 13;
-const SYN: u8 = 2;
-const ACKNOWLEDGES: u8 = 16;
 const CREATE: libc::c_int = ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
 /// The local ports of chosen users and groups: what comes in has no socket yet.
 const PORTS: &str = "ports";

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sphinx_driver::SendAs;
 use sphinx_link::{GilbertElliott, Loss};
+use sphinx_netdev::header::{ICMP, TCP};
 use sphinx_proto::wire::{Datagram, Delivery, FlowKind};
 use sphinx_proto::{Nanos, RepairMode, Session};
 use sphinx_sim::linux::{Ack, Receiver, Sender};
@@ -19,8 +20,6 @@ use super::path::Path;
 /// Headers of IPv4, and of TCP with timestamps.
 const HEADERS: usize = 52;
 const PORTS: usize = 20;
-const TCP: u8 = 6;
-const ICMP: u8 = 1;
 /// What is known of a path is looked at so often.
 const PATH_TIME: Nanos = 50 * MS;
 const PING_TIME: Nanos = 20 * MS;

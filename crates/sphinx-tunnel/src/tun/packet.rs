@@ -2,16 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use etherparse::{Icmpv4Type, Icmpv6Type, IpNumber, PacketBuilder, icmpv4::DestUnreachableHeader};
+use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, icmpv4::DestUnreachableHeader};
+use sphinx_netdev::header::{ICMP, ICMP_V6, SYN, TCP};
 
 /// Smallest MTU of IPv6, which every tunnel has.
 pub(crate) const MTU_MIN: usize = 1280;
 
-const TCP: u8 = 6;
-const ICMP: u8 = 1;
-const ICMP_V6: u8 = 58;
+/// Type of an IPv6 fragment header.
 const FRAGMENT: u8 = 44;
-const SYN: u8 = 2;
 /// Kinds of TCP options: end of options, padding (NOP), largest segment (MSS).
 const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
@@ -213,9 +211,6 @@ pub(super) fn updated(checksum: u16, (old, new): (u16, u16), is_odd: bool) -> u1
     sum = (sum & 0xffff) + (sum >> 16);
     !(sum as u16)
 }
-
-/// The protocol numbers are etherparse's too.
-const _: () = assert!(IpNumber::TCP.0 == TCP && IpNumber::ICMP.0 == ICMP);
 
 #[cfg(test)]
 mod tests {

@@ -5,13 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use etherparse::icmpv4::DestUnreachableHeader;
 use etherparse::icmpv6::DestUnreachableCode;
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder};
+use sphinx_netdev::header::{ACK, FIN, RST, SYN};
 
 use super::packet::{self, be16, icmp_v4, icmp_v6};
 
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const ACK: u8 = 16;
 /// TTL, or hop limit, of packets in the name of routers and of hosts that refuse.
 const HOPS: u8 = 64;
 
