@@ -13,9 +13,9 @@ use sphinx_net::{Destination, Waker};
 use crate::config::Address;
 
 /// How long an answer is good before it is asked for again; it is used until there is a new one.
-const FRESH: Duration = Duration::from_secs(30);
+const ANSWER_TTL: Duration = Duration::from_secs(30);
 /// How long to wait for an answer before asking again.
-const AGAIN: Duration = Duration::from_millis(200);
+const ASK_INTERVAL: Duration = Duration::from_millis(200);
 /// The first and the last pause between two announcements; each is twice as long as the one before. A card's link may come up only some seconds after the card.
 const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
 const ANNOUNCE_PAUSE_MAX: Duration = Duration::from_secs(4);
@@ -68,7 +68,7 @@ impl Neighbours {
         });
         let is_due = now >= neighbour.ask_at;
         if is_due {
-            neighbour.ask_at = now + AGAIN;
+            neighbour.ask_at = now + ASK_INTERVAL;
         }
         (neighbour.mac, is_due)
     }
@@ -78,7 +78,7 @@ impl Neighbours {
         let was_unknown = match self.lock().get_mut(&ip) {
             None => return,
             Some(neighbour) => {
-                neighbour.ask_at = now + FRESH;
+                neighbour.ask_at = now + ANSWER_TTL;
                 neighbour.mac.replace(mac).is_none()
             }
         };
@@ -195,7 +195,7 @@ impl Link {
         if self.flows.len() >= FLOWS_MAX {
             self.flows.clear();
         }
-        self.flows.insert(ends, (flow.clone(), now + AGAIN));
+        self.flows.insert(ends, (flow.clone(), now + ASK_INTERVAL));
         Way::Headers(flow)
     }
 
@@ -402,7 +402,7 @@ mod tests {
             let moved = neighbours::request((ip, mac), ip).unwrap();
             here.hear(&moved, now);
             assert!(here.take_frames().is_empty());
-            let Way::Headers(flow) = here.way(&peer, now + AGAIN) else {
+            let Way::Headers(flow) = here.way(&peer, now + ASK_INTERVAL) else {
                 panic!()
             };
             let mut frame = vec![0; flow.header_bytes()];
@@ -432,7 +432,7 @@ mod tests {
             assert!(here.neighbours.lock().len() <= NEIGHBOURS_MAX);
         }
         // What was written down of the way is old.
-        let later = now + AGAIN;
+        let later = now + ASK_INTERVAL;
         assert!(matches!(here.way(&far, later), Way::Headers(_)));
     }
 

@@ -12,7 +12,7 @@ use crate::driver::Origin;
 /// Bytes held for one session.
 const SESSION_BYTES_MAX: usize = 256 << 10;
 /// Bytes held in all: clients that never prove anything must not cost more.
-const BYTES_MAX: usize = 8 << 20;
+const HELD_BYTES_MAX: usize = 8 << 20;
 /// Counted for every packet besides its bytes.
 const PACKET_OVERHEAD: usize = 64;
 
@@ -74,7 +74,7 @@ impl Holding {
         };
         let bytes = datagram.len() + PACKET_OVERHEAD;
         let all = self.bytes.load(Ordering::Relaxed);
-        if waiting.bytes + bytes <= SESSION_BYTES_MAX && all + bytes <= BYTES_MAX {
+        if waiting.bytes + bytes <= SESSION_BYTES_MAX && all + bytes <= HELD_BYTES_MAX {
             waiting.bytes += bytes;
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
             waiting.packets.push(Held {
@@ -145,7 +145,7 @@ mod tests {
             holding.begin(cid(n), Time::ZERO);
             packets(&mut holding, cid(n));
         }
-        assert!((BYTES_MAX - 1300..=BYTES_MAX).contains(&all(&holding)));
+        assert!((HELD_BYTES_MAX - 1300..=HELD_BYTES_MAX).contains(&all(&holding)));
         let first = holding.end(cid(1)).expect("known");
         assert!((SESSION_BYTES_MAX - 1300..=SESSION_BYTES_MAX).contains(&first.bytes));
         let last = holding.end(cid(100)).expect("known");
@@ -171,7 +171,7 @@ mod tests {
             }
             sessions.push(session);
         }
-        assert!((BYTES_MAX - 1300..=BYTES_MAX).contains(&all(&endpoint)));
+        assert!((HELD_BYTES_MAX - 1300..=HELD_BYTES_MAX).contains(&all(&endpoint)));
         let waiting = sessions[99].end(cid(100)).expect("known");
         assert_eq!(waiting.packets.len(), 0);
         // One is confirmed, and others end before they are.

@@ -37,9 +37,9 @@ const MEETING: Duration = Duration::from_secs(30);
 /// How long after the limit a contestant that keeps it may say so.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long processes may take to end after the last word.
-const FAREWELL: Duration = Duration::from_secs(3);
+const END_TIMEOUT: Duration = Duration::from_secs(3);
 /// Between two looks at whether the user wants to stop.
-const PATIENCE: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The conditions of runs.
 #[derive(Clone, Debug)]
@@ -477,7 +477,7 @@ impl Pair<'_> {
     /// Lets both processes end, but for one that `goes_on`, which is ended; returns how the sender and the receiver did.
     fn close(&mut self, goes_on: Option<Side>) -> Result<[Option<Ended>; 2], RunError> {
         // Their last words are in the pipes until both have closed them.
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + END_TIMEOUT;
         let both = |dones: &[Option<Value>; 2]| dones.iter().all(Option::is_some);
         while !both(&self.dones) {
             match self.next(deadline) {
@@ -527,7 +527,7 @@ impl Pair<'_> {
                 return Err(RunError::Interrupted);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let mut patience = left.min(PATIENCE);
+            let mut patience = left.min(STOP_POLL_INTERVAL);
             if let Some(watch) = &mut self.watch {
                 watch.look();
                 patience = patience.min(watch::INTERVAL);
@@ -539,7 +539,7 @@ impl Pair<'_> {
                 }
                 Ok(Said::Closed(side)) => self.check_end(side)?,
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
-                Err(RecvTimeoutError::Timeout) if self.looked.elapsed() < PATIENCE => {}
+                Err(RecvTimeoutError::Timeout) if self.looked.elapsed() < STOP_POLL_INTERVAL => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.looked = Instant::now();
                     for process in self.processes.iter_mut().flatten() {

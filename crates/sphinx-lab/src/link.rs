@@ -267,7 +267,7 @@ const STEP: Duration = Duration::from_millis(200);
 /// Steps until a varying rate repeats itself: two minutes.
 const STEPS: u32 = 600;
 /// How much of its deviation the logarithm of the rate keeps from step to step.
-const KEPT: f64 = 0.93;
+const RATE_CORRELATION: f64 = 0.93;
 /// Standard deviation of the logarithm of the rate.
 const DEVIATION: f64 = 0.55;
 /// One step in so many begins a fade.
@@ -284,8 +284,8 @@ fn cellular(mean: u64, seed: u64) -> Rate {
     let (mut deviation, mut fading) = (0.0, 0);
     let mut shape: Vec<f64> = (0..STEPS)
         .map(|_| {
-            let fresh = (1.0 - KEPT * KEPT).sqrt() * DEVIATION;
-            deviation = KEPT * deviation + fresh * random.normal();
+            let fresh = (1.0 - RATE_CORRELATION * RATE_CORRELATION).sqrt() * DEVIATION;
+            deviation = RATE_CORRELATION * deviation + fresh * random.normal();
             fading = match random.next() % FADE_ONE_IN {
                 0 => FADE_STEPS,
                 _ => u32::saturating_sub(fading, 1),

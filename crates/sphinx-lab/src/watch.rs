@@ -9,7 +9,7 @@ use sphinx_netdev::usage::monotonic_ns;
 use crate::{Testbed, Workload};
 
 /// Of larger transfers the end does not matter.
-const BYTES_MAX: u64 = 20_000_000;
+const SHORT_BYTES_MAX: u64 = 20_000_000;
 /// Between two looks.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(1);
 
@@ -31,7 +31,7 @@ pub(crate) struct Watch<'a> {
 impl Watch<'_> {
     /// For transfers of which the end matters.
     pub(crate) fn of<'a>(testbed: &'a Testbed, workload: &Workload) -> Option<Watch<'a>> {
-        let is_short = matches!(workload, Workload::Bulk { bytes } if *bytes <= BYTES_MAX);
+        let is_short = matches!(workload, Workload::Bulk { bytes } if *bytes <= SHORT_BYTES_MAX);
         is_short.then(|| Watch {
             testbed,
             seen: vec![(0, Carried::default())],

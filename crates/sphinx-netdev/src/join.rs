@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Length of the longest IP packet, in bytes.
-const BYTES_MAX: usize = 65_535;
+const PACKET_BYTES_MAX: usize = 65_535;
 /// Most segments in one packet: each is a part of a system call of its own, beside the headers, and the kernel takes 1024.
 const SEGMENTS_MAX: usize = 1000;
 
@@ -60,7 +60,7 @@ impl Run {
             let more = part.layout.length;
             if last < first.layout.length
                 || more > first.layout.length
-                || length + more > BYTES_MAX
+                || length + more > PACKET_BYTES_MAX
                 || segments == SEGMENTS_MAX
                 || !first.is_followed_by(&part, segments)
                 || !part.is_right()
@@ -348,7 +348,7 @@ mod tests {
                 segments.push(sealed(next));
             }
             let run = Run::first(&segments).unwrap();
-            assert_eq!(run.segments, (BYTES_MAX - packet.len()) / SIZE);
+            assert_eq!(run.segments, (PACKET_BYTES_MAX - packet.len()) / SIZE);
             let first = &segments[..run.segments];
             assert_eq!(cut_again(&run, first), first);
         }

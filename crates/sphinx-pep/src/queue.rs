@@ -51,7 +51,7 @@ const QUEUE_PACKETS: u32 = 1024;
 /// So many packets are read, or a few more, before the loop turns to other things.
 const BATCH: usize = 64;
 /// How often it is looked whether the interface is still the one that it was, and whether addresses are translated.
-const LOOK: Duration = Duration::from_secs(1);
+const INTERFACE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Interface {
@@ -349,7 +349,7 @@ impl Port for Filtered {
     }
 
     fn look(&mut self) -> io::Result<bool> {
-        if self.interface.is_none() || self.looked.elapsed() < LOOK {
+        if self.interface.is_none() || self.looked.elapsed() < INTERFACE_POLL_INTERVAL {
             return Ok(false);
         }
         self.looked = Instant::now();

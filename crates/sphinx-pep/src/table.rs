@@ -17,11 +17,11 @@ use foldhash::quality::RandomState;
 use crate::{FlowKey, MS, Time, flow::Flow};
 
 /// Memory of all flows, cached packets included.
-pub(crate) const BYTES_MAX: usize = 64 << 20;
+pub(crate) const FLOWS_BYTES_MAX: usize = 64 << 20;
 /// Memory that flows which are not helped may take in any case: each connection begins as one of them.
-const UNHELPED_BYTES: usize = BYTES_MAX / 8;
+const UNHELPED_BYTES: usize = FLOWS_BYTES_MAX / 8;
 /// Memory beyond which flows of which nothing is cached have to make room, or nothing could be cached of any flow.
-const RESTING_BYTES: usize = BYTES_MAX / 2;
+const RESTING_BYTES: usize = FLOWS_BYTES_MAX / 2;
 /// A flow that is not helped is forgotten when it has been silent for so long: a SYN is sent again within that time.
 const UNHELPED_NS: Time = 60_000 * MS;
 /// When a flow that is helped has been silent for so long, what is cached of it is dropped.
@@ -233,7 +233,7 @@ impl Table {
     pub(crate) fn to_evict(&self, now: Time) -> Option<FlowKey> {
         let silent = self.silent(now, Kind::Unhelped, UNHELPED_NS);
         let silent = silent.or_else(|| self.silent(now, Kind::Resting, SILENT_NS));
-        if silent.is_some() || self.bytes() <= BYTES_MAX {
+        if silent.is_some() || self.bytes() <= FLOWS_BYTES_MAX {
             return silent;
         }
         let kind = match self.has_room_for_helped() {
@@ -247,7 +247,7 @@ impl Table {
     /// bytes, and it was used least lately.
     pub(crate) fn to_rest(&self, now: Time) -> Option<FlowKey> {
         let rests = self.lists[Kind::Resting as usize].bytes;
-        if self.bytes() > BYTES_MAX && self.has_room_for_helped() && rests <= RESTING_BYTES {
+        if self.bytes() > FLOWS_BYTES_MAX && self.has_room_for_helped() && rests <= RESTING_BYTES {
             return self.oldest(Kind::Helped).map(|slot| slot.key);
         }
         self.silent(now, Kind::Helped, REST_NS)

@@ -60,7 +60,7 @@ const QUEUE_PACKETS: u32 = 5000;
 /// Most packets read from one device before the other has its turn.
 const BATCH: usize = 64;
 /// How often it is looked whether packets are still led here.
-const LOOK: Duration = Duration::from_secs(1);
+const RULES_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The devices, and the rules that lead there. The rules are removed when this is dropped.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Watch {
             lead.lay()
         };
         let body = move || {
-            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(RULES_POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let found = match look() {
                     Ok(false) => continue,
                     Ok(true) => Ok(()),

@@ -18,7 +18,7 @@ use crate::sync::{Mutex, MutexGuard};
 /// Read of a stream at a time, bytes.
 const PIECE: usize = 64 << 10;
 /// What is kept of messages that are not whole, besides the oldest of them, bytes.
-const KEPT: usize = 32 << 20;
+const GATHERED_BYTES_MAX: usize = 32 << 20;
 
 impl Session {
     /// Sends a message of at most 16 MiB, which arrives whole whatever becomes of others: the peer's [`UnorderedReceiver`] gets it as soon as it is
@@ -43,7 +43,7 @@ impl Session {
         UnorderedReceiver {
             accepting: Waiter::new(&self.signals().accepting_uni),
             session: self.clone(),
-            gatherer: Gatherer::new(KEPT),
+            gatherer: Gatherer::new(GATHERED_BYTES_MAX),
             news: Arc::default(),
         }
     }

@@ -15,12 +15,12 @@ use sphinx_netdev::lookup;
 /// Packets to an address that go by the kernel before it is asked about it: strangers, whose handshakes are shorter, cost nothing more.
 const KERNEL_FIRST: u32 = 16;
 /// How long an answer is good. Then one packet goes by the kernel, so that it sees to the neighbour as it does for its own traffic.
-const FRESH: Duration = Duration::from_secs(1);
+const ANSWER_TTL: Duration = Duration::from_secs(1);
 /// How long to wait where it is not known yet who is next on the link.
-const AGAIN: Duration = Duration::from_millis(20);
+const ASK_INTERVAL: Duration = Duration::from_millis(20);
 /// Addresses that are remembered, and for how long at least those of sessions that send.
 const ENTRIES_MAX: usize = 4096;
-const KEPT: Duration = Duration::from_secs(10);
+const ACTIVE_FLOW_LIFETIME: Duration = Duration::from_secs(10);
 
 /// From where and to where.
 type Ends = (SocketAddr, Option<IpAddr>);
@@ -79,7 +79,7 @@ impl Flows {
         let had_one = entry.flow.take().is_some();
         let asked = self.ask(to);
         let entry = &mut self.entries[index];
-        entry.ask_at = now + asked.as_ref().map_or_else(|wait| *wait, |_| FRESH);
+        entry.ask_at = now + asked.as_ref().map_or_else(|wait| *wait, |_| ANSWER_TTL);
         let flow = asked.ok().map(Arc::new);
         entry.flow = flow.clone();
         flow.filter(|_| !had_one)
@@ -107,7 +107,7 @@ impl Flows {
         let before = std::mem::take(&mut self.entries);
         self.by_ends.retain(|_, index| {
             let entry = &before[*index];
-            let is_kept = entry.sent == KERNEL_FIRST && now < entry.ask_at + KEPT;
+            let is_kept = entry.sent == KERNEL_FIRST && now < entry.ask_at + ACTIVE_FLOW_LIFETIME;
             if is_kept {
                 *index = self.entries.len();
                 self.entries.push(entry.clone());
@@ -135,13 +135,13 @@ impl Flows {
         let way = lookup::way(remote, wanted, scope).ok().flatten();
         // Routes that lead elsewhere seldom change, and there may be many such addresses.
         let way = way.filter(|way| way.interface == self.interface);
-        let way = way.ok_or(FRESH)?;
-        let source = wanted.or(way.source).ok_or(FRESH)?;
+        let way = way.ok_or(ANSWER_TTL)?;
+        let source = wanted.or(way.source).ok_or(ANSWER_TTL)?;
         let source = SocketAddr::new(source, self.local.port());
         let next = lookup::neighbour(self.interface, way.next).ok().flatten();
-        let next = next.ok_or(AGAIN)?;
+        let next = next.ok_or(ASK_INTERVAL)?;
         let remote = SocketAddr::new(remote, to.remote.port());
-        Flow::new((self.mac, next), source, remote).ok_or(FRESH)
+        Flow::new((self.mac, next), source, remote).ok_or(ANSWER_TTL)
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
         let flow = Flow::new(([2; 6], [4; 6]), flows.local, to.remote);
         let entry = &mut flows.entries[index];
         entry.flow = flow.map(Arc::new);
-        entry.ask_at = now + FRESH;
+        entry.ask_at = now + ANSWER_TTL;
     }
 
     /// Sessions go on past the kernel however many strangers there are; those that have ended go with them.
@@ -183,7 +183,7 @@ mod tests {
         let local = "10.82.0.1:7".parse().unwrap();
         let mut flows = Flows::new(NOWHERE, [2; 6], local);
         let before = Instant::now();
-        let now = before + FRESH + KEPT;
+        let now = before + ANSWER_TTL + ACTIVE_FLOW_LIFETIME;
         for number in 0..3 {
             know(&mut flows, &to(number), before);
         }
@@ -218,7 +218,7 @@ mod tests {
         for _ in 0..=KERNEL_FIRST {
             assert!(flows.headers(&to(1), now).is_none());
         }
-        assert_eq!(flows.entries[0].ask_at, now + FRESH);
+        assert_eq!(flows.entries[0].ask_at, now + ANSWER_TTL);
     }
 
     #[test]

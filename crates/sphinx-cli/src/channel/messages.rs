@@ -94,11 +94,11 @@ impl MessageIn for MessageReceiver {
 }
 
 /// How long a sender looks away between looks at what became of the last messages.
-const LOOK: Duration = Duration::from_millis(2);
+const SENT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long the message that says that there are no more may take.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 /// Shorter than any message that is measured.
-const END: &[u8] = &[0];
+const END_MESSAGE: &[u8] = &[0];
 
 /// Waits until it is known what became of all datagrams so far: the counts.
 fn settled(session: &Session) -> Outcome<DatagramCounts> {
@@ -108,7 +108,7 @@ fn settled(session: &Session) -> Outcome<DatagramCounts> {
         if known == counts.sent {
             return Ok(counts);
         }
-        if let Some(error) = session.wait_closed(LOOK) {
+        if let Some(error) = session.wait_closed(SENT_POLL_INTERVAL) {
             return Err(error.into());
         }
     }
@@ -173,7 +173,7 @@ impl MessageOut for DatagramOut {
     fn finish(self: Box<Self>) -> Outcome<()> {
         let before = settled(&self.session)?;
         let end = DatagramOptions::default().repaired_within(END_PATIENCE);
-        self.session.send_datagram(END, &end)?;
+        self.session.send_datagram(END_MESSAGE, &end)?;
         match settled(&self.session)?.delivered > before.delivered {
             true => Ok(()),
             false => Err(fail(
@@ -189,6 +189,6 @@ pub(crate) struct DatagramIn(pub(crate) Session);
 impl MessageIn for DatagramIn {
     fn recv(&mut self, buf: &mut [u8]) -> Outcome<Option<usize>> {
         let len = self.0.recv_datagram(buf)?.len;
-        Ok((len > END.len()).then_some(len))
+        Ok((len > END_MESSAGE.len()).then_some(len))
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Longest answer: what an agent says of a thousand flows is half of it.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// For how long all of an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Until files may have been closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -67,8 +67,8 @@ impl Asked {
     /// # Errors
     /// `TimedOut` if the answer does not end in time, `InvalidData` if it is too long; `UnexpectedEof` if it is none.
     pub(super) fn answer(mut self, question: &str) -> io::Result<Value> {
-        let deadline = Instant::now() + PATIENCE;
-        self.stream.set_write_timeout(Some(PATIENCE))?;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        self.stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         writeln!(self.stream, "{question}").map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => late(),
             _ => error,
@@ -104,7 +104,7 @@ fn is_interruption(error: &io::Error) -> bool {
 }
 
 fn late() -> io::Error {
-    let why = format!("no whole answer within {} s", PATIENCE.as_secs());
+    let why = format!("no whole answer within {} s", ANSWER_TIMEOUT.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 

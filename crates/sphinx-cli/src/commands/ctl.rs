@@ -28,7 +28,7 @@ const SOCKET: &str = "sphx-ctl-";
 /// Longest question.
 const QUESTION_BYTES_MAX: u64 = 4096;
 /// Whoever asks is waited for no longer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The session that is asked about, and what its paths are called.
 type Current = Arc<Mutex<Option<(Session, Names)>>>;
@@ -86,8 +86,8 @@ fn name_of(process: u32) -> String {
 }
 
 fn tell(stream: &UnixStream, current: &Current) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     // Connections of others are nobody's business.
     let user = socket_peercred(stream)?.uid;
     if !user.is_root() && user != geteuid() {

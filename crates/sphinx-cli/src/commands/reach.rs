@@ -22,7 +22,7 @@ use crate::ssh::start::{NoEnd, Rsh, Ssh};
 use crate::text::printable;
 
 /// How long a farewell may come after the pipe has ended.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The way to another machine.
 pub(super) struct Way<'a> {
@@ -57,7 +57,7 @@ impl Watch {
         let body = move || {
             pipe.wait_end();
             // Its farewell may come by the session.
-            if session.wait_closed(FAREWELL).is_none() {
+            if session.wait_closed(FAREWELL_TIMEOUT).is_none() {
                 told.store(true, Ordering::Relaxed);
                 session.close(code::CANCELLED, "the ssh connection has ended");
             }

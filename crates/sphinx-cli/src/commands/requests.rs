@@ -21,7 +21,7 @@ use sphinx_transport::{
 use crate::args::{CommonArgs, engine};
 
 /// How long an end waits for the other one.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of an answer that are read or written at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -79,7 +79,7 @@ fn serve(task: &PeerTask) -> Result<serde_json::Value, PeerError> {
     let ticket = refused("ticket", server.ticket(&[host]))?;
     refused("ticket", fs::write(ticket_file(task), ticket.to_string()))?;
     peers::listening(server.local_addr());
-    let session = refused("accept", server.accept(Some(task.limit + PATIENCE)))?
+    let session = refused("accept", server.accept(Some(task.limit + PEER_TIMEOUT)))?
         .ok_or(PeerError::Cannot("wait any longer for a client"))?;
     let objects = http::Server::new(task);
     thread::scope(|scope| {

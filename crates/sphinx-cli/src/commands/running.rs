@@ -10,7 +10,7 @@ use crate::failure::code;
 use crate::files::{Announced, SourceId};
 
 /// How long an older session of the same sender gets to let go of its files.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why an older one ends, at both ends.
 pub(super) const COME_AGAIN: &str = "the same sender has come again";
 /// Transfers that a person's consent is remembered of.
@@ -71,7 +71,7 @@ impl Running {
         if let Some(before) = state.sessions.get_mut(&source) {
             before.makes_way = true;
             before.session.close(code::CANCELLED, COME_AGAIN);
-            let waited = (self.0.changed).wait_timeout_while(state, PATIENCE, |state| {
+            let waited = (self.0.changed).wait_timeout_while(state, RELEASE_TIMEOUT, |state| {
                 state.sessions.contains_key(&source)
             });
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,7 @@ use crate::failure::{Outcome, local_io};
 use crate::report::{Names, Reporter};
 
 /// After so long what could not be done is tried again: to begin a path, or to give one up that was the last one.
-const AGAIN: Timespec = Timespec {
+const RETRY_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 500_000_000,
 };
@@ -48,7 +48,7 @@ impl Following {
                     PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN),
                     PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
                 ];
-                let patience = follower.is_behind.then_some(&AGAIN);
+                let patience = follower.is_behind.then_some(&RETRY_INTERVAL);
                 // A signal is as good as a change.
                 let _ = poll(&mut ready, patience);
                 if !ready[1].revents().is_empty() {

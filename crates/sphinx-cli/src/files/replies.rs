@@ -17,8 +17,8 @@ use crate::report::Reporter;
 use sphinx_transport::ErrorKind;
 
 const BUFFER_BYTES: usize = 4096;
-/// Whoever waits longer for the other end is told so.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The user is told if the other end has to be waited for longer than this.
+const WAIT_NOTICE_DELAY: Duration = Duration::from_secs(2);
 
 /// Hashes in answers that wait for their files' turn.
 const HASHES_HELD_MAX: usize = 1 << 19;
@@ -181,7 +181,7 @@ impl Replies {
                 Some(Ok(_)) => return Ok(state),
                 None => {}
             }
-            let waited = self.heard.changed.wait_timeout(state, PATIENCE);
+            let waited = self.heard.changed.wait_timeout(state, WAIT_NOTICE_DELAY);
             let (guard, wait) = waited.unwrap_or_else(PoisonError::into_inner);
             state = guard;
             if wait.timed_out() && !told && !is_so(&state) {
@@ -210,7 +210,7 @@ impl Replies {
     pub(super) fn last(&self, is_over: bool) -> Option<Outcome<Counts>> {
         let mut state = self.heard.lock();
         while is_over && state.last.is_none() && !self.thread.is_finished() {
-            let waited = self.heard.changed.wait_timeout(state, PATIENCE);
+            let waited = self.heard.changed.wait_timeout(state, WAIT_NOTICE_DELAY);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         state.last.clone()

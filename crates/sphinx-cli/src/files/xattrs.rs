@@ -12,7 +12,7 @@ use rustix::io::Errno;
 /// Of one file.
 const NUMBER_MAX: usize = 64;
 /// Names and values of one file together; most file systems have room for a few thousand bytes.
-const BYTES_MAX: usize = 256 << 10;
+const FILE_XATTRS_BYTES_MAX: usize = 256 << 10;
 /// As the kernel has it: of all the names of a file together.
 const NAMES_BYTES_MAX: usize = 64 << 10;
 const VALUE_BYTES_MAX: usize = 64 << 10;
@@ -66,7 +66,7 @@ impl Xattrs {
         // A length travels in two bytes.
         let fits = self.len() < NUMBER_MAX
             && value.len() <= usize::from(u16::MAX)
-            && bytes + name.len() + value.len() <= BYTES_MAX;
+            && bytes + name.len() + value.len() <= FILE_XATTRS_BYTES_MAX;
         match fits {
             true => self.0.push((name, value)),
             false => return Err(XattrError::TooMuch),

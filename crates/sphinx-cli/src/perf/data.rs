@@ -18,7 +18,7 @@ use crate::report::{BlockNumbers, Progress};
 /// In front of every block, inside its size: index u64, scheduled time u64 (ns), size u32.
 const HEADER_BYTES: usize = 20;
 /// How often whoever waits for a block's time looks whether there is anybody left to send it to.
-const LOOK: Duration = Duration::from_millis(500);
+const SESSION_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) struct Sent {
     pub(super) bytes: u64,
@@ -199,8 +199,8 @@ impl SendWork<'_> {
     fn wait_until(&self, due_ns: u64) -> bool {
         loop {
             let left = Duration::from_nanos(due_ns.saturating_sub(monotonic_ns()));
-            thread::sleep(left.min(LOOK));
-            if left <= LOOK {
+            thread::sleep(left.min(SESSION_POLL_INTERVAL));
+            if left <= SESSION_POLL_INTERVAL {
                 return true;
             }
             if (self.has_ended)() {

@@ -23,7 +23,7 @@ const LIMITED_PIECES: u64 = 20;
 /// Messages that wait to be read: there are no more in all.
 const MESSAGES_MAX: usize = 4;
 /// How long a farewell waits for data that is being written.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A message of the other end.
 #[derive(Debug, PartialEq)]
@@ -378,7 +378,7 @@ impl Channel for Pipe {
             return;
         };
         // Who is writing may wait for a reader for ever.
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + FAREWELL_TIMEOUT;
         loop {
             match self.0.output.try_lock() {
                 Ok(mut output) => {

@@ -27,8 +27,8 @@ const SSH_FAILED: i32 = 255;
 const NOT_FOUND: [i32; 2] = [126, 127];
 /// How long ssh gets to end once there is nothing more to do.
 const END_PATIENCE: Duration = Duration::from_secs(3);
-/// An end that runs and says nothing for so long is told of.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The user is told of an end that runs and says nothing for so long.
+const SILENCE_NOTICE_DELAY: Duration = Duration::from_secs(2);
 /// Of a line that comes from elsewhere.
 const LINE_BYTES_MAX: u64 = 2000;
 /// Files carry themselves: no forwarding, no terminal, no other command, whatever the configuration says.
@@ -222,7 +222,7 @@ impl Ssh {
     pub(crate) fn next(&self, reporter: &Reporter) -> Result<Message, NoEnd> {
         let mut told = false;
         loop {
-            match self.pipe.message(Some(PATIENCE)) {
+            match self.pipe.message(Some(SILENCE_NOTICE_DELAY)) {
                 Ok(Some(message)) => return Ok(message),
                 // Before, a person may be about to type.
                 Ok(None) if self.pipe.is_greeted() && !told => {

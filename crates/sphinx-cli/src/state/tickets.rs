@@ -28,7 +28,7 @@ const KEYS: [&str; 9] = [
     "grant",
 ];
 /// Most bytes that a line can name: 18 digits.
-const BYTES_MAX: u64 = 999_999_999_999_999_999;
+const QUOTA_MAX: u64 = 999_999_999_999_999_999;
 /// Most of them; more are a mistake.
 const TICKETS_MAX: usize = 100_000;
 
@@ -120,8 +120,8 @@ impl Entry {
                 "expires" => entry.expires = Some(Moment::parse(value)?),
                 "uses" => entry.uses = Some(number()?),
                 "used" => entry.used = number()?,
-                "quota" => entry.quota = Some(units::size(value)?.min(BYTES_MAX)),
-                "taken" => entry.taken = units::size(value)?.min(BYTES_MAX),
+                "quota" => entry.quota = Some(units::size(value)?.min(QUOTA_MAX)),
+                "taken" => entry.taken = units::size(value)?.min(QUOTA_MAX),
                 "directory" => entry.directory = Some(directory(value)?),
                 "permit" => entry.permit = Some(value.to_owned()),
                 "grant" => entry.grant = Some(value.to_owned()),
@@ -149,11 +149,11 @@ impl Entry {
         put("used", (self.used > 0).then(|| self.used.to_string()));
         put(
             "quota",
-            self.quota.map(|it| format!("{}B", it.min(BYTES_MAX))),
+            self.quota.map(|it| format!("{}B", it.min(QUOTA_MAX))),
         );
         put(
             "taken",
-            (self.taken > 0).then(|| format!("{}B", self.taken.min(BYTES_MAX))),
+            (self.taken > 0).then(|| format!("{}B", self.taken.min(QUOTA_MAX))),
         );
         let directory = self.directory.as_ref();
         put(

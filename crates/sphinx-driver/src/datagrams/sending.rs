@@ -12,7 +12,7 @@ use crate::outgoing::shape;
 use crate::pool::{BufferPool, PoolBuffer};
 
 /// Bytes of datagrams that wait.
-const BYTES_MAX: usize = 1 << 20;
+const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Longest header in front of the data.
 const HEADER_MAX: usize = 1 + 8 + 8 + 4 + 8 + 4;
 
@@ -128,7 +128,7 @@ impl<S: Clone + Default> SendQueue<S> {
 
     /// Whether a datagram of so many bytes finds room without another one going.
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        self.waiting.is_empty() || self.bytes + HEADER_MAX + len <= BYTES_MAX
+        self.waiting.is_empty() || self.bytes + HEADER_MAX + len <= WAITING_BYTES_MAX
     }
 
     /// Bytes of those that wait.
@@ -243,7 +243,7 @@ impl<S: Clone + Default> SendQueue<S> {
 
     /// The oldest of the least urgent go until the others have room.
     fn evict(&mut self) {
-        while self.bytes > BYTES_MAX && self.waiting.len() > 1 {
+        while self.bytes > WAITING_BYTES_MAX && self.waiting.len() > 1 {
             let Some((&(least, _), _)) = self.waiting.last_key_value() else {
                 return;
             };
@@ -498,7 +498,7 @@ mod tests {
                 assert_eq!(queue.push(Time::ZERO, &data, plain, &pool), Ok(None));
                 assert_eq!(queue.counts().evicted, 0, "{len}");
             }
-            assert!(queue.bytes > BYTES_MAX - len - HEADER_MAX);
+            assert!(queue.bytes > WAITING_BYTES_MAX - len - HEADER_MAX);
         }
     }
 
@@ -512,7 +512,7 @@ mod tests {
             let live = send_as(Some(FlowKind::Live), 5, MS);
             assert!(queue.push(Time::ZERO, &data, live, &pool).is_ok());
         }
-        assert!(queue.bytes <= BYTES_MAX && !queue.has_room(data.len()));
+        assert!(queue.bytes <= WAITING_BYTES_MAX && !queue.has_room(data.len()));
         let counts = queue.counts();
         assert_eq!((counts.evicted, counts.live_dropped), (4, 4));
         let expired = FlowNews::Expired {

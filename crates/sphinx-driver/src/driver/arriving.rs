@@ -12,7 +12,7 @@ use crate::protection::PacketProtection;
 use crate::work::{OpenRun, Task, TaskId, Work};
 
 /// Bytes of datagrams that wait to be opened, from which on no more are received.
-const BYTES_MAX: usize = 512 << 10;
+const ARRIVING_BYTES_MAX: usize = 512 << 10;
 
 /// Received packets that workers open, in runs: the core hears of them in the order of arrival, whichever run is open first.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Arriving {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.bytes >= BYTES_MAX
+        self.bytes >= ARRIVING_BYTES_MAX
     }
 
     /// A worker gives a run back.

@@ -13,7 +13,7 @@ use crate::protection::PacketProtection;
 use crate::work::{GONE, SealRun, Task, TaskId, Work};
 
 /// Most bytes of datagrams that workers have, or that are sealed and have not been put into the outbox.
-const BYTES_MAX: usize = 512 << 10;
+const SEALED_BYTES_MAX: usize = 512 << 10;
 
 /// Packets that workers seal, in runs: they leave in the order of their numbers, whichever run is sealed first.
 #[derive(Default)]
@@ -72,12 +72,12 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         out: &mut impl Outbox,
     ) -> Result<(), EndReason> {
         // Bytes that this session may have at workers and in the outbox now.
-        let room = limit.saturating_sub(out.len_bytes()).min(BYTES_MAX);
+        let room = limit.saturating_sub(out.len_bytes()).min(SEALED_BYTES_MAX);
         self.leaving.held_up = None;
         self.collect(now);
         self.release_sealed(limit, workshop, out)?;
         let has_room = |leaving: &Leaving, out: &_| {
-            Outbox::len_bytes(out) + leaving.bytes < limit && leaving.bytes < BYTES_MAX
+            Outbox::len_bytes(out) + leaving.bytes < limit && leaving.bytes < SEALED_BYTES_MAX
         };
         while has_room(&self.leaving, out) {
             let Some(mut transmit) = self.core.poll_transmit(now) else {

@@ -23,7 +23,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 22;
 /// More connections than this have to wait.
 const CONNECTIONS_MAX: usize = 16;
 /// For a connection that says nothing, and for a link that does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who answers.
 pub(super) trait Answerer: Send + Sync {
@@ -83,8 +83,8 @@ impl Drop for Guard {
 }
 
 fn serve(stream: &UnixStream, answerer: &dyn Answerer) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -150,7 +150,7 @@ pub fn ask(name: &str, request: &Request) -> Result<State, LinkError> {
 }
 
 fn exchange(mut stream: &UnixStream, request: &Request) -> io::Result<Answer> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut text = serde_json::to_vec(request)?;
     text.push(b'\n');
     stream.write_all(&text)?;

@@ -35,11 +35,11 @@ use super::{
 
 /// How long the left program waits for the right one to listen.
 const READY: Duration = Duration::from_secs(1);
-/// Between two looks at whether it does.
-const LOOK: Duration = Duration::from_millis(10);
+/// Between two looks at whether it does, and at what has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long programs get to end by themselves after Ctrl-C, and once more after SIGTERM: well below the
 /// time after which the command leaves in any case, so that it removes its files on a busy machine too.
-const FAREWELL: Duration = Duration::from_millis(500);
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A running link. When this is dropped, everything that it started has ended.
 pub struct Session {
@@ -311,7 +311,7 @@ impl Session {
                     .end_of(Side::Right)
                     .is_some_and(somebody_listens)
             {
-                if self.next(LOOK, notice) == Next::End {
+                if self.next(POLL_INTERVAL, notice) == Next::End {
                     return Ok(Next::End);
                 }
             }
@@ -441,13 +441,13 @@ impl Session {
     fn end_programs(&mut self, stopped: bool, notice: &mut dyn FnMut(&str)) {
         if stopped {
             // Ctrl-C, if it was that, has reached them too.
-            self.wait_for_all(FAREWELL, notice);
+            self.wait_for_all(STOP_TIMEOUT, notice);
         }
         for child in self.programs.iter().flatten() {
             // It may just have ended.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
         }
-        self.wait_for_all(FAREWELL, &mut |_| {});
+        self.wait_for_all(STOP_TIMEOUT, &mut |_| {});
         let Some(mut processes) = self.processes.take() else {
             return;
         };
@@ -460,7 +460,8 @@ impl Session {
     fn wait_for_all(&mut self, time: Duration, notice: &mut dyn FnMut(&str)) {
         let deadline = Instant::now().checked_add(time);
         while self.programs.iter().any(Option::is_some) {
-            let left = deadline.map_or(LOOK, |at| at.saturating_duration_since(Instant::now()));
+            let until = |at: Instant| at.saturating_duration_since(Instant::now());
+            let left = deadline.map_or(POLL_INTERVAL, until);
             if left.is_zero() {
                 return;
             }

@@ -24,8 +24,8 @@ use super::{
 
 /// Records that are kept between two looks at them.
 pub(crate) const RECORDS_MAX: usize = 1 << 17;
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+/// Between two looks at what the link has recorded.
+const RECORDS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// After the programs have ended, counters and records are complete once this has passed.
 const SETTLE: Duration = Duration::from_millis(5);
 
@@ -172,7 +172,7 @@ impl Shared {
 
     fn keep_log(&self) {
         while !self.ended.load(Ordering::Acquire) {
-            thread::sleep(LOOK);
+            thread::sleep(RECORDS_POLL_INTERVAL);
             self.log_records();
         }
     }

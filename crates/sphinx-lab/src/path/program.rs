@@ -19,12 +19,12 @@ use crate::emulator::LinkError;
 /// How long it gets to say that it is ready. Most programs never do.
 const READY: Duration = Duration::from_secs(2);
 /// How long it gets to end after SIGTERM.
-const FAREWELL: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same where all is to end: both programs together get much less than the time after which the command
 /// leaves in any case, so that it completes its log and removes its files on a busy machine too.
-const FAREWELL_STOPPED: Duration = Duration::from_millis(500);
+const SHORT_STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between two looks at whether it has.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A program, and everything that it starts. When this is dropped, all of it is killed.
 pub(super) struct Program {
@@ -70,7 +70,7 @@ impl Program {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("ready");
         let ready = UnixDatagram::bind(&socket)?;
-        ready.set_read_timeout(Some(LOOK))?;
+        ready.set_read_timeout(Some(POLL_INTERVAL))?;
         let processes = PidNamespace::start(init)?;
         let mut command = Command::new("/bin/sh");
         command
@@ -132,14 +132,14 @@ impl Program {
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
         let patience = || match stop.load(Ordering::Relaxed) {
-            true => FAREWELL_STOPPED,
-            false => FAREWELL,
+            true => SHORT_STOP_TIMEOUT,
+            false => STOP_TIMEOUT,
         };
         while asked.elapsed() < patience() {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         self.processes.kill();
         self.child.wait()

@@ -23,7 +23,7 @@ use super::{
 use crate::emulator::{LinkError, LinkErrorKind, Log, State, describe};
 
 /// Between two looks at what the hops have done.
-const LOOK: Duration = Duration::from_millis(10);
+const HOPS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// After the transfer, counters and records are complete once this has passed.
 const SETTLE: Duration = Duration::from_millis(5);
 
@@ -200,8 +200,8 @@ fn stood_still(done: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     while !done.load(Ordering::Relaxed) {
         let asleep = Instant::now();
-        thread::sleep(LOOK);
-        longest = longest.max(asleep.elapsed().saturating_sub(LOOK));
+        thread::sleep(HOPS_POLL_INTERVAL);
+        longest = longest.max(asleep.elapsed().saturating_sub(HOPS_POLL_INTERVAL));
     }
     longest
 }
@@ -211,7 +211,7 @@ fn keep(mut log: Log, bed: &Bed, done: &AtomicBool) -> io::Result<Log> {
         log.start(hop.started(), &hop.state())?;
     }
     while !done.load(Ordering::Relaxed) {
-        thread::sleep(LOOK);
+        thread::sleep(HOPS_POLL_INTERVAL);
         bed.hops.iter().try_for_each(|hop| hop.log(&mut log))?;
     }
     Ok(log)

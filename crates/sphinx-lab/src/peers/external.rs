@@ -16,7 +16,7 @@ use std::{
 use serde_json::Value;
 use sphinx_netdev::usage::monotonic_ns;
 
-use super::{PATIENCE, Pattern, PeerError, PeerTask, Received, tcp, tried};
+use super::{PEER_TIMEOUT, Pattern, PeerError, PeerTask, Received, tcp, tried};
 use crate::Workload;
 
 /// Where the ends behind a tunnel or a relay listen: the receiver's, and the sender's entrance.
@@ -129,7 +129,7 @@ pub(super) fn tunnel_send(task: &PeerTask) -> Result<u64, PeerError> {
     let _client = Program::start(task, false)?;
     let entrance = behind(task, ENTRANCE_PORT);
     // The tunnel's own set-up is not what is measured.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PEER_TIMEOUT;
     while !is_listening(ENTRANCE_PORT) && Instant::now() < deadline {
         thread::sleep(POLL);
     }
@@ -165,7 +165,7 @@ pub(super) fn file_receive(
         pattern: Pattern::new(task.seed),
         compared: 0,
     };
-    let patience = Instant::now() + task.limit + PATIENCE;
+    let patience = Instant::now() + task.limit + PEER_TIMEOUT;
     let mut start_ns = None;
     loop {
         thread::sleep(POLL);
@@ -291,12 +291,12 @@ pub(super) fn iperf_receive(
 ) -> Result<Received, PeerError> {
     let bytes = bulk(task)?;
     let program = Program::start(task, true)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PEER_TIMEOUT;
     while !is_listening(task.address.port()) && Instant::now() < deadline {
         thread::sleep(POLL);
     }
     listening(task.address);
-    let text = program.output(Instant::now() + task.limit + PATIENCE)?;
+    let text = program.output(Instant::now() + task.limit + PEER_TIMEOUT)?;
     let report: Value =
         serde_json::from_slice(&text).map_err(|_| PeerError::Impossible("report of iperf3"))?;
     let sum = |part: &Value| Some((part["bytes"].as_u64()?, part["seconds"].as_f64()?));

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use sphinx_netdev::usage::cpu_time;
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, browser, player,
+    PEER_TIMEOUT, Pattern, PeerError, PeerTask, browser, player,
     socket::{listen, socket},
     tried,
 };
@@ -285,8 +285,8 @@ const CLOSING: Duration = Duration::from_millis(200);
 
 fn serve_connection(stream: TcpStream, task: &PeerTask, server: &Server) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(task.limit + PATIENCE))?;
-    stream.set_write_timeout(Some(task.limit + PATIENCE))?;
+    stream.set_read_timeout(Some(task.limit + PEER_TIMEOUT))?;
+    stream.set_write_timeout(Some(task.limit + PEER_TIMEOUT))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = io::BufWriter::with_capacity(READ_BYTES, stream);
     while answer(&mut reader, &mut writer, server)? {}

@@ -33,7 +33,7 @@ pub use pattern::Pattern;
 pub use tally::{Preamble, Received, Tally};
 
 /// How long an end waits for the other one.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One end of a transfer, as a command line.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ use sphinx_netdev::usage::monotonic_ns;
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, output,
+    PEER_TIMEOUT, Pattern, PeerError, PeerTask, Preamble, Received, Tally, output,
     tally::{checked_head, number_of, write_block},
     tried,
 };
@@ -195,7 +195,9 @@ async fn in_time<T>(
         what: "accept",
         error: io::ErrorKind::TimedOut.into(),
     };
-    timeout(task.limit + PATIENCE, future).await.map_err(late)?
+    timeout(task.limit + PEER_TIMEOUT, future)
+        .await
+        .map_err(late)?
 }
 
 /// Receives one transfer; `listening` is called when a sender may come and the certificate is there.

@@ -13,7 +13,7 @@ use std::{
 use sphinx_netdev::usage::monotonic_ns;
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
+    PEER_TIMEOUT, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
     external::{ENTRANCE_PORT, INNER_PORT, POLL, Program, START, directory},
     tally::{checked_head, number_of, schedule_of, write_block},
     tried,
@@ -104,7 +104,7 @@ pub(super) fn send(task: &PeerTask) -> Result<u64, PeerError> {
         "connect",
         socket.connect((Ipv4Addr::LOCALHOST, ENTRANCE_PORT)),
     )?;
-    let patience = Instant::now() + PATIENCE;
+    let patience = Instant::now() + PEER_TIMEOUT;
     while !is_there(directory, MET) {
         if Instant::now() > patience {
             return Err(PeerError::Cannot("get anything through the relay"));

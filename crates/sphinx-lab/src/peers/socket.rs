@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{PATIENCE, PeerError, PeerTask, tried};
+use super::{PEER_TIMEOUT, PeerError, PeerTask, tried};
 
 /// Whether the kernel lets this process use a congestion control, over multipath TCP if `mptcp`.
 ///
@@ -39,7 +39,7 @@ pub(super) fn listen(task: &PeerTask, backlog: i32) -> Result<(Socket, SocketAdd
     tried("bind", listener.bind(&task.address.into()))?;
     tried("listen", listener.listen(backlog))?;
     // The time limit of reading is that of accepting, too.
-    let patience: Duration = task.limit + PATIENCE;
+    let patience: Duration = task.limit + PEER_TIMEOUT;
     tried("listen", listener.set_read_timeout(Some(patience)))?;
     let address = tried("address", listener.local_addr())?;
     Ok((listener, address.as_socket().unwrap_or(task.address)))

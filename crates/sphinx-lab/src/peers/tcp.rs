@@ -10,7 +10,7 @@ use std::{
 use sphinx_netdev::usage::monotonic_ns;
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally, output,
+    PEER_TIMEOUT, Pattern, PeerError, PeerTask, Preamble, Received, Tally, output,
     socket::{listen, socket},
     tally::write_block,
     tried,
@@ -39,7 +39,7 @@ pub fn receive(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Receiv
     let mut stream = TcpStream::from(stream);
     tried(
         "accept",
-        stream.set_read_timeout(Some(task.limit + PATIENCE)),
+        stream.set_read_timeout(Some(task.limit + PEER_TIMEOUT)),
     )?;
     let mut preamble = [0; Preamble::BYTES];
     tried("preamble", stream.read_exact(&mut preamble))?;
@@ -338,7 +338,7 @@ mod tests {
         let (near, far) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         let mut outgoing = Outgoing {
             stream: TcpStream::from(near),
-            deadline: Instant::now() + PATIENCE,
+            deadline: Instant::now() + PEER_TIMEOUT,
             sent: 0,
         };
         let all = Preamble::BYTES + 1000;

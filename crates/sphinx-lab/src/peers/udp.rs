@@ -11,7 +11,7 @@ use std::{
 use sphinx_netdev::usage::monotonic_ns;
 
 use super::{
-    PATIENCE, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
+    PEER_TIMEOUT, Pattern, PeerError, PeerTask, Preamble, Received, Tally,
     tally::{block_head, number_of, schedule_of},
     tried,
 };
@@ -191,7 +191,7 @@ pub(super) fn receive(
 
 /// Until when the first datagram may come.
 pub(super) fn beginning_until(task: &PeerTask) -> u64 {
-    let patience = u64::try_from((task.limit + PATIENCE).as_nanos()).unwrap_or(u64::MAX);
+    let patience = u64::try_from((task.limit + PEER_TIMEOUT).as_nanos()).unwrap_or(u64::MAX);
     monotonic_ns().saturating_add(patience)
 }
 

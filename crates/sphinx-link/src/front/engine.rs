@@ -32,7 +32,7 @@ const REST: Duration = Duration::from_micros(40);
 /// Most time between two publications of the counters while packets flow.
 const PUBLISH_NS: Time = 1_000_000;
 /// Between two looks at an interface that has been turned off, and may be gone.
-const LOOK: Duration = Duration::from_millis(100);
+const OFF_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The sides of the interfaces.
 const SIDES: [Side; 2] = [Side::Left, Side::Right];
 
@@ -293,7 +293,10 @@ impl Engine {
         let timeout = event.map(|event| Duration::from_nanos(event.saturating_sub(now)));
         let soon = [
             (self.unpublished_since.is_some()).then_some(Duration::from_nanos(PUBLISH_NS)),
-            self.interfaces.iter().any(Port::is_off).then_some(LOOK),
+            self.interfaces
+                .iter()
+                .any(Port::is_off)
+                .then_some(OFF_POLL_INTERVAL),
         ];
         let timeout = soon.into_iter().flatten().chain(timeout).min();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());

@@ -22,7 +22,7 @@ const LONG_SHIFT: u32 = 6;
 const V2_BEGIN: u32 = 0x6c79_6765;
 const V3_BEGIN: u32 = 0x7465_6462;
 const LAST_WORD: u32 = (ID_BYTES as u32) << 24;
-const END: u32 = 0xff;
+const END_MARK: u32 = 0xff;
 
 /// Words that the hash works on: its state, and what is hashed.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ fn hash(machine: &mut impl Machine, [k0, k1]: [u32; 2]) {
     machine.xor_constant(V3, LAST_WORD);
     round(machine);
     machine.xor_constant(V0, LAST_WORD);
-    machine.xor_constant(V2, END);
+    machine.xor_constant(V2, END_MARK);
     for _ in 0..3 {
         round(machine);
     }

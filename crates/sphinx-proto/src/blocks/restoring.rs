@@ -19,9 +19,9 @@ use super::incoming::Shape;
 const UNKNOWN_MAX: usize = 512;
 /// Complete blocks that are kept because repairs may still cover them, at most.
 const PAST_MAX: usize = 1024;
-/// Bytes of those blocks, and of the rows as well: each at most `BYTES_MAX`, and at most the window
+/// Bytes of those blocks, and of the rows as well: each at most `RESTORING_BYTES_MAX`, and at most the window
 /// for received blocks divided by `SHARE`.
-const BYTES_MAX: u64 = 2 << 20;
+const RESTORING_BYTES_MAX: u64 = 2 << 20;
 const SHARE: u64 = 4;
 /// Sliding windows number the source symbols of all blocks in one sequence: symbol `i` of block `b` has the number
 /// `SYMBOL_STRIDE · b + i`, whatever size the blocks have. Core and driver must number them alike.
@@ -52,7 +52,7 @@ impl Restoring {
     /// For a session with this window for received blocks.
     pub(crate) fn new(recv_window: u64) -> Self {
         Self {
-            bytes_max: (recv_window / SHARE).min(BYTES_MAX),
+            bytes_max: (recv_window / SHARE).min(RESTORING_BYTES_MAX),
             tracker: None,
             past: VecDeque::new(),
             shapes: BTreeMap::new(),

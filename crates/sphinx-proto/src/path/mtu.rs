@@ -10,9 +10,9 @@ const COPIES: u8 = 3;
 /// would gain nothing from it.
 pub(super) const WORTHWHILE: u64 = 24 << 10;
 /// A size that failed is tried again after this time, nanoseconds.
-const AGAIN: Nanos = 60_000_000_000;
+const FAILED_SIZE_PAUSE: Nanos = 60_000_000_000;
 /// After the path has become too narrow, larger sizes are tried again after this time, then after
-/// twice that, and so on up to [`AGAIN`].
+/// twice that, and so on up to [`FAILED_SIZE_PAUSE`].
 const AGAIN_SOON: Nanos = 1_000_000_000;
 /// A run of lost large packets shows a narrow path if it has at least so many packets …
 const RUN_MIN: f64 = 6.0;
@@ -64,7 +64,7 @@ impl PathMtu {
             current: base,
             sizes: candidates.iter().copied().filter(wanted).collect(),
             failed: None,
-            pause: AGAIN,
+            pause: FAILED_SIZE_PAUSE,
             fell_at: Time::ZERO,
             copies_sent: 0,
             next_copy: Time::ZERO,
@@ -124,7 +124,7 @@ impl PathMtu {
         }
         let Some(size) = self.target() else {
             self.search_from(now + self.pause);
-            self.pause = (2 * self.pause).min(AGAIN);
+            self.pause = (2 * self.pause).min(FAILED_SIZE_PAUSE);
             return None;
         };
         self.copies_sent += 1;
@@ -170,13 +170,13 @@ impl PathMtu {
             let known = self.remembered.take() == Some(size);
             let failed = self.failed;
             self.search_from(if known {
-                self.next_copy + AGAIN
+                self.next_copy + FAILED_SIZE_PAUSE
             } else {
                 Time::ZERO
             });
             self.failed = failed;
             if failed.is_none() {
-                self.pause = AGAIN;
+                self.pause = FAILED_SIZE_PAUSE;
             }
         }
     }
@@ -207,7 +207,7 @@ impl PathMtu {
         if size <= self.current {
             self.fall(now);
         } else {
-            self.pause = AGAIN;
+            self.pause = FAILED_SIZE_PAUSE;
         }
         if self.target().is_some_and(|target| target >= size) {
             self.copies_sent = 0;
@@ -305,7 +305,7 @@ mod tests {
         mtu.acked(1472);
         let mut now = time(11);
         let mut copies = 1;
-        while let Some(at) = mtu.timeout().filter(|at| *at < time(AGAIN)) {
+        while let Some(at) = mtu.timeout().filter(|at| *at < time(FAILED_SIZE_PAUSE)) {
             now = now.max(at);
             copies += usize::from(mtu.poll(now, 8).is_some());
         }
@@ -322,7 +322,7 @@ mod tests {
             let sizes = mtu_candidates(28);
             let mut search = PathMtu::new(1200, &sizes, 9000, None);
             let mut probes = 0;
-            while let Some(at) = search.timeout().filter(|at| *at < time(AGAIN)) {
+            while let Some(at) = search.timeout().filter(|at| *at < time(FAILED_SIZE_PAUSE)) {
                 if let Some(size) = search.poll(at, 8) {
                     probes += 1;
                     if size + 28 <= mtu {
@@ -347,7 +347,7 @@ mod tests {
         let mut mtu = new(1472);
         assert_eq!(mtu.poll(time(0), 8), Some(1472));
         mtu.acked(1472);
-        assert!(mtu.timeout() > Some(time(AGAIN)));
+        assert!(mtu.timeout() > Some(time(FAILED_SIZE_PAUSE)));
         // It does not get through any more.
         let mut mtu = new(8972);
         let mut now = Time::ZERO;
@@ -386,7 +386,7 @@ mod tests {
         mtu.too_large(time(6), 1472);
         assert_eq!(
             (mtu.poll(time(6), 8), mtu.timeout()),
-            (None, Some(time(6 + AGAIN)))
+            (None, Some(time(6 + FAILED_SIZE_PAUSE)))
         );
     }
 

@@ -13,7 +13,7 @@ use super::{Lane, Paths};
 
 /// How long cheaper paths must have had more to carry than they could before dearer ones help, and over what time it is seen that
 /// they are not needed any more.
-const PATIENCE: Nanos = 1_000_000_000;
+const BUSY_PERIOD: Nanos = 1_000_000_000;
 /// What cheaper paths carry in this time is left to them.
 const SOON: Nanos = 20_000_000;
 /// Dearer paths are not needed where all together carry less than this share, in percent, of what the cheaper ones could.
@@ -171,7 +171,7 @@ impl Paths {
         }
         let before = thrift.dearer;
         let is_busy =
-            is_waiting && now.saturating_sub(*thrift.busy_since.get_or_insert(now)) >= PATIENCE;
+            is_waiting && now.saturating_sub(*thrift.busy_since.get_or_insert(now)) >= BUSY_PERIOD;
         let counted_for = now.saturating_sub(thrift.counted_since);
         if is_busy
             && self
@@ -180,7 +180,7 @@ impl Paths {
                 .any(|lane| lane.barred == Some(PathState::Dear))
         {
             thrift.dearer += 1;
-        } else if thrift.dearer > 0 && counted_for >= PATIENCE {
+        } else if thrift.dearer > 0 && counted_for >= BUSY_PERIOD {
             let costs = self.lanes.iter().filter(|lane| lane.is_chosen());
             let dearest = costs.map(|lane| lane.policy.cost).max();
             let cheaper = { self.lanes.iter() }
@@ -193,7 +193,7 @@ impl Paths {
                 thrift.dearer -= 1;
             }
         }
-        if counted_for >= PATIENCE || thrift.dearer != before {
+        if counted_for >= BUSY_PERIOD || thrift.dearer != before {
             (thrift.counted_since, thrift.counted) = (now, carried);
         }
         if thrift.dearer != before {

@@ -17,7 +17,7 @@ const COUNT_MIN: u32 = 3;
 const SPAN_MIN: Nanos = 1_000 * MS;
 /// Refusals are forgotten after so long without another one. Hosts send about one per second to a
 /// peer.
-const FRESH: Nanos = 1_500 * MS;
+const REFUSAL_LIFETIME: Nanos = 1_500 * MS;
 /// Time between PINGs to a peer that is said to be gone.
 const ASK_INTERVAL: Nanos = 250 * MS;
 
@@ -69,7 +69,7 @@ impl Session {
             true => self.last_received.max(refusals.first),
             false => self.last_received,
         };
-        if now > refusals.last + FRESH {
+        if now > refusals.last + REFUSAL_LIFETIME {
             self.refusals = None;
         } else if lasting && now >= heard_at + silence_max + MARGIN {
             self.events.push_back(Event::PeerGone);

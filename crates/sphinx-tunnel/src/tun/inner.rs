@@ -14,7 +14,7 @@ use sphinx_sim::{Carried, MS, SEC, Scenario, link};
 
 use super::MTU;
 use super::fq_codel::FqCodel;
-use super::outbox::BYTES_MAX;
+use super::outbox::OUTBOX_BYTES_MAX;
 use super::path::Path;
 
 /// Headers of IPv4, and of TCP with timestamps.
@@ -209,7 +209,7 @@ fn run((mbit, rtt_ms): (u64, u64), (mean, loss): (f64, Loss), seconds: u64) -> F
         pair.ends[side].carry(Box::new(Tunnel {
             inner: Rc::clone(&inner),
             sends: side == 0,
-            queue: FqCodel::new(BYTES_MAX, SEED),
+            queue: FqCodel::new(OUTBOX_BYTES_MAX, SEED),
             path: None,
             next_ping: 0,
         }));

@@ -17,7 +17,7 @@ use crate::datagrams::{self, PACKET_FLOWS};
 use crate::relay::Counts;
 
 /// Bytes that wait for one session, at most.
-pub(super) const BYTES_MAX: usize = 4 << 20;
+pub(super) const OUTBOX_BYTES_MAX: usize = 4 << 20;
 /// How long a measurement of the path is used.
 const PATH_TIME: Duration = Duration::from_millis(50);
 /// Until then a session looks for what its path carries; packets that do not fit yet are cut.
@@ -40,7 +40,7 @@ impl Outbox {
     pub(super) fn new(counts: Arc<Counts>) -> Self {
         let seed = RandomState::new().hash_one(0);
         Self {
-            queue: Mutex::new(FqCodel::new(BYTES_MAX, seed)),
+            queue: Mutex::new(FqCodel::new(OUTBOX_BYTES_MAX, seed)),
             news: Notify::new(),
             began: Instant::now(),
             mtu: AtomicUsize::new(0),

@@ -36,7 +36,7 @@ const REQUEST_BYTES_MAX: u64 = 8192;
 /// Most connections that ask for numbers at once: of more, the oldest ends.
 const SCRAPES_MAX: usize = 16;
 /// How long a client, and the agent's answer, are waited for at most.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a name is tried for that another program has.
 const NAME_PAUSE: Duration = Duration::from_secs(1);
 
@@ -160,7 +160,7 @@ struct Requester {
 }
 
 impl Requester {
-    /// Waits for the answer, for [`PATIENCE`] at most.
+    /// Waits for the answer, for [`REQUEST_TIMEOUT`] at most.
     fn ask(&self, command: Command) -> io::Result<Answer> {
         let (reply, answer) = mpsc::sync_channel(1);
         let request = Request { command, reply };
@@ -169,7 +169,7 @@ impl Requester {
             .map_err(|_| io::ErrorKind::BrokenPipe)?;
         self.bell.look();
         answer
-            .recv_timeout(PATIENCE)
+            .recv_timeout(REQUEST_TIMEOUT)
             .map_err(|_| io::ErrorKind::TimedOut.into())
     }
 }
@@ -265,8 +265,8 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 /// Answers one connection: one line is asked, one line of JSON is the answer.
 fn serve_connection(stream: &UnixStream, requester: &Requester) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     // What connections a machine has is told to root and to the agent's own user only.
     let user = socket_peercred(stream)?.uid;
     if !user.is_root() && user != geteuid() {
@@ -303,9 +303,9 @@ fn serve_connection(stream: &UnixStream, requester: &Requester) -> io::Result<()
     writeln!(stream, "{value}")
 }
 
-/// Reads the head of a request; whoever sends it has [`PATIENCE`] for all of it.
+/// Reads the head of a request; whoever sends it has [`REQUEST_TIMEOUT`] for all of it.
 fn head(mut stream: &TcpStream) -> io::Result<String> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + REQUEST_TIMEOUT;
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
     while !head.ends_with(b"\r\n\r\n") && head.len() < REQUEST_BYTES_MAX as usize {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -323,7 +323,7 @@ fn head(mut stream: &TcpStream) -> io::Result<String> {
 
 /// Answers one request of HTTP.
 fn scrape(stream: &TcpStream, requester: &Requester) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let request = head(stream)?;
     let mut words = request.split(' ');
     let (status, kind, body) = match (words.next(), words.next()) {

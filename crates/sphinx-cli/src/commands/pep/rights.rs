@@ -9,14 +9,14 @@ use sphinx_pep::attach;
 use crate::failure::{Outcome, local_io};
 
 /// Rights that a worker keeps: for devices, rules and queues, and for sending packets of its own.
-const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
+const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
 
 /// Gives up all rights but those, for good. Only the calling thread does: it has to be the only one, and those
 /// that it starts have no more. What needs another right comes first: to be served in time.
 pub(super) fn give_up() -> Outcome<()> {
     // Where that is not allowed, packets wait a little longer.
     let _ = attach::serve_in_time();
-    give_up_all_but(KEPT)
+    give_up_all_but(KEPT_CAPABILITIES)
         .map_err(|error| local_io("give up", "rights", std::io::Error::from(error)))
 }
 
@@ -55,10 +55,10 @@ mod tests {
     fn rights_of_a_thread_are_given_up_for_good() {
         std::thread::spawn(|| {
             let before = capabilities(None).expect("capabilities").permitted;
-            give_up_all_but(KEPT).expect("rights that are there");
+            give_up_all_but(KEPT_CAPABILITIES).expect("rights that are there");
             let after = capabilities(None).expect("capabilities");
-            assert_eq!(lacking().is_empty(), before.contains(KEPT));
-            assert_eq!(after.permitted, before & KEPT);
+            assert_eq!(lacking().is_empty(), before.contains(KEPT_CAPABILITIES));
+            assert_eq!(after.permitted, before & KEPT_CAPABILITIES);
             assert_eq!(after.effective, after.permitted);
             assert!(after.inheritable.is_empty());
             if before != after.permitted {

@@ -30,8 +30,8 @@ const SOCKET: &str = "socket";
 /// The interface, in its namespace.
 const INTERFACE: &str = "tun0";
 const QUEUE_PACKETS: u32 = 500;
-/// Until there is a namespace.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the program inside gets until there is a namespace.
+const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_TIME: Duration = Duration::from_millis(5);
 /// What shells exit with where there is no such program.
 const NOT_FOUND: u8 = 127;
@@ -85,7 +85,7 @@ pub(super) fn start(args: &TunnelArgs) -> Outcome<(Waiting, ProgramDevice)> {
 /// `listens`: a listener comes behind the interface.
 fn meet(listener: &UnixListener, child: &mut Child, listens: bool) -> Outcome<ProgramDevice> {
     let refused = |error: io::Error| local_io("set up", "the program's namespace", error);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + NAMESPACE_TIMEOUT;
     let mut stream = loop {
         match listener.accept() {
             Ok((stream, _)) => break stream,
@@ -97,7 +97,9 @@ fn meet(listener: &UnixListener, child: &mut Child, listens: bool) -> Outcome<Pr
         }
     };
     stream.set_nonblocking(false).map_err(refused)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(refused)?;
+    stream
+        .set_read_timeout(Some(NAMESPACE_TIMEOUT))
+        .map_err(refused)?;
     let taken = confine::take(&stream).and_then(|device| {
         let listener = listens.then(|| confine::take(&stream)).transpose()?;
         Ok((device, listener))

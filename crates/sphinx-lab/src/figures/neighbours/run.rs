@@ -25,7 +25,7 @@ const PORT: u16 = 5201;
 /// How long receivers may take until they listen.
 const READY: Duration = Duration::from_secs(10);
 /// How often the queue is looked at, and what the processes have said.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long receivers are listened to after the end. Those that receive something tell of it every half second.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What a flow could carry at most, in times of the link.
@@ -169,7 +169,7 @@ pub(super) fn carry(
         if now >= window.until {
             break;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     let counters = testbed.counters().swap_remove(0);
     // What a flow has carried until the end is told by its next word only.
@@ -178,7 +178,7 @@ pub(super) fn carry(
         last.is_some_and(|(when, _)| *when >= window.until)
     };
     while start.elapsed() < window.until + LAST_WORDS && !under_way.iter().all(has_told) {
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
         for flow in &mut under_way {
             flow.listen(start.elapsed())?;
         }

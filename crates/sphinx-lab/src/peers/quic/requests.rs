@@ -18,7 +18,7 @@ use super::{
     CLOSING, NAME, any_address, client_config, endpoint, in_time, refused, runtime, server_config,
 };
 use crate::peers::{
-    PATIENCE, PeerError, PeerTask,
+    PEER_TIMEOUT, PeerError, PeerTask,
     http::{self, Client, Line},
     tried,
 };
@@ -52,7 +52,7 @@ pub fn serve(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Value, P
             }
         };
         // A client that dies says nothing.
-        let _ = timeout(task.limit + PATIENCE, requests).await;
+        let _ = timeout(task.limit + PEER_TIMEOUT, requests).await;
         Ok(objects.done())
     })
 }
