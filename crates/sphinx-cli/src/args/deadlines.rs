@@ -12,12 +12,12 @@ pub(crate) fn refuse_deadlines(cli: &Cli) -> Outcome<()> {
         Command::Send(args) => without_deadlines(&args.common),
         Command::Cp(args) => without_deadlines(&args.common),
         Command::Sync(args) => without_deadlines(&args.common),
-        // What was written has been looked at where it was.
+        // Its options were checked by the command that started it over ssh.
         Command::SshEnd(_) => Ok(()),
         Command::Perf {
             command: PerfCommand::Server(args),
         } => without_deadlines(&args.common),
-        // (What `perf client` asks for, its server does.)
+        // Only `perf client` has messages with deadlines to send; its server does what it asks for.
         Command::Perf {
             command: PerfCommand::Client(_) | PerfCommand::Cost(_),
         } => Ok(()),

@@ -148,7 +148,7 @@ fn shards_help() -> String {
 /// Flags of the commands that listen, beside those of [`CommonArgs`].
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ServingArgs {
-    // (Of this option alone: a heading of the struct would hold for what a command has behind it.)
+    // The heading is set on this option alone: one on the struct would also apply to the options that a command declares after it.
     #[arg(long, value_name = "N", default_value = "1", value_parser = shards, help = shards_help(), help_heading = "Engine")]
     pub(crate) shards: Count,
 }
@@ -272,7 +272,7 @@ pub(crate) fn paper(text: &str) -> Result<Box<transport::Paper>, String> {
     if text.is_empty() {
         return Err("expected KEY=VALUE,..., or --paper alone".to_owned());
     }
-    // All of something is written 1 there, as in the paper.
+    // The keys of --paper write "all" as 1, as the paper does; `units::fraction` refuses a bare 1.
     let share = |text: &str| match text {
         "1" => Ok(1.0),
         _ => units::fraction(text),
@@ -308,7 +308,7 @@ impl CommonArgs {
         Settings {
             verbose: self.verbose,
             progress_interval: self.interval_report,
-            // Before either end gives the session up.
+            // A reader of the reports that takes nothing is given up before either end gives the session up.
             patience: Some(self.idle_timeout / 2),
             ..Settings::new(self.json, self.quiet)
         }
@@ -347,7 +347,7 @@ impl CommonArgs {
             epsilon: self.epsilon,
             cc: self.cc,
             ecn: self.ecn,
-            // On the command line rates are in bits.
+            // On the command line rates are in bits per second, here in bytes per second.
             limit: self.limit.map(|bits| (bits / 8).max(1)),
             memory: self.memory.unwrap_or(default.memory),
             recv_window: self.recv_window,

@@ -525,7 +525,7 @@ fn listen_address(text: &str) -> Result<Listen, String> {
         format!("'{text}' is not an address and a port, such as 0.0.0.0:7749, [::]:7749 or :7749")
     });
     match address? {
-        // It would be lost.
+        // `Listen` keeps no zone, so one would be dropped without a word.
         SocketAddr::V6(address) if address.scope_id() > 0 => {
             Err(format!("'{text}': only link-local addresses have a zone"))
         }

@@ -225,7 +225,7 @@ impl PathArgs {
     /// What the paths are called, in the order of the options' paths.
     pub(crate) fn names(&self) -> Names {
         let names = self.path.iter().map(|wanted| match wanted {
-            // Its interface is known when there is a session.
+            // An automatic path is named after its interface, which is known once there is a session.
             Wanted::Auto => String::new(),
             Wanted::Path(path) => path.name.clone(),
         });

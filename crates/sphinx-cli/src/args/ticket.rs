@@ -201,7 +201,7 @@ pub(crate) fn read(source: Source) -> Outcome<Ticket> {
             if io::stdin().is_terminal() {
                 eprint!("Ticket: ");
             }
-            // Past the library's buffer: what follows the line is left for who reads on.
+            // Not through the standard library's buffer, which would swallow what follows the line: the next reader of standard input gets that.
             let input = io::stdin().as_fd().try_clone_to_owned();
             let line = input
                 .and_then(|input| first_line(File::from(input)))
@@ -236,7 +236,7 @@ fn text_of(bytes: &[u8]) -> Zeroizing<String> {
 }
 
 fn bounded(input: impl Read) -> io::Result<Zeroizing<String>> {
-    // With room for all of it at once, so that nothing is left where it was before it grew.
+    // Allocated once in full size: a buffer that grew would leave copies of the secret in freed memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(TICKET_BYTES_MAX as usize + 1));
     input.take(TICKET_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(text_of(&bytes))

@@ -11,7 +11,7 @@ use super::descent::open_directory;
 /// Lets the owner into a directory for as long as it lives.
 pub(super) struct LetIn {
     directory: OwnedFd,
-    /// What it is to have again.
+    /// Permissions to restore when this is dropped.
     before: Mode,
 }
 
@@ -36,7 +36,7 @@ impl LetIn {
 
 impl Drop for LetIn {
     fn drop(&mut self) {
-        // Nothing better can be done about one that keeps its owner in.
+        // Best effort: if this fails, the directory keeps the permissions that it was given for the transfer.
         let _ = fs::fchmod(&self.directory, self.before);
     }
 }
@@ -76,7 +76,7 @@ pub(super) fn permit(directory: &OwnedFd, name: &[u8], more: Mode) -> Result<Mod
         return Err(Errno::LOOP);
     }
     let before = Mode::from_raw_mode(stat.st_mode & 0o7777);
-    // What was opened so has no permissions to be given but by this name, which leads to nothing else.
+    // `fchmod` refuses a descriptor of `O_PATH`. Its name below /proc leads to this very file, whatever its directory has meanwhile.
     let path = format!("/proc/self/fd/{}", there.as_raw_fd());
     fs::chmod(path, before | more).map_err(|_| Errno::ACCESS)?;
     Ok(before)

@@ -17,8 +17,8 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Contents on their way into a file.
 ///
-/// What continues the part that has been hashed is hashed as it comes. What comes earlier than its
-/// predecessors is hashed when they are there, from the file: it is in the page cache still.
+/// Data that continues the part hashed so far is hashed as it comes. Data that arrives ahead of a gap is read back from
+/// the file and hashed once the gap is closed: it is still in the page cache.
 ///
 /// Where there is a file that must not be replaced, the contents are compared with it instead of being
 /// written.
@@ -27,13 +27,13 @@ pub(super) struct Contents {
     digest: ContentDigest,
     /// Everything below is in the digest.
     hashed: u64,
-    /// What is written beyond: starts and ends, neither overlapping nor touching.
+    /// Ranges that are written beyond the hashed part: starts and ends, neither overlapping nor touching.
     ahead: BTreeMap<u64, u64>,
     /// The file may end with a hole.
     holes: bool,
-    /// They are those of a file that is there already, as the sender has been told.
+    /// The sender was told that the file is there already, and sends none of its contents.
     same: bool,
-    /// Some of them are copies of what was there, which nobody has compared.
+    /// Some pieces were copied from the file that was there, without being compared with anything.
     copied: bool,
     work: Work,
     buffer: Vec<u8>,
@@ -237,7 +237,7 @@ impl Contents {
             Some(Place::New(mut file)) if digest != *expected => {
                 file.discard();
                 Ok(match self.copied {
-                    // What was there is another one by now.
+                    // The file that pieces were copied from has changed meanwhile: that is no fault of the sender.
                     true => Finished::Different,
                     false => Finished::Damaged,
                 })

@@ -114,7 +114,7 @@ impl Wanderer {
     /// The directory where one is.
     pub(super) fn here(&mut self) -> Result<&Arc<OwnedFd>, Errno> {
         if self.ups > 0 {
-            // From a real directory, `..` leads to real directories only.
+            // The parents of a real directory are real directories: no link is followed.
             let path = "../".repeat(self.ups);
             self.at = Arc::new(open_directory(&self.at, path.as_bytes())?);
             self.ups = 0;

@@ -73,7 +73,7 @@ impl Extraneous {
         if there.is_empty() {
             return;
         }
-        // Where names are folded, what has come may be there under another spelling: it is no other thing.
+        // Where the file system folds case, what has come may be listed in another spelling: compared by inode, it is the same.
         let identity = |name: &Vec<u8>| {
             let there = fs::statat(directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
             there.ok().map(|there| Identity::of_stat(&there))
@@ -129,7 +129,7 @@ impl Extraneous {
         }
         let mut all = true;
         if directory {
-            // Deeper ones have no path that anything could be done by.
+            // Paths have a maximum length, so nothing deeper can be named, and deleted.
             if path.len() > PATH_BYTES_MAX {
                 return Err(Errno::NAMETOOLONG);
             }
@@ -171,7 +171,7 @@ impl Extraneous {
             last_access: time(before.st_atime, before.st_atime_nsec),
             last_modification: time(before.st_mtime, before.st_mtime_nsec),
         };
-        // It is somebody else's directory if this fails: what was asked for is done.
+        // This fails if the directory is somebody else's. The deletion has been done, so that is no error.
         let _ = fs::futimens(directory, &times);
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Landing {
     pub(crate) fn find(destination: &Path, things: usize, recursive: bool) -> Outcome<Self> {
         let found = destination.metadata();
         let is_directory = found.as_ref().is_ok_and(|found| found.is_dir());
-        // Made by a copy under this name that has not come to its end, which goes on.
+        // An earlier copy to this name made the directory and was interrupted: this one goes on in it.
         let is_begun = things == 1 && recursive && is_directory && is_unfinished(destination);
         if is_directory && !is_begun {
             return Ok(Self {

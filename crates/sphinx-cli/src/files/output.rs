@@ -127,7 +127,7 @@ impl OutputDir {
         };
         let shown = printable(path.as_os_str().as_encoded_bytes());
         let refused = |error| local_io("use the directory", &shown, error);
-        // As rsync: what leads there has to exist.
+        // As with rsync, the parent directory has to exist.
         let parent = match path.parent() {
             Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
             Some(parent) => parent,
@@ -178,7 +178,7 @@ impl OutputDir {
 
     /// Why nothing in here can be made any more, if that is what an error says.
     pub(super) fn gone(&self, error: Errno) -> Option<Failure> {
-        // A copy has one command, which opens the directory that there is; a receiver that stays has opened it long ago.
+        // `cp` and `sync` open the directory anew with each command; a receiver that keeps running has the removed one open.
         let is_copy = self.expected.is_some() || self.sync.is_some();
         let hint = match is_copy {
             true => "make it again, then run the same command",
@@ -284,7 +284,7 @@ impl OutputDir {
         if (complete || is_empty())
             && let Some(mark) = mark
         {
-            // One that stays makes the same transfer come here again: what is there counts.
+            // Best effort: a mark that stays has the same transfer go on in this directory, where the files are found complete.
             let _ = mark.finish();
         }
         let _ = fs::unlinkat(&self.root, output.shown.as_str(), AtFlags::REMOVEDIR);
@@ -345,7 +345,7 @@ fn let_in(path: &Path) {
         && there.uid() == geteuid().as_raw()
         && there.mode() & 0o700 != 0o700
     {
-        // Whoever writes to it says what is wrong.
+        // Best effort: if this fails, the first attempt to write there reports it.
         let _ = std::fs::set_permissions(path, Permissions::from_mode(there.mode() | 0o700));
     }
 }

@@ -44,7 +44,7 @@ impl<I: Incoming> Reader<I> {
     /// in the order in which they arrive, straight from where they were received.
     pub(super) fn data(&mut self, bytes: u64, sink: &mut Sink<'_>) -> Outcome<()> {
         let mut at = 0;
-        // Short records are many, and their neighbours in the buffer already.
+        // Short records are read through the buffer, which holds their neighbours too; of a long one only what is buffered already.
         while at < bytes && (self.start < self.end || bytes - at < self.buffer.len() as u64) {
             at += self.some_data(at, bytes, sink)?;
         }

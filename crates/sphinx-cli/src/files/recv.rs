@@ -81,7 +81,7 @@ pub(crate) fn receive<C: Channel>(
                 },
                 message: failure.for_the_other_end(),
             };
-            // Whether or not the verdict arrives, the close says the same.
+            // If the verdict does not arrive, the close that follows has the same code and message.
             let _ = tell(&[verdict])
                 .and_then(|()| reverse.finish())
                 .and_then(|()| reverse.wait_delivered());

@@ -44,7 +44,7 @@ struct State {
     offered: u64,
     /// Everything has been said about those up to this one.
     answered: u64,
-    /// What has been said of them, until somebody has asked for it.
+    /// Answers that have come and nobody has taken yet, by the number of the offer.
     answers: BTreeMap<u64, Answer>,
     /// Hashes in them.
     hashes: usize,
@@ -63,7 +63,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// How many hashes are in it, which is what it is long of.
+    /// How many hashes it holds: they make up nearly all of its length.
     fn hashes(&self) -> usize {
         match self {
             Self::Part(sealed) => sealed.checkpoint.subtrees(),
@@ -75,7 +75,7 @@ impl Answer {
 
 impl State {
     fn present(&mut self, first: u64, count: u32) -> Outcome<()> {
-        // No more than was offered.
+        // The receiver may answer only what was offered.
         let last = first.checked_add(u64::from(count) - 1);
         if last.is_none_or(|last| last > self.offered) {
             return Err(protocol("an answer to what was not offered"));
@@ -89,7 +89,7 @@ impl State {
         if offer <= last || offer > self.offered {
             return Err(protocol("an answer to what was not offered"));
         }
-        // Without an answer the whole file is sent, which nobody has to remember.
+        // Beyond the limit the answer is dropped: then the whole file is sent.
         let hashes = self.hashes + answer.hashes();
         if hashes <= HASHES_HELD_MAX {
             self.hashes = hashes;
@@ -274,7 +274,7 @@ fn hear<C: Channel>(
                 heard.changed.notify_all();
             }
             Reply::Done(counts) => {
-                // To its end, lest the receiver be stopped; what has been said counts in any case.
+                // Reads to the end of the stream, so that the receiver is not told to stop. The counts are valid even if this fails.
                 let _ = reader.expect_end();
                 return Ok(counts);
             }

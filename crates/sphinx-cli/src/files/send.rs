@@ -64,7 +64,7 @@ pub(crate) fn send<C: Channel>(
     );
     let sent = sent.and_then(|sent| {
         forward.wait_delivered()?;
-        // Little is sent without asking, but is not wanted before somebody has said so.
+        // Small transfers are sent before the receiver has agreed. They count as sent only once it has.
         replies.wait_ready(reporter).map(|()| sent)
     });
     let sent = match sent {
@@ -73,7 +73,7 @@ pub(crate) fn send<C: Channel>(
     };
     progress.hand_over();
     let reply = replies.wait();
-    // The other end has everything in place: until then it was being transferred.
+    // The reply says that everything is in place: the transfer has taken until now.
     let elapsed = channel.stats().elapsed;
     match reply {
         Ok((counts, first_refused)) if counts.totals == sent.totals => {
@@ -155,7 +155,7 @@ pub(super) fn send_tree(
         reporter,
     };
     put_preamble(&mut sender.gathered, announced);
-    // A receiver may want to ask somebody: what is behind a slow pipe is no reason to wait.
+    // Sent at once, since the receiver may have to ask a person first, and reading from a slow pipe may take long.
     sender.pass_on()?;
     sender.offer()?;
     while let Some(step) = sender.walk.next()? {
@@ -301,7 +301,7 @@ impl<O: Outgoing> Sender<'_, O> {
         if !self.lookahead.has_room() {
             return Ok(false);
         }
-        // The receiver remembers no more offers than may be ahead.
+        // Files that are kept are told of first: the receiver remembers only as many offers as may be ahead of what is sent.
         self.tell_kept();
         let offered = self.lookahead.top_up(self.key, &mut self.gathered);
         if offered {
@@ -358,7 +358,7 @@ impl<O: Outgoing> Sender<'_, O> {
         };
         while !replies.is_answered(offer) && self.offer()? {}
         if !replies.is_answered(offer) {
-            // The question may be among what was gathered.
+            // The offer may still be in the buffer of records that have not been passed to the session.
             self.pass_on()?;
         }
         replies.wait_answer(offer, self.reporter)

@@ -101,7 +101,7 @@ fn contents(
                     }
                     Ok(())
                 })?;
-                // Whoever reads a stream waits for what there is.
+                // Flushed at once: the program at the other end of the pipe may wait for these bytes.
                 progress.at_disk(|| out.flush()).map_err(refused)?;
             }
             Piece::Hole { bytes } => {

@@ -141,8 +141,8 @@ impl Target {
         self.check_expected(name, true)?;
         let parent = self.here();
         self.check_open(&parent, name)?;
-        // Ours to write into; without what the directory will have, a transfer that fails would
-        // leave it to nobody.
+        // The owner may write into it until it is complete. Its other permissions are final from the beginning: after a
+        // transfer that fails, those whom it is for can use what has come.
         let mode = self.output.mode(mode) | Mode::RWXU;
         let made = match fs::mkdirat(&parent, name.as_bytes(), mode) {
             Ok(()) => true,
@@ -179,7 +179,7 @@ impl Target {
             .map_err(|error| Refused::Transfer(local_io("use", &self.shown(name), error)))?;
         if made {
             let mark = Unfinished::create(&directory).inspect_err(|_| {
-                // What was made for nothing goes again.
+                // A directory without its mark is of no use, and is removed again.
                 let _ = fs::unlinkat(&self.output.root, name.as_bytes(), AtFlags::REMOVEDIR);
             });
             return match mark {
@@ -242,7 +242,7 @@ impl Target {
             && let Some(mark) = self.unfinished.take()
             && !self.incomplete
         {
-            // It changes the directory, whose attributes come last.
+            // Removing the mark changes the time of the directory, so it comes before the attributes.
             mark.finish().map_err(refused)?;
         }
         if own && !self.complete(&directory, attributes)? {

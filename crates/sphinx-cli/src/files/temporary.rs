@@ -68,7 +68,7 @@ impl Temporary {
         let journal = own_file(directory, &journal_name)?;
         let locked = lock(&journal);
         if locked.is_err() {
-            // Where files cannot be locked there are no parts, and no journals of theirs.
+            // If nobody holds the lock, the file system has no locks: then no parts are kept, and an empty journal is removed.
             if !is_taken(locked) && Slot::newest(&journal::read(&journal)).is_none() {
                 let _ = fs::unlinkat(directory, journal_name, AtFlags::empty());
             }
@@ -82,7 +82,7 @@ impl Temporary {
         let names = (part_name, journal_name);
         let found = Self::adopt(directory, &names, journal, size, source);
         if found.is_none() && Slot::newest(&journal::read(&locked)).is_none() {
-            // What could not be begun does not stay.
+            // Nothing was begun that could be gone on with: part and journal are removed.
             if own_file(directory, &names.0).is_some() {
                 let _ = fs::unlinkat(directory, names.0, AtFlags::empty());
             }
@@ -110,7 +110,7 @@ impl Temporary {
             slot.subject == subject && part.metadata().is_ok_and(|part| part.len() >= end)
         });
         let end = (there.as_ref()).map_or(0, |slot| slot.sealed.checkpoint.offset());
-        // What lies beyond was not safe, and a hole may belong there.
+        // Data behind the last checkpoint may not have reached the disk, and a hole may have to be there.
         part.set_len(end).ok()?;
         if there.is_none() {
             journal::clear(&journal).ok()?;
@@ -151,7 +151,7 @@ impl Temporary {
             if self.file.read_exact_at(&mut there, offset).is_ok() && there == data {
                 return Ok(());
             }
-            // It is not what the sender says that it was.
+            // The part is not what the sender says it has sent before: from here on it is written anew.
             partial.there = None;
             partial.journal.forget()?;
         }
@@ -211,7 +211,7 @@ impl Temporary {
     /// of a small file that is written as it comes is stored behind its data.
     fn force(&mut self) -> io::Result<()> {
         if let Some(partial) = &mut self.partial {
-            // Most of it is safe already.
+            // The thread of the journal has forced most of the data to the disk already.
             partial.journal.abandon()?;
         } else if !self.stretched && self.file.metadata()?.len() < FORCED_BYTES_MIN {
             return Ok(());
@@ -258,7 +258,7 @@ impl Drop for Temporary {
 
 impl Partial {
     fn remove_journal(&self, directory: &OwnedFd) {
-        // One that stays says nothing about any other file.
+        // Best effort: a journal that stays names the inode of its part, and says nothing about other files.
         let _ = fs::unlinkat(directory, self.journal_name.as_slice(), AtFlags::empty());
     }
 }

@@ -79,12 +79,12 @@ impl Xattrs {
         let mut names = names(&file)?;
         names.sort_unstable();
         let mut xattrs = Self::default();
-        // The calls need room, and there is none for longer values.
+        // The system calls write into a buffer; the kernel allows no longer values than this.
         let mut value = vec![0; if names.is_empty() { 0 } else { VALUE_BYTES_MAX }];
         for name in names {
             let length = match fs::fgetxattr(&file, name.as_slice(), value.as_mut_slice()) {
                 Ok(length) => length,
-                // It has gone meanwhile.
+                // Removed since the names were listed.
                 Err(Errno::NODATA) => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -105,7 +105,7 @@ impl Xattrs {
                 return Ok(Self::default());
             }
             Err(Errno::OPNOTSUPP) => return Ok(Self::default()),
-            // There are some, or more names than fit, or there is no such way to the file.
+            // There are some, or there are more names than fit, or /proc is not mounted: the file has to be opened.
             _ => {}
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

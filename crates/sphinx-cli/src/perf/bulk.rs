@@ -83,7 +83,7 @@ impl Bulk<'_> {
 
     /// Receives streams to their ends: how many bytes.
     pub(super) fn receive(&self, mut streams: Vec<Stream<dyn TaskIn>>) -> Outcome<u64> {
-        // One for all: what is taken is looked at before another stream is.
+        // One buffer for all streams: data is checked before another stream is read.
         let mut buffer = vec![0; CHUNK_BYTES];
         let received = run_all(streams.len(), |task, cx| {
             self.step_in(&mut streams[task], &mut buffer, cx)

@@ -167,7 +167,7 @@ impl SendWork<'_> {
         first_due_ns: u64,
     ) -> Outcome<u64> {
         let blocks = pacing.blocks(self.plan.limit).map_err(protocol)?;
-        // Sleeping to the microsecond instead of the usual 50; where that is refused, it is not.
+        // Sleeps end within a microsecond of their time instead of the usual 50; where the kernel refuses that, they do not.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
         let mut block = vec![0; pacing.block_bytes as usize];
         let mut sent = 0;
@@ -181,7 +181,7 @@ impl SendWork<'_> {
             self.pattern
                 .fill(0, index.wrapping_mul(pacing.block_bytes), body);
             let now = monotonic_ns();
-            // What has become of a session that is over, the end of the blocks tells.
+            // If the session is over, finishing the stream of blocks reports why.
             if now > give_up_ns || !self.wait_until(due) {
                 break;
             }

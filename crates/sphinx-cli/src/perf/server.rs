@@ -88,8 +88,8 @@ fn run<C: Channel>(
     // The client closes when it has this end's report: its own has to be here by then.
     let peer: Report = get(&mut input)?;
     expect_end(&mut input)?;
-    // From its last byte on the client may close, before this end has finished the stream. Whether
-    // a failure here is that is told by the code that it closes with.
+    // Once the client has the last byte of this report it may close, even before this end has finished the stream. So an error
+    // here need not be one: the code that the client closes with tells (`ended`).
     let _ = put(&mut out, &done.report()).and_then(|()| out.finish());
     done.hear(&peer);
     done.dropped = plan.dropped(done.bytes, peer.bytes);

@@ -70,7 +70,7 @@ pub(super) fn run_all<T>(
             thread::park();
             continue;
         };
-        // From here on news is news again: what came before this step sees.
+        // Cleared before the step: wake-ups until now are seen by this step, later ones queue the task again.
         alarms[task].is_queued.store(false, Ordering::Release);
         if results[task].is_some() {
             continue;

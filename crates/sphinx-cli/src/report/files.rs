@@ -125,8 +125,8 @@ impl Reporter {
         for line in &lines {
             self.note(line);
         }
-        // What is in a directory that is left out is counted and not told; what is not all that it was to be, told and
-        // not counted.
+        // Entries in a directory that is left out are counted without a line of their own; entries that have come without
+        // all of their attributes have a line and are not counted.
         let more = skipped.max(told).saturating_sub(lines.len() as u64);
         if more > 0 {
             self.note(&format!("and {more} more"));

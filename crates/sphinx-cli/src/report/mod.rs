@@ -353,7 +353,7 @@ impl Reporter {
                 stop,
             );
         }
-        // Nobody is left to be told.
+        // If standard error cannot be written to, there is nowhere to report that.
         let _ = stderr.flush(settings.patience, stop);
         match stdout.failed() {
             Some(kind) if kind != io::ErrorKind::BrokenPipe => {
@@ -448,12 +448,12 @@ impl Drop for Bar {
 /// that lines neither meet a bar nor change their order.
 fn outlets(one_terminal: bool, settings: &Settings, stop: &Stop) -> (Outlet, Outlet) {
     let outlet = |name, on_failure: OnFailure| {
-        // Made by the thread that uses it.
+        // The writer is made by the thread that uses it, on first use.
         let mut writer = None;
         let write = move |item| writer.get_or_insert_with(Writer::new).write(item);
         Outlet::new(name, write, on_failure)
     };
-    // A failure of standard error can be told to nobody.
+    // A failure of standard error can be reported nowhere.
     let stderr = outlet("stderr", Box::new(|_| {}));
     if one_terminal {
         return (stderr.clone(), stderr);
@@ -466,7 +466,7 @@ fn outlets(one_terminal: bool, settings: &Settings, stop: &Stop) -> (Outlet, Out
                 (io::ErrorKind::BrokenPipe, true) => {
                     "sphx: standard output is closed: going on without reports".to_owned()
                 }
-                // An ordinary end of a pipeline, or told of at the end.
+                // A closed pipe ends a pipeline as usual; other errors are reported when the command ends.
                 _ => return,
             };
             let _ = told.push(

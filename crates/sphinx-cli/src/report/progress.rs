@@ -168,7 +168,7 @@ impl Drop for Ticker {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked with anything worth more than this transfer.
+            // A panic in the display must not fail the transfer.
             let _ = thread.join();
         }
     }

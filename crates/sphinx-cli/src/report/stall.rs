@@ -96,7 +96,7 @@ impl StallWatch {
     }
 
     fn news(&mut self, look: &Look<'_>) -> News {
-        // Then nothing goes on, and nothing is waited for.
+        // A session that has ended waits for nothing.
         if look.figures.stats.has_ended {
             return News::default();
         }

@@ -88,8 +88,8 @@ impl Writer {
                 Ok(())
             }
             Item::End => {
-                // The number must not become another file's. Without a device that takes it, the end is
-                // that of the process.
+                // Replaced rather than closed: another file must not get descriptor 1. Without /dev/null standard output stays
+                // open until the process ends.
                 if let Ok(nowhere) = OpenOptions::new().write(true).open("/dev/null") {
                     rustix::stdio::dup2_stdout(nowhere)?;
                 }

@@ -94,7 +94,7 @@ impl Pipe {
         input: impl Read + Send + 'static,
         mut output: impl Write + Send + 'static,
     ) -> Outcome<Self> {
-        // Where nobody reads it, nothing can be read either, and that says more.
+        // If the other end does not read it, reading from the pipe fails too, with a better reason.
         let _ = output.write_all(&messages::greeting());
         let pipe = Self(Arc::new(Shared {
             output: Mutex::new(Some(Box::new(output))),
@@ -254,7 +254,7 @@ impl Pipe {
             None => Err(std::io::ErrorKind::BrokenPipe.into()),
         };
         self.waits().end();
-        // Why the other end reads no more, if it has said so.
+        // If the other end has said why it reads no more, that is the error.
         written.map_err(|error| match &self.lock().ended {
             Some(failure) => failure.clone(),
             None => messages::lost(&error),
@@ -317,7 +317,7 @@ impl PipeOut {
             let now = Instant::now();
             let early = self.due.saturating_duration_since(now);
             if early.is_zero() || state.closed {
-                // A pause is no credit.
+                // Time that passed without sending does not allow a burst afterwards.
                 self.due = now + Duration::from_secs_f64(bytes as f64 / rate as f64);
                 return;
             }

@@ -81,7 +81,8 @@ pub(crate) fn push(rsh: &Rsh, reporter: &Reporter) -> Outcome<()> {
             return Err(fail(ErrorKind::Cancelled, "it was declined"));
         }
     }
-    // Whole or not at all, and nobody else's to change. A connection that is lost ends it as the program's own end does.
+    // Written beside its place and renamed, with umask 077: it is there whole or not at all, and nobody else can change it. Its length
+    // is compared because a lost connection looks to `cat` like the end of the program.
     let line = format!(
         "exec sh -c 'set -e; umask 077; d=\"{CACHE}\"; mkdir -p \"$d\"; t=\"$d/.new-$$\"; \
          trap \"rm -f \\\"\\$t\\\"\" EXIT; cat >\"$t\"; \

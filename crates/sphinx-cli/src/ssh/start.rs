@@ -132,9 +132,9 @@ pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<O
         arguments.extend_from_slice(&quoted);
     }
     let Some(sphx) = sphx else {
-        // Where this program cannot be read, it has not been pushed from here either.
+        // The name in the cache is a digest of this program. If that cannot be read, this end cannot have pushed it.
         let pushed = match own_name() {
-            // A home directory may be that of machines of other kinds, too, where another one is installed.
+            // Machines of several architectures may share the home directory: a program for another one is passed over.
             Ok(name) => format!(
                 "c=\"{CACHE}/{name}\"; [ -x \"$c\" ] && [ \"$(uname -sm)\" = \"{}\" ] && \
                  exec \"$c\" \"$@\"; ",
@@ -224,7 +224,7 @@ impl Ssh {
         loop {
             match self.pipe.message(Some(SILENCE_NOTICE_DELAY)) {
                 Ok(Some(message)) => return Ok(message),
-                // Before, a person may be about to type.
+                // Before the greeting, ssh may be waiting for a password.
                 Ok(None) if self.pipe.is_greeted() && !told => {
                     told = true;
                     reporter.warn("the other end runs, and waits for its disk");
@@ -238,7 +238,7 @@ impl Ssh {
     fn no_first(&self, failure: Failure) -> NoEnd {
         match (self.pipe.is_greeted(), failure.kind) {
             (true, _) => NoEnd::Failed(failure),
-            // It greets as another version does.
+            // The greeting was one of another version.
             (false, ErrorKind::Protocol) => {
                 let hint = format!(
                     "use the same version at both ends: {}",
@@ -254,7 +254,7 @@ impl Ssh {
     fn diagnose(&self) -> NoEnd {
         self.pipe.end_output();
         let code = self.end();
-        // Its last line has been read by then, or nearly.
+        // Gives the thread that reads standard error time for the last line.
         let until = Instant::now() + Duration::from_millis(500);
         while !self.stderr.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
@@ -273,7 +273,7 @@ impl Ssh {
                 let hint = format!("see that this works: {works}");
                 NoEnd::Failed(fail_hint(kind, message, hint))
             }
-            // It says the same of a program that a signal has ended.
+            // ssh exits with this code, too, if a signal has ended the remote program.
             Some(SSH_FAILED) => NoEnd::Unfit(fail_hint(
                 ErrorKind::Unreachable,
                 format!("ssh does not get to {host}, or the sphx there does not run"),

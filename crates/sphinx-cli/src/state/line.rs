@@ -14,7 +14,7 @@ pub(crate) fn words(line: &str) -> Result<Vec<String>, String> {
 
 /// A word in quotes if it needs them.
 pub(crate) fn quoted(word: &str) -> String {
-    // It fails for what no word of a line holds.
+    // Fails only for a NUL, which no word of a line contains.
     shlex::try_quote(word).map_or_else(|_| "''".to_owned(), |word| word.into_owned())
 }
 

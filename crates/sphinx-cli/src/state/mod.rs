@@ -197,7 +197,7 @@ pub(crate) fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub(crate) fn keep_rights(before: &fs::Metadata, file: &File) -> io::Result<()> {
     match geteuid().is_root() {
         true => fchown(file, Some(before.uid()), Some(before.gid()))?,
-        // As far as that is possible to others: the group, if it is one of theirs.
+        // Only root can give a file away. Others can set its group, if they are members of it.
         false => drop(fchown(file, None, Some(before.gid()))),
     }
     file.set_permissions(before.permissions())
@@ -213,7 +213,7 @@ pub(crate) fn read(path: &Path, secrecy: Secrecy) -> Outcome<Option<Zeroizing<St
     };
     let metadata = file.metadata().map_err(failed)?;
     check(path, &metadata, secrecy)?;
-    // With room for all of it at once, so that nothing is left where it was before it grew.
+    // Allocated once in full size: a string that grew would leave copies of secrets in freed memory.
     let room = metadata.len().min(FILE_BYTES_MAX) as usize + 1;
     let mut text = Zeroizing::new(String::with_capacity(room));
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);

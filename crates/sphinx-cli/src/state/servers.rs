@@ -74,7 +74,7 @@ impl Servers {
                 let failure = usage(format!("another server is called {name} already"));
                 return Err(failure.with_hint("give this one another name with --as NAME"));
             }
-            // It may be elsewhere now.
+            // The same server, perhaps at another address: its line is replaced.
             Some(_) => servers.0.retain(|(it, _)| it != name),
             None => {}
         }

@@ -212,7 +212,7 @@ impl Tickets {
 
     /// The text of a file.
     pub(crate) fn to_text(&self) -> Zeroizing<String> {
-        // With room for all of it at once, so that nothing is left where it was before it grew.
+        // Allocated once in full size: a string that grew would leave copies of secrets in freed memory.
         let mut out = Zeroizing::new(String::with_capacity(HEAD.len() + 1024 * self.0.len()));
         out.push_str(HEAD);
         self.0.iter().for_each(|entry| entry.put(&mut out));

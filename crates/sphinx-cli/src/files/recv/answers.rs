@@ -81,7 +81,7 @@ impl Answers {
         // Lists of chunks are long.
         let is_long = matches!(answer, Some(Reply::Chunks { .. }));
         match (self.answers.last_mut(), answer) {
-            // One more like the last one.
+            // Extends the last answer: offers in a row that are present are answered together.
             (Some(Reply::Present { first, count }), Some(Reply::Present { first: next, .. }))
                 if *count < u32::MAX && *first + u64::from(*count) == next =>
             {
@@ -135,7 +135,7 @@ impl Answers {
         if is_hidden || is_reserved(name.as_bytes()) {
             return Ok(None);
         }
-        // A sender learns nothing of what it was not asked for, which is beside it or left out.
+        // A sender learns nothing about files that it was not asked for, or that the rules of the synchronization leave out.
         let left_out =
             |sync: &Arc<Sync>| !sync.filter.is_empty() && sync.filter.excludes(&wanted.path, false);
         if !self.output.expects(&wanted.path) || self.output.sync.as_ref().is_some_and(left_out) {
@@ -202,7 +202,7 @@ impl Answers {
         {
             if sync.asked.checksum {
                 let mut hasher = blake3::Hasher::new();
-                // One that cannot be read is replaced.
+                // A file that cannot be opened or read is not answered for, and so replaced.
                 let hashed = hasher.update_reader(open_version(directory, name)?);
                 self.read += wanted.size;
                 hashed.ok()?;

@@ -50,7 +50,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
                 self.settle(name, place)?
             }
         };
-        // Whether what becomes of it has been said already.
+        // Whether the sender has been told already what becomes of this file.
         let mut settled = place.is_none();
         let before = self.ledger.reused();
         let finished = match size {

@@ -43,7 +43,7 @@ impl<O: Outgoing> Sender<'_, O> {
         if self.hard_link(&name, stat)? {
             return Ok(());
         }
-        // Of one that has changed since it was offered nothing that is there is of use, but for its chunks.
+        // If the file has changed since it was offered, the answer is of no use, except for chunks, which only synchronizing asks for.
         let is_of_use = |ahead: &&Ahead| self.sync.is_some() || ahead.is_like(stat);
         let offer = ahead.as_ref().filter(is_of_use).map(|ahead| ahead.number);
         let (mut offer, mut answer) = (offer, None);
@@ -53,7 +53,7 @@ impl<O: Outgoing> Sender<'_, O> {
             answer = self.answer(offer)?;
         }
         let mut stat = *stat;
-        // What the receiver has it has of what was offered.
+        // The answer is about the file as it was offered: it holds only if the file has not changed since.
         let offered = |stat: &Stat| ahead.as_ref().filter(|ahead| ahead.is_like(stat));
         if let (Some(Answer::Present), Some(offered)) = (&answer, offered(&stat)) {
             return self.keep(name, &path, offered.number, None, &stat);

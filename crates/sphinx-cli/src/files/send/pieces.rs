@@ -96,7 +96,7 @@ impl<O: Outgoing> Sender<'_, O> {
             if let Some(Answer::Part(sealed)) = opened.answer.take()
                 && self.is_known(&opened, &sealed)
             {
-                // Nothing of the file has been sent.
+                // On an error nothing of the file has been sent, so that it can still be left out.
                 match self.reuse(&mut opened, &sealed, at) {
                     Ok(reused) => (digest, at) = reused,
                     Err(error) => return Ok(self.unreadable(opened.name, error)),
@@ -200,7 +200,7 @@ impl<O: Outgoing> Sender<'_, O> {
         mut at: u64,
     ) -> Outcome<Ended> {
         put_piece(&mut self.gathered, &Piece::Same);
-        // It reads too, at the same time.
+        // Sent at once: the receiver reads its copy while this end reads the file.
         self.pass_on()?;
         let reused = opened.size - at;
         while at < opened.size {

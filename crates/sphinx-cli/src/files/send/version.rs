@@ -27,7 +27,7 @@ impl<O: Outgoing> Sender<'_, O> {
             return Ok(Ended::Trial { size: opened.size });
         }
         match opened.answer.take() {
-            // What has holes keeps them.
+            // A file with holes is sent as such: chunks know no holes.
             Some(Answer::Chunks(chunks)) if !opened.is_sparse() => {
                 self.changes(&mut opened, &chunks)
             }
@@ -93,7 +93,7 @@ impl<O: Outgoing> Sender<'_, O> {
     /// Sends what is not among the chunks that the receiver has.
     fn changes(&mut self, opened: &mut OpenFile<'_>, there: &Chunks) -> Outcome<Ended> {
         let places = there.places();
-        // A receiver copies no more from what it has than that has.
+        // A receiver copies at most as many bytes as its version of the file has (`recv/version.rs`).
         let mut left = there.bytes();
         let mut digest = ContentDigest::default();
         let mut copy: Option<(u64, u64)> = None;

@@ -159,7 +159,7 @@ impl Target {
                     Errno::PERM => failure.with_hint("only its owner and root may"),
                     _ => failure,
                 };
-                // One for each directory.
+                // Only the last complaint about each path is kept.
                 let complaints = &mut self.likeness.complaints;
                 complaints.retain(|(of, _)| *of != path);
                 complaints.push((path, failure));

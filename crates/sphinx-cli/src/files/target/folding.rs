@@ -63,7 +63,7 @@ impl Target {
         let Ok(there) = fs::statat(&here, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) else {
             return;
         };
-        // What has other names besides may have one like this.
+        // A file with several hard links may have two names that differ only in case: nothing follows from its inode.
         let is_directory = FileType::from_raw_mode(there.st_mode) == FileType::Directory;
         if !is_directory && there.st_nlink > 1 {
             return;

@@ -116,7 +116,7 @@ impl Target {
                 let opened = opened.map_err(|error| self.refused("enter", name, error))?;
                 let stat = fs::fstat(&opened).map_err(|e| self.refused("use", name, e))?;
                 if !self.is_trial() && stat.st_mode & 0o700 != 0o700 {
-                    // Ours to write into, until its attributes come.
+                    // The owner may write into it until the attributes of the sender's directory are set.
                     let mode = Mode::from_raw_mode(stat.st_mode & 0o777 | 0o700);
                     fs::fchmod(&opened, mode).map_err(|e| self.refused("use", name, e))?;
                 }
@@ -152,7 +152,7 @@ impl Target {
                 extraneous.leave(None, &self.path);
             }
         } else if let Some(directory) = self.descent.pop().map_err(refused)? {
-            // While its owner may look into it.
+            // Before the attributes are set, which may take the right to read it from its owner.
             if let Some(extraneous) = &mut self.extraneous {
                 extraneous.leave(Some(&directory), &self.path);
             }
@@ -275,7 +275,7 @@ impl Target {
             && (!by_time || passes_by_time(&parent, &stat, attributes))
             && read.is_none_or(|before| has_not_changed(before, &stat));
         if !is_same {
-            // Somebody else's contents must not get the time of what was there.
+            // Contents that somebody has written meanwhile must not get the sender's time: they would pass for the sender's file.
             let message = format!("{} has changed meanwhile", self.shown(name));
             let hint = "the same command again sends it";
             return Err(Refused::Entry(fail_hint(ErrorKind::LocalIo, message, hint)));
@@ -287,9 +287,9 @@ impl Target {
         }
         let open = || fs::openat(&parent, name.as_bytes(), flags, Mode::empty());
         let file = match open() {
-            // Its owner may not read it, and need not.
+            // The owner may not read the file, and need not: nothing of it has to change.
             Err(Errno::ACCESS) if like_it && self.likeness.has_no_xattrs() => return Ok(()),
-            // Its permissions are those that it gets next.
+            // Made readable for now: its permissions are set anyhow, next.
             Err(Errno::ACCESS) => permit(&parent, name.as_bytes(), Mode::RUSR).and_then(|_| open()),
             file => file,
         };
