@@ -14,7 +14,7 @@ use std::{
 ///
 /// # Errors
 ///
-/// That of the first job in their order that failed.
+/// The error of the failed job that comes first in the order of jobs.
 pub(crate) fn at_once<J: Send, E: Send>(
     jobs: Vec<J>,
     places: usize,

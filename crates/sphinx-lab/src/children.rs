@@ -160,7 +160,7 @@ impl Process {
     /// Kills it with everything that it has started. To be called only before it has been waited for.
     fn kill_group(&self) {
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
-            // Fails only where nobody is left.
+            // Fails only if no process of the group is left.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -176,7 +176,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if self.ended.is_none() {
-            // Nothing better can be done about a process that resists.
+            // Best effort: there is no one to report a process that cannot be killed to.
             let _ = self.end();
         }
     }
@@ -201,13 +201,13 @@ fn listen(stdout: impl Read, side: Side, said: &Sender<Said>) {
             break;
         }
     }
-    // Nobody may listen any more.
+    // Fails if nobody listens any more, which is no error.
     let _ = said.send(Said::Closed(side));
 }
 
 fn keep_beginning(mut stderr: impl Read) -> String {
     let mut kept = Vec::new();
-    // What cannot be read is not there.
+    // Best effort: what cannot be read is left out of the text.
     let _ = stderr.by_ref().take(ERROR_BYTES_MAX).read_to_end(&mut kept);
     let _ = io::copy(&mut stderr, &mut io::sink());
     String::from_utf8_lossy(&kept).trim().to_owned()

@@ -101,7 +101,7 @@ impl Experiment {
     pub fn check(cell: &Cell, contestant: &dyn Contestant) -> Result<(), String> {
         match cell.clock {
             Clock::Real => {
-                // It tells the kernel of paths.
+                // The program `ip` tells the kernel which paths multipath TCP may use.
                 let has_ip = || output(Command::new("ip").arg("-V")).is_some();
                 if contestant.is_mptcp() && !cell.paths.is_empty() && !has_ip() {
                     return Err("'ip' (iproute2) is not installed".to_owned());
@@ -136,7 +136,7 @@ impl Experiment {
             Clock::Virtual => self.simulate(cell, contestant, seed, stop),
         };
         result.map_err(|error| {
-            // After that, failures are of no interest.
+            // Once the user has stopped the run, failures follow from that.
             match stop.load(Ordering::Relaxed) {
                 true => RunError::Interrupted,
                 false => error,
@@ -449,7 +449,7 @@ impl Pair<'_> {
             for process in self.processes.iter_mut().flatten() {
                 process.end()?;
             }
-            // What has come since the last report is not known, and what it took does not count either.
+            // How much has come since the last report is not known, so neither that time nor its CPU time count.
             let (bytes, seconds, accounts, cpu) = match self.arrived.take() {
                 Some(last) if last.accounts.at > begin => {
                     let seconds = last.accounts.at - begin;
@@ -476,7 +476,7 @@ impl Pair<'_> {
 
     /// Lets both processes end, but for one that `goes_on`, which is ended; returns how the sender and the receiver did.
     fn close(&mut self, goes_on: Option<Side>) -> Result<[Option<Ended>; 2], RunError> {
-        // Their last words are in the pipes until both have closed them.
+        // Their last events may still be in the pipes, until both have closed these.
         let deadline = Instant::now() + END_TIMEOUT;
         let both = |dones: &[Option<Value>; 2]| dones.iter().all(Option::is_some);
         while !both(&self.dones) {

@@ -29,7 +29,7 @@ impl Latencies {
     pub fn of(cell: &Cell, run: &Run) -> Option<Latencies> {
         match (&cell.workload, run.done.blocks) {
             (Workload::Blocks { .. }, _) if !run.done.complete => Latencies::cut_off(cell, run),
-            // What did not come of messages is told apart.
+            // Messages that did not arrive are not among the latencies: they are counted elsewhere (`dropped_share`).
             (_, Some(blocks)) => Some(Latencies::all(&blocks)),
             (_, None) => None,
         }
@@ -47,7 +47,8 @@ impl Latencies {
         }
     }
 
-    /// Of a run that was cut off: each block that is missing has waited until then at least, and those that were due last the least.
+    /// Latencies of a run that was cut off. A missing block has waited at least from its time to the cut-off, so those that were due last
+    /// have the smallest lower bound.
     fn cut_off(cell: &Cell, run: &Run) -> Option<Latencies> {
         let Workload::Blocks {
             count: all,
@@ -71,7 +72,7 @@ impl Latencies {
             match blocks.as_ref() {
                 Some(blocks) if rank <= came => match (blocks.due, of_came(blocks)) {
                     (Some(_), Some(value)) => Measured::Exactly(value),
-                    // One of what came alone.
+                    // This quantile is of the blocks that came alone: of all that were due, it is a lower bound.
                     (_, value) => most(value, 0.0),
                 },
                 None if rank <= came => most(None, 0.0),
@@ -129,7 +130,7 @@ pub struct PageTimes {
 }
 
 impl PageTimes {
-    /// Those of a run. One that was cut off has pages that took longer than those that came: the one under way, and those behind it.
+    /// Page times of a run. If it was cut off, the page under way and those behind it would have taken longer than those that came.
     pub fn of(cell: &Cell, run: &Run) -> Option<PageTimes> {
         let Workload::Web(_) = cell.workload else {
             return None;
@@ -146,7 +147,7 @@ impl PageTimes {
             }
         };
         let pages = web.map_or(0, |web| web.pages);
-        // Those that had begun took all the time together.
+        // In a run that was cut off, all pages that had begun took its whole time together: a lower bound for their mean.
         let begun_ms = match run.done.complete {
             true => 0.0,
             false => run.done.seconds * 1e3 / (pages + 1) as f64,
@@ -209,7 +210,7 @@ pub(crate) fn late_share(cell: &Cell, run: &Run) -> Option<Measured> {
         return Some(Measured::AtLeast(share(missing)));
     }
     let late = run.done.late?;
-    // Those that came late: older files count what did not come of the warm-up as well.
+    // `late` includes what was dropped, in older files that of the warm-up as well: what is left came late.
     let late = late.saturating_sub(run.done.dropped.unwrap_or(0));
     Some(Measured::Exactly(share(late + missing)))
 }

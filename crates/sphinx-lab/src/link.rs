@@ -78,7 +78,7 @@ impl LinkSpec {
             message: message.to_owned(),
         };
         let mut parsed = LinkSettings::default();
-        // What is of one direction comes after what is of both, wherever the alphabet has it.
+        // Keys of one direction, such as "forward.rate", are applied after those of both; the map has them sorted by name.
         let (of_one, of_both): (Vec<_>, Vec<_>) =
             (settings.iter()).partition(|(key, _)| key.contains('.'));
         for (key, value) in of_both.into_iter().chain(of_one) {

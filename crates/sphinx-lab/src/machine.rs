@@ -115,7 +115,7 @@ impl Environment {
     /// Looks around.
     pub fn detect() -> Environment {
         let unknown = || "unknown".to_owned();
-        // From here on it is known where the program was.
+        // Called for its effect: it remembers where this program is now, so that later calls notice a replacement.
         is_replaced();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -137,7 +137,7 @@ impl Environment {
 pub(crate) fn is_replaced() -> bool {
     static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
     let own = OWN.get_or_init(|| env::current_exe().ok());
-    // The system keeps what runs, whatever becomes of its name.
+    // `/proc/self/exe` is the file that runs, even after it has been replaced or removed.
     own.as_deref()
         .is_some_and(|own| is_another(own, Path::new("/proc/self/exe")))
 }
@@ -158,12 +158,13 @@ fn real_time() -> bool {
 const SCHED_FIFO: u32 = 1;
 const SCHED_RR: u32 = 2;
 
-/// Of a line of `/proc/PID/stat`. The name, field 2, is in parentheses and may contain anything.
+/// The scheduling policy in a line of `/proc/PID/stat`.
 fn scheduling_policy(stat: &str) -> Option<u32> {
     stat_field(stat, 41)
 }
 
-/// A number of a line of `/proc/PID/stat`, as proc(5) counts them, from the third on.
+/// Field `at` of a line of `/proc/PID/stat`, as proc(5) counts them, from the third on. Field 2, the program's name in parentheses, may
+/// contain anything, spaces and parentheses included.
 fn stat_field<N: FromStr>(stat: &str, at: usize) -> Option<N> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields
@@ -192,12 +193,12 @@ fn commit(program: &Path) -> Option<String> {
     let is_older = |source: &PathBuf| modified(source).is_some_and(|at| at <= built);
     match has_no_changes && sources.iter().all(is_older) {
         true => Some(hash),
-        // Of what is changed there is one program after the other.
+        // With uncommitted changes there are different programs of one commit: their hashes tell them apart.
         false => Some(format!("{hash}{CHANGED}{}", build(program)?)),
     }
 }
 
-/// Behind the hash of a commit that has been changed, and before the beginning of the program's.
+/// Stands behind the hash of a commit if there were uncommitted changes, and before the beginning of the program's hash.
 pub(crate) const CHANGED: char = '+';
 
 /// The beginning of a program's hash.
@@ -205,7 +206,7 @@ pub(crate) fn build(program: &Path) -> Option<String> {
     Some(beginning(blake3::hash(&fs::read(program).ok()?)))
 }
 
-/// As much of a hash as tells contents apart that somebody has at hand.
+/// The first 8 hexadecimal digits of a hash: enough to tell a few programs or files apart.
 pub(crate) fn beginning(hash: blake3::Hash) -> String {
     hash.to_hex()[..8].to_owned()
 }

@@ -11,13 +11,13 @@ use crate::stats::quantile;
 pub struct BlockNumbers {
     /// Blocks received, those of the warm-up not counted.
     pub count: u64,
-    /// So many were due, and of so many the quantiles are: one that did not come takes longer than all that did. Of messages, those that came.
-    /// Not in the older files, where quantiles are of what came.
+    /// How many blocks were due. Quantiles are of all of these; one that did not come counts as slower than all that did. Of messages only those
+    /// that came are counted. `None` in older files, whose quantiles are of the blocks that came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<u64>,
     /// The mean of what came.
     pub mean_ms: f64,
-    /// The median; none if it is of a block that did not come.
+    /// The median; `None` if it falls on a block that did not come.
     pub p50_ms: Option<f64>,
     /// 99 of 100 blocks take no longer; none as above.
     pub p99_ms: Option<f64>,
@@ -26,7 +26,7 @@ pub struct BlockNumbers {
 }
 
 impl BlockNumbers {
-    /// Of the latencies of what came, in any order, and how many were due; nothing if none came.
+    /// From the latencies of the blocks that came, in any order, and how many were due; `None` if none came.
     pub(crate) fn of(latencies_ms: &[f64], due: u64) -> Option<BlockNumbers> {
         let mut sorted = latencies_ms.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -142,11 +142,11 @@ impl Done {
         }
         let dropped = event["messages_dropped"].as_u64();
         let late = event["messages_late"].as_u64();
-        // What a sender that has fallen behind never came to has not arrived either.
+        // Messages that a sender which had fallen behind never sent count as missing, too.
         let unsent = ["messages_unsent", "blocks_unsent"].map(|field| event[field].as_u64());
         let unsent: u64 = unsent.iter().flatten().sum();
         let missing = dropped.unwrap_or(0) + unsent;
-        // A sender's own bytes are not all delivered where messages may be dropped.
+        // Where messages may be dropped, not all bytes of the sender are delivered: the receiver's count holds.
         let delivered = dropped.and_then(|_| event["peer_done"]["bytes"].as_u64());
         let bytes = event["bytes"].as_u64().ok_or(NotDone::Field("bytes"))?;
         Ok(Done {
@@ -188,7 +188,7 @@ fn blocks(event: &Value) -> Result<Option<BlockNumbers>, NotDone> {
     if event["clock"] != "shared" {
         return Err(NotDone::Clock);
     }
-    // None of one that is among those that did not come.
+    // Null if the quantile falls on a message that did not come.
     let quantile = |field| match event[field].is_null() {
         true => Ok(None),
         false => number(event, field).map(Some),

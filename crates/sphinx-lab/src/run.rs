@@ -135,7 +135,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Of several paths together; of what waited, the most.
+    /// The sum over several paths; of what waited in queues, the largest.
     pub(crate) fn sum(paths: &[Wire]) -> Wire {
         let sum = |field: fn(&Wire) -> u64| paths.iter().map(field).sum();
         Wire {

@@ -24,7 +24,7 @@ use crate::{
 
 /// How often a run is repeated at once because the emulator was starved.
 const STARVED_AGAIN: u32 = 2;
-/// And how many of all runs: on a machine that is busy throughout, repeating does not help.
+/// At most one in so many of all runs is repeated: on a machine that is busy throughout, repeating does not help.
 const STARVED_AGAIN_ONE_IN: usize = 4;
 
 /// What the processors of the machine are divided into; a run takes as many as its traffic needs.
@@ -32,7 +32,7 @@ const PLACES_OF_A_PROCESSOR: usize = 2;
 /// Payload that a place carries, in bits per second.
 const PLACE_BITS: f64 = 50e6;
 
-/// Before the reason why a contestant has no runs in a cell: it cannot carry what is asked for.
+/// Stands before the reason why a contestant has no runs in a cell: it cannot carry what is asked for.
 pub const MISSING: &str = "missing: ";
 
 /// What came of a scenario.
@@ -206,7 +206,7 @@ pub fn run(
     let (said, heard) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| workers.run(wanted, said));
-        // Whoever finds nobody listening any more stops.
+        // If this ends early, the workers find the channel closed and stop.
         heard.into_iter().try_for_each(|said| runner.hear(said))
     })?;
     let interrupted = runner.cells.iter().any(|cell| cell.left > 0);
@@ -281,7 +281,7 @@ pub fn recall(scenario: &Scenario, file: &Path) -> Result<Results, ScenarioFailu
                         && run.description == description
                         && (run.details.is_empty() || run.details == details);
                     let is_round = run.seed == seed && run.repetition == repetition;
-                    // What had other options once has only the name in common.
+                    // A contestant whose options have changed since shares only its name with those runs.
                     let is_contestant = run.contestant == name && contestant.is_of(&run.settings);
                     // Older runs do not tell when they would have been cut off.
                     let is_whole = run.limit_seconds.is_none() || run.is_within(cell, limit);
@@ -345,7 +345,7 @@ impl Runner<'_> {
             let runs = &mut self.cells[job.cell_at];
             let group = &mut runs.groups[job.contestant_at];
             let (starved, last) = self.record.take(&job);
-            // Earlier calls have left these out: they are told of, as when pages are drawn from the file.
+            // Starved runs of earlier calls are kept, so that they are reported as when pages are drawn from the file.
             group.runs.extend(starved);
             if let Some(run) = last {
                 group.runs.push(run);
@@ -406,7 +406,7 @@ impl Runner<'_> {
             return Ok(());
         }
         for group in &mut runs.groups {
-            // Those at once end in any order; what is drawn from the file has that of the rounds.
+            // Runs at the same time end in any order. They are put into the order of rounds, as figures drawn from the file have them.
             let rounds: Vec<_> = rounds(self.scenario).collect();
             let round = |run: &Run| {
                 rounds
@@ -432,11 +432,11 @@ enum Said<'a> {
     },
 }
 
-/// Those who run.
+/// The threads that run jobs.
 struct Workers<'a> {
     scenario: &'a Scenario,
     made: Made,
-    /// That there are in all.
+    /// All places, which running jobs take.
     places: usize,
     /// Starved runs that may still be repeated.
     repeats: AtomicUsize,
@@ -448,7 +448,7 @@ impl Workers<'_> {
     fn run<'j>(&self, jobs: Vec<Job<'j>>, said: Sender<Said<'j>>) {
         let takes = |job: &Job<'_>| takes(self.scenario, job.cell);
         let run = |job| self.job(job, &said);
-        // Whoever listens no more knows why.
+        // Fails only if nobody listens any more, who then knows why.
         let _ = at_once(jobs, self.places, takes, self.stop, run);
     }
 
@@ -549,7 +549,7 @@ fn jobs<'a>(
 /// The file of results, if there is one, and what it had.
 struct Record {
     path: PathBuf,
-    /// Where what it had was made.
+    /// The environment in which its runs were made.
     environment: Environment,
     lines: Option<JsonLines>,
     runs: HashMap<Key, Vec<Run>>,
@@ -606,7 +606,7 @@ impl Record {
     /// The runs of a job that are starved, and the last one that is not.
     fn take(&mut self, job: &Job<'_>) -> (Vec<Run>, Option<Run>) {
         let mut runs = self.runs.remove(&job.key()).unwrap_or_default();
-        // Others were cut off and would not be, or the other way round.
+        // Leaves out runs with another time limit: they were cut off and would not be now, or the other way round.
         runs.retain(|run| run.is_within(job.cell, job.limit));
         let (starved, mut others): (Vec<_>, Vec<_>) =
             (runs.into_iter()).partition(|run| run.validity == Validity::Starved);

@@ -19,7 +19,8 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 /// Student's t for a two-sided probability of 5 %, by degrees of freedom from 1 on.
 const STUDENT_T: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
 
-/// Beyond so many values the normal distribution serves as well as counting, and halves to such a power are no numbers any more.
+/// With more values the normal distribution is as good as exact counting, for which 0.5 to the power of their number becomes too small
+/// for a float.
 const COUNTED_MAX: usize = 1000;
 
 /// A 95 % interval: of the mean by Student's t for 2 to 5 values, of the median by order statistics
@@ -65,9 +66,9 @@ pub struct Ratio {
     pub interval: Option<(f64, f64)>,
 }
 
-/// So many pairs make a sum of ranks that can be improbable enough for an interval.
+/// With fewer values no sum of ranks is improbable enough for a 95 % interval.
 const RANKED_MIN: usize = 6;
-/// Beyond so many, the normal distribution serves as well as Student's.
+/// With more values the interval is that of their mean by Student's t, which serves as well then.
 const RANKED_MAX: usize = 100;
 /// Student's t for a two-sided probability of 5 % and [`RANKED_MAX`] degrees of freedom or more.
 const STUDENT_T_MANY: f64 = 1.984;
@@ -129,7 +130,7 @@ pub fn centre(values: &[f64]) -> Option<(f64, Option<(f64, f64)>)> {
 /// outside of an end if so many means or fewer are beyond it: as many as the sum of the ranks of the positive ones of `count` values
 /// around zero, which is not above this with 2.5 % at most.
 fn improbable_rank(count: usize) -> usize {
-    // In how many of the 2^count sets of ranks the sum is that of the index.
+    // `ways[sum]`: how many of the 2^count sets of ranks have this sum.
     let mut ways = vec![0.0; count * (count + 1) / 2 + 1];
     ways[0] = 1.0;
     for rank in 1..=count {
@@ -159,7 +160,7 @@ pub struct Peaks {
 /// Whether values, none of them negative, fall into two heaps, so that their median says nothing of either. With fewer than four, that
 /// the largest is half as large again as the smallest is enough: nobody knows then.
 pub fn peaks(values: &[f64]) -> Option<Peaks> {
-    // Of the middle between the heaps, the least that the gap has to be: smaller ones do not matter to anybody.
+    // Least gap between two heaps of values, as a part of the middle between them: smaller ones do not matter.
     const GAP_MIN: f64 = 0.2;
     const FEW: usize = 4;
     const FEW_GAP_MIN: f64 = 0.4;

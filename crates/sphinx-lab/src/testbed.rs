@@ -82,7 +82,7 @@ impl Testbed {
             front: Front::start(first.front(seed))?,
             further: Vec::new(),
         };
-        // Without them it would be another contestant than the one that its runs are noted for.
+        // An error if they cannot be set: without them it would be another contestant than its runs say.
         for (name, value) in contestant.parameters() {
             for side in [Side::Sender, Side::Receiver] {
                 let set = testbed.end(side).namespace().sysctl(&name, &value);
@@ -115,7 +115,7 @@ impl Testbed {
         let names = ["left", "right"].map(|end| interface(end, index));
         let ends = [self.front.left(), self.front.right()];
         for end in ends {
-            // Answers of the receiver's address come on every path.
+            // Packets from one address arrive by every path, which reverse-path filtering would drop.
             for name in ["all", "default"] {
                 let name = format!("net.ipv4.conf.{name}.rp_filter");
                 let set = end.namespace().sysctl(&name, "0");

@@ -300,7 +300,7 @@ fn done(pair: &Pair, cell: &Cell) -> Done {
         .flatten()
         .map(|latency| *latency as f64 / 1e6)
         .collect();
-    // Of messages it is told how many did not come, and the rest is about what came.
+    // Messages that did not arrive are counted as dropped; all other numbers are about those that came.
     let due = match cell.workload {
         Workload::Live { .. } => latencies.len(),
         _ => measured.len(),
@@ -327,7 +327,7 @@ fn codec(name: &str) -> Option<Option<CodeId>> {
 }
 
 fn paper_of(keys: &str) -> Result<Paper, String> {
-    // As on the command line.
+    // As on the command line of `sphx`: the keys of --paper write "all" as 1.
     let share = |text: &str| match text {
         "1" => Ok(1.0),
         _ => units::fraction(text),

@@ -8,7 +8,7 @@ use sphinx_netdev::usage::monotonic_ns;
 
 use crate::{Testbed, Workload};
 
-/// Of larger transfers the end does not matter.
+/// Largest transfer of which the end is watched, in bytes: with larger ones it makes no difference.
 const SHORT_BYTES_MAX: u64 = 20_000_000;
 /// Between two looks.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ pub(crate) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// For transfers of which the end matters.
+    /// A watch for short transfers; `None` for others.
     pub(crate) fn of<'a>(testbed: &'a Testbed, workload: &Workload) -> Option<Watch<'a>> {
         let is_short = matches!(workload, Workload::Bulk { bytes } if *bytes <= SHORT_BYTES_MAX);
         is_short.then(|| Watch {
@@ -51,7 +51,7 @@ impl Watch<'_> {
         }
     }
 
-    /// From one time of the monotonic clock to another, in nanoseconds, as far as single looks tell.
+    /// What was offered between two times of the monotonic clock, in nanoseconds, to the precision of single looks.
     pub(crate) fn between(&self, began: u64, ended: u64) -> Carried {
         let at = |time| {
             let after = self.seen.partition_point(|(at, _)| *at <= time);

@@ -178,7 +178,7 @@ impl Contestant for External {
                 .spawn();
             match started {
                 Ok(mut child) => {
-                    // Whatever it answers, it is there.
+                    // It could be started, so it is installed, whatever it answers.
                     let _ = child.kill();
                     let _ = child.wait();
                 }
@@ -199,7 +199,7 @@ impl Contestant for External {
     }
 
     fn can_be_bounded(&self) -> bool {
-        // What a tunnel holds is its own affair, whatever the TCP behind it may hold.
+        // Only iperf3: a tunnel has buffers of its own, which a bound on the TCP connection behind it does not limit.
         self.adapter == Adapter::Iperf
     }
 

@@ -178,7 +178,7 @@ impl Contestant for Sphinx {
     }
 
     fn is_of(&self, settings: &str) -> bool {
-        // The version has no comma.
+        // The version comes first and has no comma. It may differ between runs of one contestant.
         let (_, words) = settings.split_once(", ").unwrap_or((settings, ""));
         words == self.words()
     }

@@ -80,7 +80,8 @@ impl Tcp {
     }
 }
 
-/// Of [`TCP_PARAMETERS`], how much may be under way; without the others, where a kernel lacks them, a first connection is the same.
+/// Whether it is one of the [`TCP_PARAMETERS`] that limit how much may be under way. The others change nothing for a first connection, so
+/// that a kernel may lack them.
 fn is_of_buffers(name: &str) -> bool {
     name.ends_with("mem")
 }

@@ -123,7 +123,7 @@ impl DirectionState {
 }
 
 impl State {
-    /// Of a link that begins.
+    /// The state of a link that begins.
     pub(crate) fn of(name: &str, [left, right]: [Vec<String>; 2]) -> State {
         State {
             name: name.to_owned(),

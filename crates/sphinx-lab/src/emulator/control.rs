@@ -22,7 +22,7 @@ const REQUEST_BYTES_MAX: u64 = 1 << 16;
 const ANSWER_BYTES_MAX: u64 = 1 << 22;
 /// More connections than this have to wait.
 const CONNECTIONS_MAX: usize = 16;
-/// For a connection that says nothing, and for a link that does not answer.
+/// How long a connection may say nothing, and a link may leave a request without an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who answers.
@@ -52,7 +52,7 @@ impl Server {
                 let answerer = Arc::clone(&answerer);
                 let serve = move || {
                     let _guard = guard;
-                    // Whoever has gone away needs no answer.
+                    // Fails if the other end has gone away, which then needs no answer.
                     let _ = serve(&stream, &*answerer);
                 };
                 // Without a thread the connection is closed, which its other end reports.
@@ -68,7 +68,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ends `accept`. It can fail only if that has happened already.
+        // Ends `accept`. Fails only if the socket has been shut down already.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 }
@@ -120,7 +120,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Request, LinkError> {
 ///
 /// There is no such link, it does not answer, or it refuses.
 pub fn ask(name: &str, request: &Request) -> Result<State, LinkError> {
-    // Commands at the ends of a link mean that one.
+    // Commands that run at the ends of a link mean that link, unless they name another one.
     let inside = env::var_os(SOCKET).filter(|path| name == NAME && !path.is_empty());
     let path = match inside {
         Some(path) => PathBuf::from(path),

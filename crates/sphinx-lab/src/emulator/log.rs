@@ -29,14 +29,14 @@ enum Line<'a> {
         link: &'a State,
     },
     Drop(Packet),
-    /// It went on, changed.
+    /// The packet went on with changes, such as a mark or bit errors.
     Change(Packet),
     /// The link has been changed.
     Set {
         at_ns: Time,
         settings: &'a [String],
     },
-    /// So many lines are missing.
+    /// So many lines are missing: the link had more records than it keeps between two looks.
     Missed {
         records: u64,
     },

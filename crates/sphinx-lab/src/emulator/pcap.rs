@@ -104,11 +104,11 @@ impl Files {
                 for batch in batches {
                     accounts.tell_of_missed(&mut fault);
                     if let Err(error) = write_batch(&mut writers, &batch) {
-                        // The link goes on without.
+                        // The link goes on without a capture.
                         return fault(format!("the capture has ended: {error}"));
                     }
                     accounts.waiting.fetch_sub(1, Ordering::AcqRel);
-                    // Nobody needs it if it comes back too late.
+                    // Given back to be filled again. Fails if the link has ended, or has enough of them.
                     let _ = give_back.try_send(batch);
                 }
                 // What has been missed since the last one was taken.

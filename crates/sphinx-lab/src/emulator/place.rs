@@ -77,7 +77,7 @@ impl Place {
                 .open(&lock_path)
                 .map_err(|error| refused(&error))?;
             match lock.try_lock() {
-                // The one who had it may have removed the file meanwhile.
+                // The process that had the lock may have removed the file since it was opened: then this is a lock on no name.
                 Ok(()) if is_at(&lock, &lock_path) => break lock,
                 Ok(()) => {}
                 Err(fs::TryLockError::WouldBlock) => {

@@ -18,7 +18,7 @@ const INTERFACE_MTU: usize = 1500;
 /// What to run at an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Program {
-    /// By the shell.
+    /// A line for the shell.
     Script(String),
     /// A command with its arguments.
     Words(Vec<OsString>),
@@ -134,9 +134,9 @@ impl Plan {
                     plan.agents = agents.collect::<Result<_, _>>()?;
                 }
                 ("agent", value) => plan.agents = vec![scalar(&key, value)?],
-                // After what holds for both directions.
+                // Settings of one direction are applied after those of both.
                 ("forward" | "return", Value::Table(table)) => directions.push((key, table)),
-                // The same in quotes: the table has its keys in the order of the alphabet.
+                // A quoted key such as "forward.rate" is of one direction, too. It is kept for later, as tables sort their keys by name.
                 (_, value) if key.contains('.') => of_one.push((key, value)),
                 (_, value) => plan.settings.set(&key, &scalar(&key, value)?)?,
             }

@@ -97,7 +97,7 @@ impl Observer for Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // A session that has ended need not know.
+        // Fails if the session has ended, which then need not know.
         let _ = self.events.send(Event::LinkEnded);
     }
 }
@@ -109,7 +109,7 @@ pub struct Stopper(Sender<Event>);
 impl Stopper {
     /// Lets [`Session::run`] end the programs and return.
     pub fn stop(&self) {
-        // A session that has ended needs no request.
+        // Fails if the session has ended, which is what was asked for.
         let _ = self.0.send(Event::Stop);
     }
 }
@@ -274,7 +274,7 @@ impl Session {
         self.server = None;
         let result = self.shared.end();
         if let Some(capture) = self.capture.take() {
-            // Its faults are events.
+            // The errors of its thread have been reported as events.
             let _ = capture.join();
         }
         for event in self.events.try_iter() {
@@ -440,11 +440,11 @@ impl Session {
     /// Ends what still runs: asks first, then kills every process of the namespace.
     fn end_programs(&mut self, stopped: bool, notice: &mut dyn FnMut(&str)) {
         if stopped {
-            // Ctrl-C, if it was that, has reached them too.
+            // If it was Ctrl-C, the programs have got the signal too, and may be ending.
             self.wait_for_all(STOP_TIMEOUT, notice);
         }
         for child in self.programs.iter().flatten() {
-            // It may just have ended.
+            // Fails if the program has just ended.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
         }
         self.wait_for_all(STOP_TIMEOUT, &mut |_| {});
@@ -453,7 +453,7 @@ impl Session {
         };
         processes.kill();
         self.wait_for_all(Duration::MAX, &mut |_| {});
-        // Nothing can be done about an error.
+        // Best effort: all processes have been killed.
         let _ = processes.wait();
     }
 
@@ -465,7 +465,7 @@ impl Session {
             if left.is_zero() {
                 return;
             }
-            // A second wish to stop changes nothing.
+            // The result is ignored: the session is stopping already.
             self.next(left, notice);
         }
     }
@@ -473,7 +473,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // After `run` there is nothing left.
+        // Does nothing after `run`, which has ended them.
         self.end_programs(false, &mut |_| {});
     }
 }

@@ -160,7 +160,7 @@ impl Shared {
         self.ended.store(true, Ordering::Release);
         let logger = lock(&self.logger).take();
         if let Some(logger) = logger {
-            // Its faults are events.
+            // The errors of its thread have been reported as events.
             let _ = logger.join();
         }
         self.log_records();
@@ -203,7 +203,7 @@ impl Shared {
             let error = LinkError::io("write", "the log", &error);
             let hint = if error.hint.is_empty() { "" } else { "; " };
             let text = format!("{}: it has ended{hint}{}", error.message, error.hint);
-            // The session is there until the log has ended.
+            // Cannot fail: the session waits for the log to end.
             let _ = self.events.send(Event::Fault(text));
         }
     }
@@ -212,7 +212,8 @@ impl Shared {
     fn set(&self, texts: &[String]) -> Result<(), LinkError> {
         let mut changes = LinkSettings::default();
         for text in texts {
-            // What a model does not say is set here, to what another one said.
+            // A model sets only what it names. On a running link all else would stay as it has been set before, so the link would not
+            // become like the model.
             if text.trim_start().starts_with("like=") {
                 let message = "a link that runs cannot become like another one";
                 return Err(LinkError::usage(format!(
@@ -275,6 +276,6 @@ fn addresses(end: &End) -> Vec<String> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every single change leaves it valid, even one that was followed by a panic.
+    // Each change leaves the value valid, so a thread that panicked while it had the lock does no harm.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -173,7 +173,7 @@ impl Account {
                 commits.join(", ")
             ));
         }
-        // What is made in a hurry is not to be quoted, and may be of a working directory as it is.
+        // Quick figures are not to be quoted, so they may be made by a build with changes that are not committed.
         let is_changed =
             |commit: &Option<String>| commit.as_ref().is_none_or(|it| it.contains(CHANGED));
         if standard != Standard::Quick && commits.iter().copied().any(is_changed) {
@@ -185,7 +185,7 @@ impl Account {
                 "{silent} of {runs} runs cut off without a number: {name}"
             ));
         }
-        // By the number of seeds that there are, and are wanted, and whether the emulator is to blame.
+        // Key: how many seeds there are, how many are wanted, and whether the emulator is to blame.
         let mut few: BTreeMap<(usize, usize, bool), Vec<&str>> = BTreeMap::new();
         for (name, row) in &self.rows {
             let seeds: BTreeSet<u64> = row.seeds.iter().map(|run| run.0).collect();

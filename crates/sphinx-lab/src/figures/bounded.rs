@@ -163,7 +163,7 @@ pub(super) fn delay(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, 
         });
     }
     sheet.data("", &csv(&results));
-    // The source claims the first for its scheme.
+    // Who, in which buffers, and at most what share. The first is what the paper claims for its scheme.
     for (who, kibs, most) in [
         ("sc", &BUFFERS[..], 0.2),
         ("sc", &CLAIMED[..], 0.25),
@@ -269,7 +269,7 @@ pub(super) fn change(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool,
         label.clone_into(&mut header[0]);
         sheet.summary(&header, &rows);
     }
-    // As much as if each loss had been there from the start.
+    // Expected: what the runs with unchanging losses carried, each weighted by the part of the time that its losses take.
     let goodput = |cell: &str, who: &str| sample(&results, cell, who, curves::goodput);
     let expected = |who: &str| {
         let parts = STEADY.map(|(cell, part)| goodput(cell, who).map(|all| all * part));

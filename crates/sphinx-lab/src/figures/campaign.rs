@@ -115,7 +115,7 @@ pub(super) fn measure<C: Case>(
     let left: Vec<(usize, &C)> = (cases.iter().enumerate())
         .filter(|(case, _)| known[*case].run.is_none())
         .collect();
-    // Where what is on file was measured is there too.
+    // If nothing is measured now, the environment is that of the runs on file.
     let mut measured_on = on_file.environment;
     if let Some(file) = file
         && !left.is_empty()

@@ -409,7 +409,7 @@ fn compare_least(left: &Sample, (side, factor): (Side, f64), right: &Sample) -> 
             margin: side.margin(near, factor),
         };
     }
-    // What is nothing, or less, has no ratio.
+    // Values of zero or less have no ratio, so their difference is judged.
     let beyond = pairs.iter().map(|(left, right)| match side {
         Side::AtLeast => left - factor * right,
         Side::AtMost => factor * right - left,

@@ -210,7 +210,7 @@ pub(super) fn csv(results: &Results) -> String {
         Some(value) if value.is_finite() => format!("{}", (value * 1e4).round() / 1e4),
         _ => String::new(),
     };
-    // Nothing is what is only known to be at least so much.
+    // A value of which only a lower bound is known is left empty.
     let known = |value: Option<Measured>| show(value.and_then(Measured::known));
     for (cell, groups) in &results.cells {
         for group in groups {
@@ -293,7 +293,7 @@ fn listed(words: impl Iterator<Item = String>) -> String {
 pub(super) fn caveat<'a>(all: impl IntoIterator<Item = &'a Results>) -> String {
     let (mut rows, mut first, mut quiet) = (0, 0, 0);
     let (mut noisy, mut unknown, mut starved) = (0, 0, 0);
-    // Before runs at real-time priority all others wait, whatever they are.
+    // Runs at real-time priority do not wait for other programs, whatever those do.
     let comes_first = |run: &Run| run.made.real_time;
     let is_unknown = |run: &Run| run.cpu.is_none_or(|cpu| cpu.others.is_none());
     for (cell, groups) in all.into_iter().flat_map(|results| &results.cells) {

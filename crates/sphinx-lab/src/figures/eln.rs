@@ -170,7 +170,7 @@ fn published(runs: &[Run], sheet: &mut Sheet) {
 
 fn checks(runs: &[Run], sheet: &mut Sheet) {
     let cubic = Sender::CUBIC.name;
-    // Of all runs with one seed together.
+    // One value for each seed, of all its runs together.
     let of_seeds = |share: fn(&Truth) -> Option<f64>| {
         let seeds: BTreeSet<u64> = runs.iter().map(Run::seed).collect();
         let shares = seeds.into_iter().filter_map(|seed| {

@@ -271,7 +271,7 @@ impl Figure {
     pub fn has_seeds(self) -> bool {
         match self {
             Figure::CodingTime | Figure::Table1 => false,
-            // It has both.
+            // Drawn from a scenario, and from runs with the seeds of the studio.
             Figure::RdbToday => true,
             _ => self.scenarios().is_empty(),
         }

@@ -610,7 +610,7 @@ pub(super) fn draw_model(
         Sample::of_seeds(these.map(|run| (run.seed, pick(run))))
     };
     let send = |run: &Price| run.sender.interval();
-    // What the sender has sent and the link has lost costs the receiver nothing.
+    // The receiver's cost is counted by what the sender has sent, of which it gets only what the link has not lost.
     let receive = |run: &Price| run.receiver.interval() / (1.0 - f64::from(run.loss) / 1e6);
     let mut cases = Vec::new();
     for loss in losses.iter().copied() {

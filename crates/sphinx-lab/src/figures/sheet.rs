@@ -88,7 +88,7 @@ fn difference(name: &str, there: &[u8], right: &[u8]) -> String {
             .count(),
         _ => 0,
     };
-    // Lines of tables are long, and may differ at their ends.
+    // Lines of tables are long and may differ near their ends, so what is shown begins shortly before the difference.
     let before = alike.saturating_sub(20);
     let shown = |lines: &[String]| match lines.get(same) {
         Some(line) => {

@@ -54,17 +54,17 @@ fn ipv6(hop: u8, host: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, u16::from(hop) + 1, 0, 0, 0, 0, 0, u16::from(host))
 }
 
-/// Of the left host.
+/// The address of the left host, with port 0.
 pub(super) fn left_address() -> SocketAddr {
     (ipv4(0, 1), 0).into()
 }
 
-/// Of the right host.
+/// The address of the right host, with port 0.
 pub(super) fn right_address() -> SocketAddr {
     (ipv4(1, 2), 0).into()
 }
 
-/// Of the host in the middle, as the right one sees it.
+/// The address of the host in the middle at the right hop, with port 0.
 pub(super) fn middle_address() -> SocketAddr {
     (ipv4(1, 1), 0).into()
 }

@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A program, and everything that it starts. When this is dropped, all of it is killed.
 pub(super) struct Program {
-    /// Of the host.
+    /// The name of its host.
     name: &'static str,
     processes: PidNamespace,
     child: Child,
@@ -97,7 +97,7 @@ impl Program {
         })
     }
 
-    /// Of its host.
+    /// The name of its host.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
@@ -128,7 +128,7 @@ impl Program {
     pub(super) fn end(mut self, stop: &AtomicBool) -> io::Result<ExitStatus> {
         let asked = Instant::now();
         if self.child.try_wait()?.is_none() {
-            // It may just have ended.
+            // Fails if the program has just ended.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
         let patience = || match stop.load(Ordering::Relaxed) {
@@ -149,7 +149,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         self.processes.kill();
-        // Nothing can be done about errors.
+        // Best effort: everything has been killed.
         let _ = self.child.wait();
         let _ = self.processes.wait();
     }

@@ -30,7 +30,7 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// What came of a path.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Of what was sent.
+    /// What came of the transfer or the flows.
     #[serde(flatten)]
     pub carried: Carried,
     /// Whether the right host was the sender.
@@ -68,9 +68,9 @@ impl Carried {
 /// Where the standard output of the programs goes.
 #[derive(Debug)]
 pub struct Outputs {
-    /// Of the one on the host in the middle.
+    /// Output of the program on the host in the middle.
     pub middle: Output,
-    /// Of the one on the right host.
+    /// Output of the program on the right host.
     pub right: Output,
 }
 
@@ -108,7 +108,7 @@ pub fn run(
         }
     }
     let (carried, log, still) = carry_logged(&bed, plan, log, &watch, stop);
-    // The right one may still ask something of the one in the middle.
+    // The program on the right is ended first: while it ends it may still need the one in the middle.
     let ended = programs
         .into_iter()
         .rev()
@@ -145,12 +145,12 @@ fn await_ready(
 ) -> Result<(), LinkError> {
     let name = program.name();
     let look = |error| local(&format!("wait for the {name} command"), &error);
-    // Ctrl-C has reached it too: how it has ended then is of no interest.
+    // After Ctrl-C, which the program has got too, it does not matter how it has ended.
     if program.wait_ready(stop).map_err(look)? || stop.load(Ordering::Relaxed) {
         return Ok(());
     }
     match program.ended().map_err(look)? {
-        // It may have set up something that stays.
+        // A command that succeeds at once may have set up something that stays.
         Some(status) if status.success() => {
             notice(&format!("the {name} command has ended"));
             Ok(())

@@ -161,7 +161,7 @@ pub(super) fn run(bed: &Bed, transfer: &Transfer, stop: &AtomicBool) -> io::Resu
         });
         let received = receive(receiver, start, transfer.bytes, until);
         done.store(true, Ordering::Relaxed);
-        // Why the receiver has got nothing is told by those before it.
+        // If the receiver got nothing, the cause is at the sender or the relay: their errors are reported first.
         let windows = sending.join().unwrap_or_else(|_| Err(panicked()))?;
         if let Some(relaying) = relaying {
             relaying.join().unwrap_or_else(|_| Err(panicked()))?;
@@ -236,7 +236,7 @@ pub(super) fn connect(
     };
     let socket = host.run(open)??;
     socket.set_tcp_congestion(congestion.as_bytes())?;
-    // Nobody can be told to stop in a call that blocks until the end.
+    // Not blocking, so that a wish to stop is noticed.
     socket.set_nonblocking(true)?;
     match socket.connect(&target.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
@@ -284,7 +284,7 @@ fn send(mut stream: &TcpStream, bytes: u64, until: Until<'_>) {
 
 /// Waits until the other end has everything.
 fn finish(mut stream: &TcpStream, until: Until<'_>) {
-    // It may have gone already.
+    // Fails if the other end has closed already.
     let _ = stream.shutdown(Shutdown::Write);
     let _ = until.retry(|| stream.read(&mut [0]));
 }
@@ -331,7 +331,7 @@ fn receive(
                 break;
             };
             if read == 0 && until.is_over() {
-                // Others have looked at the clock before.
+                // The time is over, and the sender has noticed that before this end and closed.
                 break;
             }
             if read == 0 {

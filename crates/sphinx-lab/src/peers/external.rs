@@ -36,7 +36,7 @@ pub(super) struct Program(Child);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails if the program has ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -78,7 +78,7 @@ impl Program {
         let reader = thread::spawn(move || {
             let mut text = Vec::new();
             if let Some(stdout) = &mut stdout {
-                // What cannot be read is not there.
+                // Best effort: what cannot be read is left out.
                 let _ = stdout.read_to_end(&mut text);
             }
             text
@@ -173,7 +173,7 @@ pub(super) fn file_receive(
             let start = fs::read_to_string(directory.join("start")).unwrap_or_default();
             start_ns = start.trim().parse::<u64>().ok();
         }
-        // Before it is compared: that is not part of the transfer.
+        // Taken before the contents are compared, which is not part of the transfer.
         let now_ns = monotonic_ns();
         let complete = inbox.is_complete();
         let seconds = start_ns.map_or(0.0, |start| now_ns.saturating_sub(start) as f64 * 1e-9);
@@ -208,7 +208,7 @@ impl Inbox {
         let Some((mut file, _)) = self.files().find(|(_, size)| *size == self.bytes) else {
             return false;
         };
-        // What cannot be read is not there yet.
+        // Best effort: what cannot be read counts as not having arrived yet.
         let _ = each_piece(&mut file, self.compared, |at, piece| {
             let is_right = self.pattern.matches(at, piece);
             if is_right {

@@ -258,12 +258,12 @@ pub(super) fn serve_tcp(
         loop {
             match listener.accept() {
                 Ok((socket, _)) => {
-                    // Then every accept is a look at whether anybody is still there.
+                    // After the first connection `accept` gives up soon, so that the loop notices when nobody is connected any more.
                     tried("accept", listener.set_read_timeout(Some(CLOSING)))?;
                     open.fetch_add(1, Ordering::SeqCst);
                     let (server, open) = (&server, &open);
                     scope.spawn(move || {
-                        // A client that has gone away needs no answer.
+                        // Fails if the client has gone away, which then needs no answer.
                         let _ = serve_connection(TcpStream::from(socket), task, server);
                         open.fetch_sub(1, Ordering::SeqCst);
                     });
@@ -337,7 +337,7 @@ impl Client for TcpClient<'_> {
     fn stop(&self) {
         let connections = self.connections.lock();
         for stream in connections.unwrap_or_else(PoisonError::into_inner).iter() {
-            // It may be closed already.
+            // Fails if the connection is closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

@@ -67,7 +67,7 @@ pub fn watch_standard_input() -> io::Result<()> {
     let watch = || {
         let mut buffer = [0; 64];
         while io::stdin().read(&mut buffer).is_ok_and(|length| length > 0) {}
-        // The leader of a group takes along what it has started.
+        // If this process leads its group, everything that it has started ends with it.
         if getpgrp() == getpid() {
             let _ = kill_current_process_group(Signal::KILL);
         }

@@ -98,7 +98,7 @@ fn endpoint(
     server: Option<ServerConfig>,
 ) -> Result<(Endpoint, u64), PeerError> {
     let socket = tried("bind", UdpSocket::bind(address))?;
-    // Beyond the system's limit where that is allowed, else up to it.
+    // Beyond the system's limit if this process may do that, else up to the limit.
     let receive = set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES)
         .or_else(|_| set_socket_recv_buffer_size(&socket, SOCKET_BYTES));
     let send = set_socket_send_buffer_size_force(&socket, SOCKET_BYTES)
@@ -258,7 +258,7 @@ async fn bulk_from(
     tally: &mut Tally,
     pattern: &Pattern,
 ) -> Result<(), PeerError> {
-    // Not the tally's bytes: those that come at the cut-off are not among them.
+    // Counted here rather than taken from the tally, which leaves out bytes that come at the cut-off.
     let mut at = 0;
     while !tally.is_complete() {
         let chunk = refused("read", stream.read_chunk(READ_BYTES, true).await)?;
@@ -290,7 +290,7 @@ async fn blocks_from(
                 let whole = whole.clone();
                 tokio::spawn(async move {
                     let block = stream.read_to_end(block_bytes).await;
-                    // Nobody waits for it after the end.
+                    // Fails after the end, when nobody waits for blocks any more.
                     let _ = whole.send((block, monotonic_ns())).await;
                 });
             }

@@ -80,7 +80,7 @@ pub(super) fn receive(
                 })?)
             }
         };
-        // Programs may give one twice.
+        // A relay may deliver a message twice.
         if !tally.has_block(head) {
             tally.add(bytes, now_ns);
             tally.add_block(head, now_ns)?;

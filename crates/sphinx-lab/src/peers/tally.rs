@@ -269,7 +269,7 @@ impl Tally {
         };
         let came = self.latencies_ms.len() as u64;
         let due = self.workload.due_after(self.warmup).unwrap_or(came);
-        // Of messages it is told how many did not come, and the rest is about what came.
+        // Messages that did not arrive are counted as dropped; all other numbers are about those that came.
         let (dropped, due) = match self.workload {
             Workload::Live { .. } => (Some(due.saturating_sub(came)), came),
             _ => (None, due),

@@ -264,7 +264,7 @@ fn recorded_in(text: &[u8]) -> io::Result<Recorded> {
                 let word = |name| event[name].as_str().unwrap_or_default().to_owned();
                 recorded.missing.push((word("contestant"), word("reason")));
             }
-            // A run of another version is one that cannot be used again.
+            // A run that another version has written, and that cannot be read, is passed over.
             Some("run") => {
                 // Older runs do not tell it themselves.
                 let is_told = event.get("made").is_some();

@@ -8,7 +8,7 @@ use crate::{
     contestants::{Adapter, External, Programs, Quinn, Sphinx, Tcp, TcpSettings, Udp},
 };
 
-/// As it is written; `name` has been given a default.
+/// A contestant as the scenario has it; `name` has been given a default.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Written")]
 pub(super) struct ContestantTable {
@@ -21,26 +21,26 @@ pub(super) struct ContestantTable {
 struct Written {
     name: Option<String>,
     kind: KindName,
-    /// Of `sphinx`: options of `sphx perf client`.
+    /// For `sphinx`: options of `sphx perf client`.
     options: Option<String>,
-    /// Of `sphinx`: of several paths, the only one that it uses.
+    /// For `sphinx`: the only path that it uses of several.
     path: Option<String>,
-    /// Of `sphinx`: false if it is not told how long messages are of use.
+    /// For `sphinx`: false if it is not told the deadline of messages.
     deadline: Option<bool>,
-    /// Of `sphinx`: true if its ends have met before.
+    /// For `sphinx`: true if its ends have met before.
     known: Option<bool>,
-    /// Of `tunnel`, `relay` and `file`: commands.
+    /// For `tunnel`, `relay` and `file`: the commands of both ends.
     receiver: Option<String>,
     sender: Option<String>,
-    /// Of `udp`.
+    /// For `udp`: the rate to send at.
     rate: Option<Rate>,
-    /// Of `tcp`, `mptcp` and `quinn`.
+    /// For `tcp`, `mptcp` and `quinn`: the congestion control.
     congestion: Option<String>,
-    /// Of `quinn`: messages are datagrams.
+    /// For `quinn`: messages are datagrams.
     datagrams: Option<bool>,
-    /// Of `tcp`.
+    /// For `tcp`: whether SACK is on.
     sack: Option<bool>,
-    /// Of `tcp`.
+    /// For `tcp`: whether RACK is on.
     rack: Option<bool>,
 }
 

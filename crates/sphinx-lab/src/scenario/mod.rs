@@ -123,7 +123,7 @@ impl Scenario {
             let (link_name, link) = (&ground.name, &ground.link);
             let workloads = workload::expand(&file.workload.0, link.rate)?;
             for (workload_name, workload) in &workloads {
-                // Bulk is what everything is measured by: it needs no name where it is alone.
+                // Bulk is the usual workload: where it is the only one, names of cells leave it out.
                 let plain = workloads.len() == 1 && workload_name == "bulk";
                 cells.push(Cell {
                     name: match plain {
@@ -205,7 +205,7 @@ impl Scenario {
     pub fn limit(&self, cell: &Cell) -> Duration {
         self.limit.unwrap_or(match cell.workload {
             Workload::Bulk { .. } | Workload::Web(_) => BULK_LIMIT.max(shortest(cell) * 4),
-            // What comes after the end is not watched any more.
+            // A video ends with its time: nothing that comes later counts.
             Workload::Video(_) => Duration::ZERO,
             _ => SCHEDULE_LIMIT,
         })

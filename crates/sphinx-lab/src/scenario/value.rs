@@ -25,7 +25,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Values<T> {
                 Ok(vec![T::deserialize(one)?])
             }
 
-            // Numbers have no unit, which whoever reads one value knows to say.
+            // Numbers go to the type of the value, which says what unit is missing.
             fn visit_i64<E: Error>(self, number: i64) -> Result<Vec<T>, E> {
                 let one = serde::de::value::I64Deserializer::new(number);
                 Ok(vec![T::deserialize(one)?])

@@ -172,7 +172,7 @@ pub(super) fn carry(
         thread::sleep(POLL_INTERVAL);
     }
     let counters = testbed.counters().swap_remove(0);
-    // What a flow has carried until the end is told by its next word only.
+    // How much a flow had carried by the end is known only from its first report after that.
     let has_told = |flow: &Flow<'_>| {
         let last = flow.arrived.last();
         last.is_some_and(|(when, _)| *when >= window.until)

@@ -41,7 +41,7 @@ impl Truth {
             if line.starts_with("{\"event\":\"missed\"") {
                 return Err(io::Error::other("the log is not complete"));
             }
-            // Others are not of a packet, or of one without sequence numbers.
+            // Other lines are not about a packet, or about one without sequence numbers.
             if let Ok(Line {
                 link,
                 direction,

@@ -155,7 +155,8 @@ impl GroupRun {
         if self.delivered >= self.messages {
             return came.percentile(n).map(Measured::Exactly);
         }
-        // What is on file is of those that came: it is at least the one that is not above the rank.
+        // Percentiles on file are of the messages that came. The rank among all that were due gives a percentile of these, rounded down:
+        // a lower bound.
         let rank = rank(self.messages, n as f64 / 100.0);
         let of_came = 100 * rank.min(self.delivered) / self.delivered.max(1);
         let least = came.percentile(usize::try_from(of_came).unwrap_or(100));

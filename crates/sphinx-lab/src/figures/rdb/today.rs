@@ -132,7 +132,7 @@ pub(super) fn cases(quick: bool, seeds: u64) -> Vec<Thin> {
                             hop: format!(
                                 "rate=100mbit queue=1000p rtt={rtt_ms}ms return.loss={loss}"
                             ),
-                            // The same port without an agent: the link knows flows by it, and loses the same of the same ones.
+                            // The same port with and without an agent: the link tells flows apart by it, and so loses the same packets of both.
                             groups: vec![format!(
                                 "flows=10 bytes=100B interval={interval_ms}ms cc={} port={PORT}",
                                 variant.congestion

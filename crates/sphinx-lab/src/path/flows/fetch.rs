@@ -56,7 +56,7 @@ pub(super) fn run(
             }
             let asked = Instant::now();
             received.asked += 1;
-            // One that fails is one that has not arrived.
+            // A request that fails counts as an object that has not arrived.
             let fetched = fetch().unwrap_or(0);
             if Instant::now() <= end {
                 received.bytes += fetched;
@@ -71,7 +71,7 @@ pub(super) fn run(
     thread::scope(|scope| {
         let clients: Vec<_> = (0..group.flows).map(|_| scope.spawn(fetch_all)).collect();
         let mut all = Received::default();
-        // Those who fetch end soon after it is over; until then, nobody would wait in `accept`.
+        // The fetching threads end soon after the time is over, and without them `accept` would wait for nobody.
         while !until.is_over() && clients.iter().any(|client| !client.is_finished()) {
             let soon = Until {
                 deadline: Instant::now() + Duration::from_millis(20),
@@ -103,7 +103,7 @@ fn serve(mut stream: TcpStream, bytes: u64, until: Until<'_>) {
     if !send_bytes(&stream, bytes, until) {
         return;
     }
-    // It may have gone already.
+    // Fails if the other end has closed already.
     let _ = stream.shutdown(Shutdown::Write);
 }
 

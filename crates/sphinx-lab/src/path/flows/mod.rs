@@ -16,9 +16,9 @@ pub(super) use watch::{Edge, Watch};
 use super::plan::usage;
 use crate::emulator::LinkError;
 
-/// Where groups listen that are not told where: this and the following.
+/// The first port of groups that name none; further ones get the following ports.
 const PORT: u16 = 7001;
-/// Of all groups together: each flow has two threads.
+/// Most flows of all groups together: each has two threads.
 const FLOWS_MAX: usize = 500;
 
 /// Messages of published applications: bytes, and milliseconds from one to the next. Means of table 1 of Petlund, Evensen,
@@ -43,29 +43,29 @@ pub struct Group {
     pub work: Work,
     /// Congestion control of the sender.
     pub congestion: String,
-    /// Where the left host listens for them, or the one from which objects are fetched.
+    /// Port at which the left host listens, or for objects the host from which they are fetched.
     pub port: u16,
-    /// They send the other way: against the direction of the path.
+    /// They send from the receiving end of the path to the sending one.
     pub back: bool,
 }
 
 /// What a flow carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// As much as fits.
+    /// As much data as the path carries.
     Greedy,
     /// Messages at fixed times, whatever became of the earlier ones.
     Messages {
-        /// Of one message.
+        /// Bytes of one message.
         bytes: u64,
-        /// From one to the next.
+        /// Time from one to the next.
         interval: Duration,
     },
     /// Objects that whoever receives fetches, each over a new connection; the next one waits for the one before.
     Fetches {
-        /// Of one object.
+        /// Bytes of one object.
         bytes: u64,
-        /// From one to the next.
+        /// Time from one to the next.
         interval: Duration,
     },
 }

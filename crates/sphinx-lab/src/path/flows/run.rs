@@ -220,19 +220,19 @@ fn connect_all(
 /// Sends until the deadline; what the receiver does not take any more is its loss.
 fn send(mut stream: TcpStream, work: Work, first: Instant, until: Until<'_>) {
     match work {
-        // Those have connections of their own.
+        // Each fetch has a connection of its own.
         Work::Fetches { .. } => {}
         Work::Greedy => {
             let block = vec![7; BLOCK_BYTES];
             while let Ok(Some(_)) = until.retry(|| stream.write(&block)) {}
         }
         Work::Messages { bytes, interval } => {
-            // One that cannot be set shows in the delays.
+            // Best effort: where TCP_NODELAY cannot be set, the delays show it.
             let _ = stream.set_nodelay(true);
             let mut at = first;
             while at < until.deadline {
                 until.wait(at);
-                // What is due has to be sent, even if there is no room for it until the end.
+                // A message that is due has to be sent, even if the socket has room for it only after the end.
                 let rest = Until {
                     deadline: until.deadline + REST,
                     ..until
@@ -244,7 +244,7 @@ fn send(mut stream: TcpStream, work: Work, first: Instant, until: Until<'_>) {
             }
         }
     }
-    // It may have gone already.
+    // Fails if the other end has closed already.
     let _ = stream.shutdown(Shutdown::Write);
 }
 

@@ -17,9 +17,9 @@ use super::{Delays, Group, Work};
 /// Both edges of a path tell it what passes.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// By their ports.
+    /// What each group sends, by its port.
     groups: HashMap<u16, Sending>,
-    /// By the port of the group and the one at the other end.
+    /// Flows by the port of their group and the port at the other end.
     flows: HashMap<(u16, u16), Flow>,
 }
 
@@ -28,14 +28,14 @@ pub(crate) struct Edge {
     watch: Arc<Mutex<Watch>>,
     /// The side of the hop that is the end of the path.
     side: Side,
-    /// It is the left one.
+    /// Whether this is the left end.
     is_left: bool,
 }
 
 /// What a group sends.
 #[derive(Clone, Copy, Debug)]
 struct Sending {
-    /// Of a message; 0 where there are none.
+    /// Bytes of one message; 0 if the group sends no messages.
     message_bytes: u64,
     /// The right host does.
     upload: bool,
@@ -74,7 +74,7 @@ pub(super) struct Seen {
 impl Watch {
     pub(crate) fn new(groups: &[Group], upload: bool) -> Watch {
         let bytes = |group: &Group| match group.work {
-            // Objects have connections of their own.
+            // Greedy flows have no messages, and each object has a connection of its own.
             Work::Greedy | Work::Fetches { .. } => 0,
             Work::Messages { bytes, .. } => bytes,
         };
@@ -226,7 +226,7 @@ impl Edge {
 impl Observer for Edge {
     fn packet(&mut self, side: Side, _at: Time, packet: &[u8]) {
         if side == self.side {
-            // Links have clocks of their own.
+            // The time of the call is that of one link. Both ends of the path need one clock.
             let now = Instant::now();
             let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
             watch.packet(self.is_left, packet, now);

@@ -51,7 +51,7 @@ pub fn serve(task: &PeerTask, listening: &dyn Fn(SocketAddr)) -> Result<Value, P
                 tokio::spawn(async move { exchange(answer, request, &objects).await.ok() });
             }
         };
-        // A client that dies says nothing.
+        // A client that dies does not close its connection, so the wait is bounded.
         let _ = timeout(task.limit + PEER_TIMEOUT, requests).await;
         Ok(objects.done())
     })
@@ -167,7 +167,7 @@ struct Reading<'a> {
 impl Read for Reading<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.runtime.block_on(self.answer.read(buffer))?;
-        // None is the end.
+        // `None` is the end of the stream.
         Ok(read.unwrap_or(0))
     }
 }
