@@ -7,13 +7,14 @@ use crate::{
     random::{Draws, Element},
 };
 
-/// The first backoff is of up to so many slots, less one; the longest of up to so many times as many (IEEE 802.11: 15 and 1023).
+/// The first backoff is less than so many slots; each collision doubles that, at most so many times (IEEE 802.11: at most 15 slots, later
+/// 1023).
 const SLOTS_FIRST: u64 = 16;
 const DOUBLINGS_MAX: u32 = 6;
-/// Two sides that draw equal numbers for so long are not asked again: the first one sends.
+/// After so many collisions in a row the first side sends.
 const COLLISIONS_MAX: u32 = 16;
 
-/// Of both directions of a link.
+/// The channel that both directions of a link share.
 #[derive(Debug)]
 pub(crate) struct Channel {
     radio: Radio,
@@ -27,7 +28,7 @@ pub(crate) struct Channel {
 pub(crate) struct Turn {
     /// The direction.
     pub(crate) direction: usize,
-    /// What passes before the first bit, that of all hops together.
+    /// The time before the first bit: turnarounds and backoffs of all hops together.
     pub(crate) wait: Time,
     /// How often the packet is sent.
     pub(crate) times: u32,
@@ -70,7 +71,7 @@ impl Channel {
                     if left != right || collisions == COLLISIONS_MAX {
                         break (usize::from(right < left), left.min(right));
                     }
-                    // The slot in which both ask is lost too.
+                    // Beside the backoff, the slot in which both sides begin to send is lost.
                     wait += turnaround + (left + 1) * slot;
                     collisions += 1;
                 }

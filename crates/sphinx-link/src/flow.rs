@@ -58,7 +58,7 @@ impl FlowKey {
     }
 }
 
-/// One series of indexes.
+/// The state of one series of packet indexes.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     /// Seed of its random decisions.
@@ -86,7 +86,7 @@ impl Flow {
 pub(crate) struct FlowTable {
     seed: u64,
     all: Flow,
-    /// With [`Flows::Apart`].
+    /// The series of each flow, with [`Flows::Apart`].
     apart: Option<Apart>,
     packets: u64,
 }
@@ -123,7 +123,7 @@ impl FlowTable {
             .iter_mut()
             .flat_map(|apart| apart.flows.values_mut());
         for flow in apart.chain([&mut self.all]) {
-            // Seeds of flows are the link's with something of their own combined in this way.
+            // The seed of a flow is the link's combined by XOR with a value of the flow, so this replaces the link's part.
             flow.seed ^= change;
             if restart {
                 flow.channel = Channel::default();

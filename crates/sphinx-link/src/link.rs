@@ -45,16 +45,16 @@ pub struct Link<P> {
     config: LinkConfig,
     now: Time,
     limiter: Limiter,
-    /// What a depth in time was of before the rate was changed: while it is 0, this goes on.
+    /// The rate that turned depths in time into bytes before the last change: it goes on to do so while the new rate is 0.
     rate_before: Option<u64>,
     policer: Option<Bucket>,
     aqm: AqmState,
     loss: LossProcess,
     flows: FlowTable,
     queue: VecDeque<Waiting<P>>,
-    /// What waits in the queue of low latency, where there are two.
+    /// Packets in the queue of low latency, if there are two queues.
     low: VecDeque<Waiting<P>>,
-    /// How many of those in front have priority.
+    /// How many packets at the front of the queue have priority.
     urgent: usize,
     queue_bytes: u64,
     /// The largest packet so far, in bytes.
@@ -89,7 +89,7 @@ pub struct Delivery<P> {
 struct Waiting<P> {
     index: u64,
     bytes: usize,
-    /// Since when it is here.
+    /// When it came.
     since: Time,
     /// Whether it found another one waiting in its queue.
     is_behind: bool,
@@ -161,7 +161,7 @@ impl<P: Packet> Link<P> {
             let limiter = Limiter::new(&config.rate, config.seed);
             self.rate_before = self.reference();
             if let Some(sending) = self.sending.as_mut().filter(|_| self.waits_since.is_none()) {
-                // It may not have begun yet: the link is waking up, or its channel is not free.
+                // If it begins later, because the link is waking up or the channel is not free, nothing of it has been sent.
                 if sending.start < self.now {
                     let served = self.limiter.served(sending.start, self.now);
                     sending.work = sending.work.saturating_sub(served);
@@ -170,7 +170,7 @@ impl<P: Packet> Link<P> {
                 (sending.end, sending.spare) = limiter.finish(sending.start, sending.work, 0);
             }
             if self.limiter.end_of_pause(self.now) > self.now {
-                // What waits for its turn could not have had it before.
+                // During a pause of the old rate no turn was possible, so the wait for the channel begins now.
                 self.waits_since = self.waits_since.map(|_| self.now);
             }
             self.limiter = limiter;
@@ -286,7 +286,7 @@ impl<P: Packet> Link<P> {
         })
     }
 
-    /// What it shares its sleep with was in use until then.
+    /// The other direction, which sleeps and wakes together with this one, was in use until then.
     pub(crate) fn keep_awake(&mut self, until: Time) {
         if self.config.wake.is_some() {
             self.idle_since = self.idle_since.max(until);
@@ -512,7 +512,7 @@ impl<P: Packet> Link<P> {
         let heads = self.heads();
         let band = match &self.aqm {
             AqmState::DualPi2(dual) => dual.turn(heads)?,
-            // What waits there since there were two.
+            // Packets left in the second queue from the time before DualPI2 was turned off.
             _ if heads.low.is_some() => Band::Low,
             _ => Band::Classic,
         };

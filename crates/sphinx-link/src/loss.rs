@@ -52,7 +52,7 @@ impl Turns {
     fn are_bad(&mut self, periods: &Periods, at: Time) -> bool {
         let epoch = at >> EPOCH_BITS;
         let begin = epoch << EPOCH_BITS;
-        // (No period goes on into the next epoch.)
+        // Periods end with their epoch: the first one of the next epoch begins with it.
         if self.end <= begin {
             self.count = begin;
             (self.bad, self.end) = (true, begin);

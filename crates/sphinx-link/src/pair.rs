@@ -16,7 +16,7 @@ use crate::{
 pub struct Pair<P> {
     links: [Link<P>; 2],
     channel: Option<Channel>,
-    /// The channel has carried everything until then.
+    /// Everything on the channel has been carried until this time.
     free: Time,
 }
 
@@ -77,7 +77,7 @@ impl<P: Packet> Pair<P> {
     /// Hands a packet to a direction at time `now`; see [`Link::enqueue`].
     pub fn enqueue(&mut self, now: Time, direction: usize, packet: P) {
         self.advance(now);
-        // Who sleeps does so in both directions.
+        // A link that sleeps does so in both directions: a packet of one keeps the other awake.
         self.links.iter_mut().for_each(|link| link.advance(now));
         if let Some(until) = self.links[1 - direction].awake_until() {
             self.links[direction].keep_awake(until);

@@ -168,7 +168,7 @@ impl Steps {
 
     fn end_of_pause(&self, at: Time) -> Time {
         match self.at(self.split(at).1).bits_per_second {
-            // The first unit of work ends a nanosecond after it.
+            // The first unit of work after a pause is done one nanosecond after its end.
             0 => match self.finish(at, 1).0 {
                 Time::MAX => Time::MAX,
                 end => end - 1,
@@ -204,7 +204,7 @@ impl Steps {
         let step = self.steps[next - 1];
         let rate = u128::from(step.bits_per_second);
         if rate == 0 {
-            // The last one, for ever: otherwise one with more work before it would follow.
+            // Only the last step, which stays for ever, can be meant with rate 0: otherwise the next step, with as much work before it, would be.
             return (Time::MAX, 0);
         }
         let needed = target - step.before;

@@ -102,7 +102,7 @@ fn routes(
         });
         at += every;
     }
-    // The first route needs no change.
+    // The first step has the rate of the first route: nothing pauses before it.
     if let [first, second, ..] = &mut steps[..] {
         first.bits_per_second = second.bits_per_second;
     }

@@ -9,9 +9,9 @@ use libc::{c_int, c_long};
 // Kinds and numbers of linux/perf_event.h.
 const TYPE_HARDWARE: u32 = 0;
 const HARDWARE_INSTRUCTIONS: u64 = 1;
-/// Bits: always on the processor, or an error: one that shares its register with others would only be an estimate.
+/// Flag bit: count all the time, or fail. A counter that shared its register with others would give an estimate.
 const PINNED: u64 = 1 << 2;
-/// Neither the kernel's nor a hypervisor's.
+/// Flag bits: leave out instructions of the kernel and of a hypervisor.
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 const FLAG_CLOEXEC: u64 = 1 << 3;
@@ -85,7 +85,7 @@ impl InstructionCounter {
         Ok(Self(fd.into()))
     }
 
-    /// Since it was opened. A system call, which is not counted itself.
+    /// Instructions since it was opened. Takes a system call, which is not counted.
     ///
     /// # Errors
     ///

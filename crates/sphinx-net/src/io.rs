@@ -69,14 +69,14 @@ pub trait PacketIo: Send {
     /// equal.
     fn waker(&self) -> Waker;
 
-    /// Whoever looks for packets will do so without a pause for this long: a card's driver may be asked each time, instead of its interrupts.
+    /// The caller is going to poll for packets without a pause for this long, so a card's driver may be polled instead of waiting for its interrupts.
     /// Where the back end has no such thing, or this process may not have it, nothing changes.
     fn expect_busy_polling(&mut self, time: Duration) {
         let _ = time;
     }
 
     /// Another socket, that sends from and receives at this address, and through this interface alone if one is named: for a further path.
-    /// It takes the place of one that was there.
+    /// It replaces a socket that was attached at this address before.
     ///
     /// # Errors
     ///
@@ -86,8 +86,7 @@ pub trait PacketIo: Send {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Nobody needs the socket any more that was [attached](Self::attach) at this address, if there is one: it is closed, and what has not left by it is
-    /// dropped.
+    /// Closes the socket that was [attached](Self::attach) at this address, if there is one. What has not left by it is dropped.
     fn detach(&mut self, local: IpAddr) {
         let _ = local;
     }

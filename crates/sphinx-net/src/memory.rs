@@ -97,7 +97,7 @@ impl Queue {
                 packets.push_back(Packet {
                     ecn: transmit.to.ecn,
                     stride,
-                    // The copy is the wire.
+                    // The only copy, in place of a network.
                     payload: memory.bytes(transmit).unwrap_or_default().to_vec(),
                 });
                 counters.send_datagrams += datagrams as u64;
@@ -195,7 +195,7 @@ impl PacketIo for MemoryIo {
 
     fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
         let (readable, writable) = self.ready(interest);
-        // What happens from here on rings, so the wait cannot miss it.
+        // Whatever changes after this look rings the waker, so that the wait below does not miss it.
         let timeout_ns = if readable || writable {
             Some(0)
         } else {

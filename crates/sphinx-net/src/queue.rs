@@ -5,7 +5,7 @@ use std::io;
 use crate::io::{DATAGRAM_BATCH_BYTES_MAX, Written};
 use crate::{Destination, Dropped};
 
-/// What frames hold before they are written, in debug builds: who relies on it being zero is found out.
+/// Fills frames before they are written, in debug builds, so that code which relies on zeros fails.
 const UNWRITTEN: u8 = 0xa5;
 
 /// Datagrams for one destination, adjacent in one piece of memory.
@@ -63,7 +63,7 @@ impl<'a> Memory<'a> {
 /// Frames in one piece of memory, memory that was taken over, and the descriptors that cut them up: for a back end whose sends take any
 /// slice.
 pub(crate) struct FrameQueue {
-    /// Allocated once, so that what is written stays where it is.
+    /// Allocated once: frames do not move.
     arena: Box<[u8]>,
     /// Bytes of it that are taken.
     taken: usize,
@@ -196,7 +196,7 @@ impl FrameQueue {
                 && self.is_even
                 && last.segment_size == len
             {
-                // Others of its size go along with it.
+                // Further datagrams of the same size and destination join its descriptor.
                 let bytes = DATAGRAM_BATCH_BYTES_MAX.saturating_sub(last.len);
                 let more = segments_max.saturating_sub(self.datagrams).min(bytes / len);
                 let more = more.min(left);

@@ -11,12 +11,12 @@ const MEMORY_INTERVALS: u64 = 16;
 pub struct CoDelState {
     target: Time,
     interval: Time,
-    /// When packets will have been too late for an interval.
+    /// When packets will have waited longer than the target for a whole interval; `None` while they do not.
     first_above: Option<Time>,
     /// Whether it is in the dropping state, and when the next signal is due there.
     dropping: bool,
     drop_next: Time,
-    /// Signals since it went into the dropping state, and the number of the time before.
+    /// Signals since it went into the dropping state, and how many there were when it was last in it.
     count: u64,
     last_count: u64,
 }
@@ -44,7 +44,7 @@ impl CoDelState {
         }
     }
 
-    /// From now on other times hold.
+    /// Changes target and interval; the state goes on.
     pub fn set(&mut self, settings: &CoDel) {
         (self.target, self.interval) = (nanos(settings.target), nanos(settings.interval));
     }

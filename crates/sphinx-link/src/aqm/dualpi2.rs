@@ -99,7 +99,7 @@ impl DualPi2State {
             self.updated_at += every;
             self.update(heads.delay(self.updated_at));
             if self.base < NOTHING && heads.delay(now) == 0 {
-                // Nothing waits, and nothing is left of what did.
+                // At rest: no packet waits and the probability has decayed, so that the remaining updates would change nothing.
                 self.updated_at = now - now.saturating_sub(self.updated_at) % every;
                 self.delay = 0;
             }
@@ -162,7 +162,7 @@ impl DualPi2State {
             Band::Classic => is_hit.then_some(Signal::Mark),
             Band::Low if is_hit && self.is_overloaded() => Some(Signal::Drop),
             Band::Low => {
-                // What waits for the packet being sent alone is no queue, however slow the link (Th_len of the appendix).
+                // A packet that waits only for the one being sent finds no queue, however slow the link is (Th_len of the appendix).
                 let is_late = leaving.sojourn >= nanos(self.settings.step) && leaving.is_behind;
                 (is_late || draws.chance(of_mark, self.coupled())).then_some(Signal::Mark)
             }

@@ -18,7 +18,7 @@ pub enum Loss {
     /// Errors of the channel, so many bytes from one to the next on average (at least 1), at exponentially
     /// distributed distances: a packet of n bytes is lost with probability 1 − e^(−n/mean).
     Bytes(u64),
-    /// By turns, in time.
+    /// In good and bad periods that alternate in time.
     Periods(Periods),
     /// Exactly these indexes, in any order.
     Packets(Vec<u64>),
@@ -75,7 +75,7 @@ impl Periods {
 pub struct Span {
     /// At least 1 ms.
     pub shortest: Duration,
-    /// Not less than that, at most a minute.
+    /// Not less than `shortest`, at most a minute.
     pub longest: Duration,
 }
 

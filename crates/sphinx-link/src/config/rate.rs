@@ -106,7 +106,7 @@ impl RateTrace {
 
     /// `times` ascend to `period`, which is not 0.
     fn new(times: &[Time], period: Time) -> RateTrace {
-        // The end of one period is the beginning of the next one.
+        // A period ends where the next one begins, so opportunities at time 0 are counted at the end of the period.
         let at_zero = times.iter().filter(|&&time| time == 0).count() as u64;
         let mut opportunities: Vec<(Time, u64)> = Vec::new();
         let mut count = 0;

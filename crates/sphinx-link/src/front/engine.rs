@@ -82,9 +82,9 @@ impl Shared {
 
     fn order(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
-        // The flag comes first: whom the wake-up lets run at once, in front of this thread, finds it set.
+        // The flag is set first: the wake-up may let the other thread run before this one, and it has to find the flag.
         self.ordered.store(true, Ordering::Release);
-        // It fails only when 2^64 - 2 wake-ups are pending already.
+        // Fails only if 2^64 - 2 wake-ups are pending already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
@@ -112,7 +112,7 @@ pub(super) struct Engine {
     interfaces: [Port; 2],
     links: Pair<PooledPacket>,
     pool: Pool,
-    /// What has been received and not handed over; empty between rounds.
+    /// Packets that were received and not handed to a link yet; empty between rounds.
     arrived: Vec<PooledPacket>,
     shared: Arc<Shared>,
     start: Instant,
@@ -126,7 +126,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// To be called by the thread itself.
+    /// To be called by the thread that will run it.
     pub(super) fn new(setup: Setup, shared: Arc<Shared>) -> io::Result<Engine> {
         Ok(Engine {
             interfaces: setup.interfaces,
@@ -146,7 +146,7 @@ impl Engine {
 
     /// Runs until told to stop, or an interface is gone.
     pub(super) fn run(mut self) -> io::Result<()> {
-        // Where that is not allowed, the measured lateness says what it costs.
+        // Best effort: without the right to real-time priority packets may be late, which is measured.
         let _ = serve_in_time();
         loop {
             if self.shared.ordered.swap(false, Ordering::Acquire) && self.obey()? {

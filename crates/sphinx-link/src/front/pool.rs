@@ -14,7 +14,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// For packets of up to `mtu` bytes with so many in front of them.
+    /// A pool for packets of up to `mtu` bytes, with `header` bytes in front of each.
     pub(super) fn new(header: usize, mtu: usize) -> Pool {
         Pool {
             free: Rc::default(),
@@ -57,7 +57,7 @@ impl PooledPacket {
         &self.buffer[self.start()..self.length]
     }
 
-    /// With what is in front of that.
+    /// The packet with the bytes in front of its IP header.
     pub(super) fn frame(&self) -> &[u8] {
         &self.buffer[..self.length]
     }

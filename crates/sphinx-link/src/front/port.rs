@@ -71,7 +71,7 @@ impl Port {
             Port::Ethernet(_) => {
                 let frame = packet.frame();
                 let kind = frame.get(12..14).and_then(|it| it.try_into().ok());
-                // The first bit of the destination is that of groups and of all.
+                // The lowest bit of the first byte marks group and broadcast addresses.
                 frame.first().is_some_and(|to| to & 1 == 0)
                     && kind
                         .zip(ip::version(bytes))

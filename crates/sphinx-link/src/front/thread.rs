@@ -32,7 +32,7 @@ pub(super) struct Guests {
 }
 
 impl Guests {
-    /// Nobody who changes anything.
+    /// An observer, if there is one, and no stage: nothing changes packets.
     pub(super) fn seeing(observer: Option<Box<dyn Observer>>) -> Guests {
         Guests {
             observer,
@@ -160,7 +160,7 @@ impl LinkThread {
 
 impl Drop for LinkThread {
     fn drop(&mut self) {
-        // Whoever wants to know how the thread ended calls `halt`.
+        // The result is for callers of `halt`.
         let _ = self.halt();
     }
 }

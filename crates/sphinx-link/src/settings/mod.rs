@@ -257,7 +257,7 @@ impl Settings {
     pub fn change(&self, config: &mut LinkConfig, read: ReadFile<'_>) -> Result<(), SettingError> {
         for (&key, text) in &self.0 {
             apply(config, key, text, read)?;
-            // Of all that can be impossible, only this setting has been touched.
+            // Validated after each setting, so that an error is about this one.
             config.validate().map_err(|error| SettingError::Value {
                 key,
                 message: error.to_string(),

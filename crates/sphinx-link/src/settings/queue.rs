@@ -68,7 +68,7 @@ pub(super) fn aqm(text: &str) -> Result<Aqm, String> {
         }
         "step" => {
             let threshold = depth(parts.next().unwrap_or_default())?;
-            // What a step is mostly for: marks of scalable congestion control.
+            // By default it only marks: a step is mostly used with scalable congestion control.
             let mut how = Signal::MarkOnly;
             for part in parts {
                 match signal(part) {

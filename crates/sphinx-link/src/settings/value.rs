@@ -204,7 +204,7 @@ fn periods(good: &str, bad: &str, losses: &[&str]) -> Result<Loss, String> {
 
 pub(super) fn priority(text: &str) -> Result<Option<u8>, String> {
     let dscp = optional(text, number)?;
-    // What does not fit is no DSCP either.
+    // Values above 255 become 255, which is no DSCP either and refused later.
     Ok(dscp.map(|dscp| u8::try_from(dscp).unwrap_or(u8::MAX)))
 }
 

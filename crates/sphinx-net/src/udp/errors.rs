@@ -17,7 +17,7 @@ const REFUSED_MAX: usize = 64;
 /// Fetches errors. They have to be fetched, or every wait would end at once.
 pub(super) struct Errors {
     batch: RecvBatch,
-    /// There are some, perhaps. The half that sends and the wait notice it too.
+    /// Set when there may be errors to fetch. The half that sends and the wait set it too.
     expected: Arc<AtomicBool>,
     refused: Vec<SocketAddr>,
 }
@@ -26,7 +26,7 @@ impl Errors {
     /// Fetches once `expected` is set.
     pub(super) fn new(expected: Arc<AtomicBool>) -> Self {
         Self {
-            // Nothing is wanted of the datagram that is quoted.
+            // One byte of room: the datagram that the error quotes is of no use.
             batch: RecvBatch::new(BATCH, 1),
             expected,
             refused: Vec::new(),

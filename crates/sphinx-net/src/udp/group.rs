@@ -9,7 +9,7 @@ use rustix::event::epoll;
 pub(super) struct Group(OwnedFd);
 
 impl Group {
-    /// One with this socket.
+    /// A group with this socket.
     pub(super) fn new(first: BorrowedFd<'_>) -> io::Result<Self> {
         let group = Self(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         group.add(first)?;

@@ -268,7 +268,7 @@ impl UdpIo {
     pub fn attach_with(&mut self, config: &UdpConfig) -> io::Result<()> {
         let other = Self::open(config)?;
         let from = other.local_addr.ip();
-        // Its interface may have gone, and come again.
+        // Replaces a socket at the same address: its interface may have been removed and added again.
         self.detach(from);
         let group = match self.group.take() {
             Some(group) => group,
@@ -332,7 +332,7 @@ impl PacketIo for UdpIo {
 
     fn wait(&mut self, interest: Interest, timeout_ns: Option<u64>) -> io::Result<Ready> {
         if let Some(group) = &self.group {
-            // Which of the sockets has room is not waited for: soon all are tried again.
+            // The group is polled for reading only. Sockets that were full are all tried again after a short time.
             let timeout_ns = match interest {
                 Interest::Read => timeout_ns,
                 Interest::ReadWrite => Some(timeout_ns.unwrap_or(FULL_WAIT_NS).min(FULL_WAIT_NS)),
@@ -382,7 +382,7 @@ impl PacketIo for UdpIo {
         let Some(at) = others.position(|(known, _)| *known == local) else {
             return;
         };
-        // Closed, they are no longer waited for.
+        // Dropping both halves closes the socket, which removes it from the group.
         let (_, tx) = self.tx.others.remove(at);
         let rx = self.rx.others.remove(at);
         self.detached = self.detached.plus(&rx.counters.with_sent(&tx.counters));
@@ -508,7 +508,7 @@ impl PacketTx for UdpTx {
 }
 
 impl UdpTx {
-    /// Those of the socket that sends from the address which `to` names, and how many datagrams it sends at once.
+    /// The frames of the socket that sends from the address which `to` names, and how many datagrams it sends at once.
     fn frames_to(&mut self, to: &Destination) -> (&mut FrameQueue, usize) {
         let from = |place: &IpAddr| Some(*place) == to.local_ip;
         let mut others = self.others.iter_mut();

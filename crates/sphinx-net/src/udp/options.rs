@@ -64,10 +64,10 @@ pub(super) fn steer(socket: BorrowedFd<'_>, program: &mut [sock_filter]) -> io::
     unsafe { set_value(socket, libc::SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program) }
 }
 
-/// Lets receive calls that find nothing ask the card's driver, which may take so long.
+/// Lets receive calls that find nothing poll the card's driver for up to this time.
 pub(super) fn busy_poll(socket: BorrowedFd<'_>, time: Duration) {
     let us = c_int::try_from(time.as_micros()).unwrap_or(c_int::MAX);
-    // More than the system's default is for those who may configure the network.
+    // Best effort: more than the system's default takes CAP_NET_ADMIN.
     let _ = set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, us);
 }
 
@@ -121,7 +121,7 @@ pub(super) fn apply(socket: BorrowedFd<'_>, wanted: &Wanted) -> Applied {
     } else {
         (v4_ecn, v4_local_ip, v4_df)
     };
-    // Without them a peer that is gone is noticed later.
+    // Best effort: without reports of ICMP errors, a peer that is gone is noticed later.
     on(libc::IPPROTO_IP, libc::IP_RECVERR);
     if wanted.v6_socket {
         on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR);

@@ -57,7 +57,7 @@ impl Receiver {
                     if !self.held.is_empty() {
                         break;
                     }
-                    // All that came was cut off, and there may be more.
+                    // All datagrams of this batch were cut off and dropped: there may be more.
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => break,

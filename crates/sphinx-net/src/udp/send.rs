@@ -23,7 +23,7 @@ pub(super) struct Sender {
     segments_possible: usize,
     /// Segmentation has been refused, and is tried again after so many datagrams.
     refused: Option<u64>,
-    /// After how many it is when it is refused the next time.
+    /// After how many datagrams it is tried again when it is refused the next time.
     retry_after: u64,
     last_errno: Option<i32>,
     /// A call ended with an error that ICMP had left at the socket.
@@ -64,7 +64,7 @@ impl Sender {
         self.retry_after = (2 * self.retry_after).min(RETRY_LAST);
     }
 
-    /// So many datagrams have left.
+    /// Counts datagrams that have left, after enough of which segmentation is tried again.
     fn on_sent(&mut self, datagrams: u64) {
         self.refused = match self.refused {
             Some(left) if left > datagrams => Some(left - datagrams),

@@ -38,7 +38,7 @@ impl Singles {
         loop {
             self.recv.recv(socket)?;
             let message = self.recv.message(0);
-            // Every datagram comes from somewhere.
+            // The kernel gives the sender of every datagram; one without is passed over.
             let Some(remote) = message.remote else {
                 continue;
             };

@@ -235,7 +235,7 @@ impl Steering {
         let mut program = Program(Vec::new());
         program.op(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0);
         program.compute(libc::BPF_RSH, LONG_SHIFT);
-        // A jump says how many instructions it skips. Loading what is not there ends the program with 0.
+        // A jump says how many instructions it skips. Loading behind the end of the datagram ends the program with result 0.
         program.jump(
             libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
             LONG.into(),
