@@ -16,7 +16,7 @@ pub(super) struct LetIn {
 }
 
 impl LetIn {
-    /// Nothing if its owner has what is `needed`, or is somebody else.
+    /// `None` if the owner has the permissions that are `needed` already, or is somebody else.
     fn new(directory: &OwnedFd, needed: Mode) -> Result<Option<Self>, Errno> {
         let stat = fs::fstat(directory)?;
         let before = Mode::from_raw_mode(stat.st_mode & 0o7777);

@@ -13,7 +13,7 @@ use super::leftovers::{is_reserved, names};
 use super::paths::{PATH_BYTES_MAX, below};
 use super::sync::Sync;
 
-/// What it takes to look into a directory.
+/// Permissions that are needed to list a directory and to open what is in it.
 const READ: Mode = Mode::RUSR.union(Mode::XUSR);
 
 /// Keeps account of what comes, so that the rest is known in the end.
@@ -24,7 +24,7 @@ pub(super) struct Extraneous {
     came: Vec<BTreeSet<Vec<u8>>>,
     /// What did not come, by its path below the root.
     found: Vec<Vec<u8>>,
-    /// Why nothing of it may go.
+    /// Why nothing of what did not come may be deleted.
     failed: Option<Errno>,
 }
 
@@ -49,7 +49,7 @@ impl Extraneous {
         self.came.push(BTreeSet::new());
     }
 
-    /// This name has come in the innermost directory, whatever became of it.
+    /// Notes that an object of this name has come in the innermost directory, even if it was refused.
     pub(super) fn came(&mut self, name: &[u8]) {
         if let Some(names) = self.came.last_mut().filter(|_| self.sync.asked.delete) {
             names.insert(name.to_vec());

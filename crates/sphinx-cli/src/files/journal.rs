@@ -25,7 +25,7 @@ const FIXED_BYTES: usize = MAGIC.len() + 8 + 8 + SOURCE_ID_BYTES + 8 + 32 + 2 + 
 
 const _: () = assert!(FIXED_BYTES + CHECKPOINT_BYTES_MAX <= SLOT_BYTES);
 
-/// What a file is that is kept in part. A journal of another one is of no use.
+/// Which file it is that is kept in part. A journal about another file is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subject {
     /// Of the whole file, in bytes.
@@ -129,7 +129,7 @@ pub(super) fn clear(journal: &File) -> io::Result<()> {
 pub(super) struct Journal {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// What the thread works on, until there is one.
+    /// What the thread will work on; `None` once it runs.
     files: Option<Files>,
 }
 
@@ -155,7 +155,7 @@ struct State {
     /// The newest checkpoint that has not been written; older ones are of no interest.
     next: Option<Sealed>,
     ended: bool,
-    /// There is a slot worth reading.
+    /// Whether the journal holds a checkpoint.
     written: bool,
     failed: Option<io::Error>,
 }
@@ -167,7 +167,7 @@ impl Shared {
 }
 
 impl Journal {
-    /// `written` says whether there is a slot worth reading.
+    /// `written`: whether the journal holds a checkpoint already.
     pub(super) fn new(files: Files, written: bool) -> Self {
         let shared = Arc::new(Shared::default());
         shared.lock().written = written;
@@ -193,7 +193,7 @@ impl Journal {
         self.thread = started.ok();
     }
 
-    /// What was said before is not so any more.
+    /// Takes back what the journal has said so far.
     pub(super) fn forget(&mut self) -> io::Result<()> {
         if let Some(files) = &self.files {
             clear(&files.journal)?;
@@ -202,7 +202,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes what is left to write; whether there is something worth reading.
+    /// Writes the checkpoint that waits, if any; returns whether the journal holds one.
     pub(super) fn finish(&mut self) -> bool {
         self.stop();
         self.shared.lock().written

@@ -82,7 +82,7 @@ impl TransferLock {
         Ok(())
     }
 
-    /// A name that goes with this transfer.
+    /// The hidden name of a temporary file of this transfer.
     pub(super) fn temporary_name(&self, name: &[u8]) -> Vec<u8> {
         hidden_name(name, &self.id, PART)
     }
@@ -145,7 +145,7 @@ impl Unfinished {
         })
     }
 
-    /// The same, with the name that the sender has for what comes.
+    /// Creates the mark, with the id that the sender has for the transfer.
     pub(super) fn create_for(directory: &Arc<OwnedFd>, source: SourceId) -> io::Result<Self> {
         let mark = Self::create(directory)?;
         (mark.locked).write_all_at(&SourceId::bytes(Some(source)), 0)?;
@@ -304,7 +304,7 @@ fn is_locked(file: &File) -> bool {
     is_taken(lock(file))
 }
 
-/// The same, and why not.
+/// Locks a file without waiting. The error is `WOULDBLOCK` if another receiver has the lock.
 pub(super) fn lock(file: &File) -> Result<(), Errno> {
     fs::flock(file, FlockOperation::NonBlockingLockExclusive)
 }

@@ -5,18 +5,18 @@ use super::source::SourceId;
 use super::wire::Attributes;
 use crate::failure::{Outcome, protocol};
 
-/// What an offer tells besides what each of them does.
+/// Flags: fields that an offer has beside those that every offer has.
 pub(super) const OFFER_MODE: u8 = 1;
 pub(super) const OFFER_NANOSECONDS: u8 = 2;
 pub(super) const OFFER_SOURCE: u8 = 4;
 
-/// Files offered and not sent yet where everything is offered, as nearly nothing else is sent of most files.
+/// Files offered and not sent yet in a synchronization. There every file is offered, and of most of them nothing else is sent.
 pub(super) const SYNC_OFFERS_MAX: usize = 32_768;
 
 /// A file that the sender will come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offered {
-    /// Below the output directory.
+    /// Its path below the output directory.
     pub(super) path: Vec<u8>,
     pub(super) size: u64,
     pub(super) attributes: Attributes,
@@ -26,7 +26,7 @@ pub(super) struct Offered {
 /// What a file will be, told by what was offered before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// So many bytes of its path are those of the one before.
+    /// How many first bytes of its path are those of the offer before.
     pub(super) shared: u64,
     /// The rest of its path.
     pub(super) rest: Vec<u8>,
@@ -34,7 +34,7 @@ pub(super) struct Offer {
     /// Since the time of the one before, in seconds.
     pub(super) later_s: i64,
     pub(super) mtime_ns: u32,
-    /// None if it is that of the one before.
+    /// `None` if the mode is that of the offer before.
     pub(super) mode: Option<u16>,
     pub(super) source: Option<SourceId>,
 }

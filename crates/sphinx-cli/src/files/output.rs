@@ -24,7 +24,7 @@ use sphinx_transport::ErrorKind;
 
 /// Permission bits a peer may set: no set-user-id, set-group-id or sticky bit.
 const MODE_MASK: u16 = 0o777;
-/// What the directories are called that a receiver makes for transfers, before their number.
+/// The beginning of the names of directories that a receiver makes for transfers; a number follows.
 const OWN_NAME: &str = "received-";
 
 /// What a peer may do.
@@ -84,9 +84,9 @@ pub(crate) struct OutputDir {
     umask: u16,
     /// What comes at the top, where that is known.
     pub(super) expected: Option<Arc<Expected>>,
-    /// What it is to become the same as, and how.
+    /// The request of a synchronization, if it is one.
     pub(super) sync: Option<Arc<Sync>>,
-    /// It does not exist, and is not made: `root` is nothing to look into.
+    /// The directory does not exist and is not made (a dry run): `root` must not be looked into.
     pub(super) missing: bool,
     /// Its name, for people.
     pub(super) shown: String,
@@ -299,15 +299,15 @@ impl OutputDir {
 /// A directory of a transfer's own.
 pub(super) struct Own {
     pub(super) output: OutputDir,
-    /// As long as it is not complete.
+    /// The mark of a directory that is not complete; `None` once it is.
     mark: Option<Unfinished>,
 }
 
-/// What a peer may not do: one thing of a transfer, or the rest of it.
+/// Why something is refused: one entry of a transfer, or all that follows.
 pub(super) enum Refused {
     /// This entry; others may do better.
     Entry(Failure),
-    /// Nothing that follows could do better.
+    /// The rest of the transfer: whatever follows would fail, too.
     Transfer(Failure),
 }
 

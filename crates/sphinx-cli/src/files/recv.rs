@@ -21,7 +21,7 @@ use crate::failure::{Outcome, close_code, protocol};
 use crate::report::{Progress, Reporter};
 use sphinx_transport::Stats;
 
-/// Of a file that is there, read at once.
+/// Bytes of an existing file that are read and compared at a time.
 const COMPARE_BYTES: u64 = 8 << 20;
 /// Large enough for writes and hashing to run at full speed, small enough for many sessions.
 const BUFFER_BYTES: usize = 256 << 10;

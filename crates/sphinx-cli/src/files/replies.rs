@@ -42,11 +42,11 @@ struct State {
     first_skip: Option<Failure>,
     /// Offers made so far.
     offered: u64,
-    /// Everything has been said about those up to this one.
+    /// The last offer up to which the receiver has answered everything.
     answered: u64,
     /// Answers that have come and nobody has taken yet, by the number of the offer.
     answers: BTreeMap<u64, Answer>,
-    /// Hashes in them.
+    /// Hashes in `answers`, all together.
     hashes: usize,
     last: Option<Outcome<Counts>>,
 }
@@ -206,7 +206,7 @@ impl Replies {
         self.heard.lock().refusals.take()
     }
 
-    /// The last word, if it has been said. If `is_over`, nothing arrives any more, but what has may not have been read.
+    /// The verdict of the receiver, if it has come. If `is_over`, nothing more arrives, but the verdict may still have to be read: this waits for it.
     pub(super) fn last(&self, is_over: bool) -> Option<Outcome<Counts>> {
         let mut state = self.heard.lock();
         while is_over && state.last.is_none() && !self.thread.is_finished() {

@@ -30,7 +30,7 @@ use crate::failure::{Failure, Outcome, close_code, code, fail_hint, local_io, pr
 use crate::report::{Progress, Reporter};
 use sphinx_transport::{ErrorKind, Stats};
 
-/// One read from a file.
+/// Bytes that are read from a file at a time.
 const READ_BYTES: usize = 256 << 10;
 /// Small records are gathered up to this before they go to the session.
 const GATHER_BYTES: usize = 64 << 10;
@@ -183,12 +183,12 @@ struct Sender<'a, O> {
     lookahead: Lookahead<'a>,
     /// How a tree is synchronized, if it is.
     sync: Option<Arc<Sync>>,
-    /// Something was there, and could not be read.
+    /// Whether anything could not be read.
     unread: bool,
     likeness: Likeness,
     /// Bytes given to the session.
     passed_on: u64,
-    /// The receiver wants the transfer.
+    /// Whether the receiver has agreed to the transfer.
     ready: bool,
     /// Records that wait to be passed on together.
     gathered: Vec<u8>,
@@ -197,7 +197,7 @@ struct Sender<'a, O> {
     walk: Walk<'a>,
     totals: Totals,
     first_skip: Option<Failure>,
-    /// The first offer and the number of files that the receiver has, and has not been told of yet.
+    /// Files in a row that the receiver is still to be told to keep: the number of the first offer, and how many.
     kept: Option<(u64, u32)>,
     work: Work,
     progress: &'a Progress,
@@ -256,13 +256,13 @@ impl<O: Outgoing> Sender<'_, O> {
         Ok(())
     }
 
-    /// A record that counts.
+    /// Sends a record that counts as an entry.
     fn entry(&mut self, entry: &Entry) -> Outcome<()> {
         self.count(matches!(entry, Entry::Directory { .. }));
         self.record(entry)
     }
 
-    /// One more entry, before the receiver can have heard of it.
+    /// Counts an entry. Called before it is sent, so that a refusal never comes for an entry that is not counted.
     fn count(&mut self, is_directory: bool) {
         self.totals.entries += 1;
         if let Some(replies) = self.replies {

@@ -14,7 +14,7 @@ use super::roots::{Root, Source};
 pub(super) const SOURCE_ID_BYTES: usize = 16;
 const KEY_BYTES: usize = 32;
 
-/// What something is called that a sender sends, to nobody but itself. The same file, unchanged, has the same id.
+/// The id that a sender gives to something that it sends. It means nothing to others. The same file, unchanged, has the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SourceId([u8; SOURCE_ID_BYTES]);
 
@@ -33,7 +33,7 @@ pub(super) struct Sealed {
 pub(crate) struct SourceKey([u8; KEY_BYTES]);
 
 impl SourceId {
-    /// Nothing if it is all zeros, which stands for none.
+    /// `None` for all zeros, which stand for no id.
     pub(super) fn from_bytes(bytes: [u8; SOURCE_ID_BYTES]) -> Option<Self> {
         (bytes != [0; SOURCE_ID_BYTES]).then_some(Self(bytes))
     }
@@ -62,7 +62,7 @@ impl SourceKey {
         Self([byte; KEY_BYTES])
     }
 
-    /// What a file is called. Content that changes gives it another time of change (`ctime`), which nobody can set back.
+    /// The id of a file. Content that changes gives it another time of change (`ctime`), which nobody can set back.
     pub(super) fn file(&self, stat: &Stat) -> SourceId {
         let numbers = [
             stat.st_dev.to_be_bytes(),
@@ -76,7 +76,7 @@ impl SourceKey {
         self.id(b"file", &numbers.concat())
     }
 
-    /// What everything together is called that a command names.
+    /// The id of everything together that a command sends.
     pub(crate) fn roots(&self, roots: &[Root]) -> SourceId {
         let mut named = Vec::new();
         for root in roots {

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use crate::failure::Outcome;
 
-/// As it is asked for, and travels.
+/// What the user asks for, as it is sent to the other end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SyncRequest {
-    /// What is in the directory goes into the other one, not the directory itself.
+    /// The contents of the directory go into the other one, not the directory itself (`DIR/`).
     pub(crate) contents: bool,
-    /// Nothing is changed.
+    /// A trial: nothing is changed.
     pub(crate) dry_run: bool,
-    /// What is there and does not come goes.
+    /// Deletes what the receiver has and the sender has not.
     pub(crate) delete: bool,
     /// No more than this, or nothing.
     pub(crate) max_delete: Option<u64>,
@@ -24,7 +24,7 @@ pub(crate) struct SyncRequest {
     pub(crate) filter: Vec<Vec<u8>>,
 }
 
-/// The same, understood.
+/// A request with its rules parsed.
 #[derive(Debug, Default)]
 pub(crate) struct Sync {
     pub(super) asked: SyncRequest,

@@ -48,18 +48,18 @@ pub(super) struct Target {
     own: Vec<bool>,
     /// The path of the innermost one below the output directory.
     path: Vec<u8>,
-    /// There once something temporary has been needed.
+    /// The transfer's lock; `None` until the first temporary file.
     lock: Option<TransferLock>,
     /// The mark of the outermost one, if that is the transfer's own.
     unfinished: Option<Unfinished>,
-    /// Something in the outermost one was left out.
+    /// Whether something in the outermost directory was left out.
     incomplete: bool,
     /// The outermost one was complete before, and nothing may be put into it: what comes can only be what is
     /// there already.
     closed: bool,
     /// Directories made because a link goes through them.
     made_ahead: BTreeSet<Identity>,
-    /// What did not come, where this is a synchronization.
+    /// In a synchronization: what the receiver has and the sender has not.
     extraneous: Option<Extraneous>,
     /// Directories begun and not ended that do not exist, in a trial: inside those of the descent.
     imagined: usize,
@@ -67,14 +67,14 @@ pub(super) struct Target {
     root_begun: bool,
     /// How many things have been deleted, or would have been.
     deleted: u64,
-    /// What became of the output directory itself, which its lock changes once more.
+    /// Attributes of the output directory itself. They are set again in the end: removing the lock changes its times.
     root_attributes: Option<Attributes>,
-    /// What has been made and deleted, until somebody has asked for it.
+    /// What has been made and deleted, until the caller has taken it.
     changes: Vec<(Change, Vec<u8>)>,
     likeness: Likeness,
-    /// Where files with several names would be replaced, in a trial.
+    /// In a trial: paths of files with several hard links that would be replaced.
     replaced: BTreeSet<Vec<u8>>,
-    /// What has been put into the directories begun and not ended, the output directory first.
+    /// What has been put into each of the open directories, the output directory first.
     placed: Vec<Placed>,
 }
 
@@ -212,7 +212,7 @@ impl Target {
         ))
     }
 
-    /// Nothing is added to a directory that is closed.
+    /// Refuses to add something to a directory that was complete before.
     fn check_open(&self, parent: &OwnedFd, name: &Name) -> Result<(), Refused> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         if self.depth() == 0 || !self.closed || fs::statat(parent, name.as_bytes(), flags).is_ok() {
@@ -339,7 +339,7 @@ impl Target {
         }
     }
 
-    /// What is said where no file can get a name without being able to replace another one. It would be said of every file that follows.
+    /// The refusal where the file system cannot rename without replacing. It ends the transfer, as it would hold for every file that follows.
     fn has_no_way(&self, name: &Name) -> Refused {
         Refused::Transfer(fail_hint(
             ErrorKind::LocalIo,
@@ -472,7 +472,7 @@ impl Target {
     }
 }
 
-/// What [`rename_new`] says where the file system has neither of its ways. No call there says this.
+/// The error of [`rename_new`] where the file system supports neither of its two ways. None of its system calls returns this one.
 const NO_WAY: Errno = Errno::NOTUNIQ;
 
 /// Renames without ever replacing anything.

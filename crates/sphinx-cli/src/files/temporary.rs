@@ -23,27 +23,27 @@ pub(super) struct Temporary {
     name: Vec<u8>,
     file: File,
     partial: Option<Box<Partial>>,
-    /// Its size has been set, not written.
+    /// Whether its size was set without writing to its end.
     stretched: bool,
     named: bool,
 }
 
-/// What a file has that is kept in part.
+/// State of a file that is kept if the transfer breaks off.
 struct Partial {
     journal_name: Vec<u8>,
     journal: Journal,
     /// Held for as long as the part is written to.
     _locked: File,
-    /// What was there, until the sender has taken it up or has not.
+    /// The checkpoint of the part that was there, until the sender goes on from it or begins anew.
     there: Option<Sealed>,
-    /// Something may lie where nothing has been written yet.
+    /// Whether old data may lie where nothing has been written yet.
     stale: bool,
-    /// Nobody will want it.
+    /// Whether the part is to be removed instead of kept.
     discarded: bool,
 }
 
 impl Temporary {
-    /// One that nobody finds again.
+    /// A temporary file that is not kept if the transfer breaks off.
     pub(super) fn create(directory: Arc<OwnedFd>, name: Vec<u8>) -> Result<Self, Errno> {
         let file = create_private(&directory, &name)?;
         Ok(Self {
@@ -176,7 +176,7 @@ impl Temporary {
         Some(there)
     }
 
-    /// What was there is not wanted: nothing of it stays behind the first `end` bytes.
+    /// The part that was there is not used beyond its first `end` bytes: the rest is cut off.
     pub(super) fn forget_there(&mut self, end: u64) -> io::Result<()> {
         if let Some(partial) = &mut self.partial
             && std::mem::take(&mut partial.stale)

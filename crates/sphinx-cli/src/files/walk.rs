@@ -61,7 +61,7 @@ pub(super) enum Step {
     Skipped {
         name: Name,
         failure: Failure,
-        /// It is not known what it is, or what is in it.
+        /// It could not be read, so what it is, or what is in it, is not known.
         unread: bool,
     },
 }
@@ -78,7 +78,7 @@ pub(super) struct Walk<'a> {
     /// The path of the innermost directory, from the root's name on.
     path: Vec<u8>,
     counting: bool,
-    /// Of the root.
+    /// How the present root is synchronized, if it is.
     sync: Option<Arc<Sync>>,
 }
 

@@ -83,7 +83,7 @@ pub(super) enum Entry {
         name: Name,
         attributes: Attributes,
         size: u64,
-        /// There is one if a part of it is worth keeping.
+        /// Its id, if a part of it is worth keeping.
         source: Option<SourceId>,
     },
     /// A file whose size shows only at its end.
@@ -106,7 +106,7 @@ pub(super) enum Entry {
         name: Name,
         reason: String,
     },
-    /// Whose everything is that comes from here on, and every directory that ends.
+    /// The owner of everything that comes from here on, and of every directory that ends.
     Owner(Owner),
     /// Extended attributes of the next file, or of the directory that ends next if that is before.
     Xattrs(Xattrs),
@@ -129,7 +129,7 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// What it is called that comes, if something does.
+    /// The name of the object that comes, if the entry brings one.
     pub(super) fn name(&self) -> Option<&Name> {
         match self {
             Self::Directory { name, .. }
@@ -177,7 +177,7 @@ pub(super) enum Piece {
     End {
         digest: [u8; 32],
     },
-    /// What has come so far is worth keeping, and this is how it can be offered to the sender again.
+    /// What has come of the file so far may be kept; with this seal it can be offered to the sender again.
     Checkpoint {
         seal: Seal,
     },
@@ -189,7 +189,7 @@ pub(super) enum Piece {
     Same,
     /// The file would be sent, if this were no trial. The last piece.
     Trial,
-    /// These bytes are in what the receiver has under the file's name.
+    /// These bytes are copied from the receiver's version of the file.
     Copy {
         from: u64,
         bytes: u64,
@@ -233,7 +233,7 @@ pub(crate) struct Counts {
     pub(crate) skipped: u64,
 }
 
-/// What becomes of things that are not files that are sent.
+/// Changes at the receiver that are reported beside the files that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A directory or a link.
@@ -465,7 +465,7 @@ pub(super) fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
     }
 }
 
-/// As much of a message as may travel.
+/// Writes a message, cut off at its maximum length.
 fn put_message(out: &mut Vec<u8>, message: &str) {
     let mut end = message.len().min(MESSAGE_BYTES_MAX);
     while !message.is_char_boundary(end) {

@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Of one file.
+/// Most extended attributes of one file.
 const NUMBER_MAX: usize = 64;
 /// Names and values of one file together; most file systems have room for a few thousand bytes.
 const FILE_XATTRS_BYTES_MAX: usize = 256 << 10;
-/// As the kernel has it: of all the names of a file together.
+/// Limits of the kernel: bytes of all names of a file together, and of one value.
 const NAMES_BYTES_MAX: usize = 64 << 10;
 const VALUE_BYTES_MAX: usize = 64 << 10;
 const PREFIX: &[u8] = b"user.";
@@ -53,7 +53,7 @@ impl Xattrs {
         (self.0.iter()).map(|(name, value)| (name.as_slice(), value.as_slice()))
     }
 
-    /// One more, whose name comes behind the others.
+    /// Adds one; they come in the order of their names.
     pub(super) fn add(&mut self, name: Vec<u8>, value: Vec<u8>) -> Result<(), XattrError> {
         let behind = self.0.last().is_none_or(|(last, _)| *last < name);
         if !behind || !name.starts_with(PREFIX) || name == PREFIX || name.contains(&0) {
@@ -74,7 +74,7 @@ impl Xattrs {
         Ok(())
     }
 
-    /// Those of an open file or directory; none where the file system has none.
+    /// Reads those of an open file or directory; empty where the file system knows none.
     pub(super) fn read(file: impl AsFd) -> io::Result<Self> {
         let mut names = names(&file)?;
         names.sort_unstable();
@@ -94,7 +94,7 @@ impl Xattrs {
         Ok(xattrs)
     }
 
-    /// Those of a file in an open directory, which is opened only if it has some, as most have none. Links are not
+    /// Reads those of a file in an open directory. Most files have none, and are not opened to find that out. Links are not
     /// followed.
     pub(super) fn read_at(directory: &OwnedFd, name: &[u8]) -> io::Result<Self> {
         let number = directory.as_raw_fd().to_string();
@@ -144,7 +144,7 @@ fn names(file: impl AsFd) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(user_names(&list[..length]).map(<[u8]>::to_vec).collect())
 }
 
-/// Those that users give, in a list as the kernel makes it.
+/// The names that users may set (`user.…`), in a list of the kernel, which separates names by NUL.
 fn user_names(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     let names = list.split(|byte| *byte == 0);
     names.filter(|name| name.starts_with(PREFIX))

@@ -24,7 +24,7 @@ pub(super) struct Bulk<'a> {
     pub(super) progress: &'a Progress,
 }
 
-/// One of them.
+/// One of these streams.
 pub(super) struct Stream<S: ?Sized> {
     stream: Box<S>,
     index: u16,
@@ -56,7 +56,7 @@ impl Bulk<'_> {
         Ok(sent.into_iter().sum())
     }
 
-    /// As fast as the session takes it.
+    /// Writes until the session takes no more.
     fn step_out(
         &self,
         stream: &mut Stream<dyn TaskOut>,

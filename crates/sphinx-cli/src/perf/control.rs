@@ -20,7 +20,7 @@ pub(crate) const PACED_STREAMS_MAX: u16 = 256;
 /// Every block carries its header inside.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 32;
 pub(super) const BLOCK_BYTES_MAX: u64 = 16 << 20;
-/// One that is live, or a datagram.
+/// Longest message that is live or a datagram: the largest UDP payload over IPv4.
 pub(crate) const DATAGRAM_BYTES_MAX: u64 = 65_507;
 /// Each stream holds one block at a time: this much for all of them.
 const BLOCKS_BYTES_MAX: u64 = 32 << 20;
@@ -77,7 +77,7 @@ pub(crate) struct Pacing {
 pub(crate) struct Messages {
     /// What carries them.
     pub(crate) mode: Mode,
-    /// One that takes longer is late.
+    /// A message that takes longer than this is late; in nanoseconds.
     pub(crate) deadline_ns: Option<u64>,
 }
 
@@ -140,14 +140,14 @@ pub(super) struct Plan {
     pub(super) limit: Limit,
     pub(super) streams: u16,
     pub(super) pacing: Option<Pacing>,
-    /// Of the data.
+    /// Seed of the pattern of the data.
     pub(super) seed: u64,
     /// Blocks scheduled in the first so many nanoseconds are warm-up.
     pub(super) warmup_ns: u64,
 }
 
 impl Plan {
-    /// What a peer asks for is believed only within bounds.
+    /// Refuses plans of a peer that are out of bounds.
     pub(super) fn check(&self) -> Outcome<()> {
         let bounded = (1..=STREAMS_MAX).contains(&self.streams)
             && self.pacing.is_none_or(|pacing| {
@@ -170,7 +170,7 @@ impl Plan {
         self.pacing.is_some_and(|pacing| pacing.mode().is_lossy())
     }
 
-    /// How many are, if some may be: the ends count so many bytes sent and received.
+    /// How many messages were dropped, from the bytes that both ends have counted; `None` if none may be dropped.
     pub(super) fn dropped(&self, one: u64, other: u64) -> Option<u64> {
         let pacing = self.pacing.filter(|_| self.is_lossy())?;
         Some(one.abs_diff(other) / pacing.block_bytes.max(1))
@@ -270,7 +270,7 @@ pub(super) fn get<T: DeserializeOwned>(input: &mut impl Incoming) -> Outcome<T> 
         .map_err(|error| protocol(format!("a message is not understood: {error}")))
 }
 
-/// Nothing more comes: a stream that is let go of before its end would stop its sender.
+/// Reads the end of a stream. Dropping it before would tell the sender to stop.
 pub(super) fn expect_end(input: &mut impl Incoming) -> Outcome<()> {
     match input.read(&mut [0])? {
         0 => Ok(()),

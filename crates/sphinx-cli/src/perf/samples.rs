@@ -9,7 +9,7 @@ const UNIT_NS: u64 = 100;
 /// Samples of one or more streams.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples {
-    /// In units of 100 ns; seven minutes at most, longer ones count as that.
+    /// Latencies in units of 100 ns. Longer ones than fit, seven minutes, count as that.
     kept: Vec<u32>,
     warmup: u64,
     unsent: u64,

@@ -21,7 +21,7 @@ impl Ready {
     }
 }
 
-/// What wakes one of them.
+/// The waker of one task.
 struct Alarm {
     ready: Arc<Ready>,
     task: usize,

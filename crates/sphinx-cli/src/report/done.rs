@@ -50,14 +50,14 @@ pub(crate) struct Done {
     pub(crate) role: Role,
     /// Application bytes that arrived (at the sending end: are known to have arrived).
     pub(crate) bytes: u64,
-    /// Those of them that crossed the network: holes of files do not.
+    /// Bytes that crossed the network: holes of files do not.
     pub(crate) carried: u64,
     /// From the first handshake datagram until the receiver had everything, and in a transfer of files had it
     /// verified and in place, as far as this end knows.
     pub(crate) elapsed: Duration,
     /// When that was, on this machine's monotonic clock.
     pub(crate) at_ns: u64,
-    /// Of the whole session, its end included.
+    /// Statistics of the whole session, its end included.
     pub(crate) stats: Stats,
     pub(crate) cpu: Duration,
     pub(crate) block_ms: Option<BlockNumbers>,
@@ -99,7 +99,7 @@ impl Done {
         Figures::new(self.role, self.stats)
     }
 
-    /// Of the bytes that crossed the network; `None` without any time.
+    /// Rate of the bytes that crossed the network, bits per second; `None` if no time has passed.
     pub(crate) fn goodput_bits(&self) -> Option<f64> {
         let seconds = self.elapsed.as_secs_f64();
         (seconds > 0.0).then(|| self.carried as f64 * 8.0 / seconds)

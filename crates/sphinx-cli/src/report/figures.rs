@@ -51,7 +51,7 @@ impl Figures {
         }
     }
 
-    /// Of the packets that carry the data.
+    /// Losses of the packets that carry the data.
     pub(crate) fn losses(&self) -> Option<Losses> {
         match self.role? {
             Role::Sender => self.stats.losses_sent,
@@ -59,7 +59,7 @@ impl Figures {
         }
     }
 
-    /// Of the packets in the other direction: acknowledgements, for the most part.
+    /// Losses of the packets in the other direction, which mostly are acknowledgements.
     pub(crate) fn losses_return(&self) -> Option<Losses> {
         match self.role? {
             Role::Sender => self.stats.losses_received,

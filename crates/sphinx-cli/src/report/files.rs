@@ -13,15 +13,15 @@ use crate::text::printable;
 
 /// Entries that were left out and are said again at the end.
 const REMINDED_MAX: usize = 20;
-/// Of fewer entries everything is still to be seen.
+/// With fewer entries, all lines are still on the screen at the end.
 const REMINDED_ENTRIES_MIN: u64 = 50;
 
 /// What was left out of a session.
 #[derive(Default)]
 pub(super) struct Skipped {
-    /// What was said of it first.
+    /// The first lines about it.
     lines: Vec<String>,
-    /// How often something was.
+    /// How many lines there were in all.
     told: u64,
 }
 
@@ -65,7 +65,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// Something else has become of a tree.
+    /// Reports a change of the tree other than a file that was sent.
     ///
     /// # Errors
     /// The reader of either output takes nothing any more.

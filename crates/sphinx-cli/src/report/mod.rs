@@ -32,12 +32,12 @@ use writer::{Item, Writer};
 const EVENTS_VERSION: u32 = 1;
 /// Time between two reports of progress, unless told otherwise.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a pipe may be full before the ticket is in it.
+/// How long the reader of a full pipe is waited for when the ticket is printed.
 const TICKET_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a command that packets wait for waits for its readers at its end.
+/// How long a command whose thread also moves packets waits for its readers when it ends.
 #[cfg(feature = "pep")]
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
-/// For lines that nothing waits for.
+/// Lines that are dropped at once if there is no room.
 const NO_PATIENCE: Option<Duration> = Some(Duration::ZERO);
 
 /// One JSON object under construction.
@@ -98,7 +98,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Of a command that nobody waits for but its readers.
+    /// Settings of a command that waits for its readers as any program does.
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
         Self {
             json,
@@ -110,7 +110,7 @@ impl Settings {
         }
     }
 
-    /// Of a command that packets wait for.
+    /// Settings of a command whose thread also moves packets: it must not wait for readers.
     #[cfg(feature = "pep")]
     pub(crate) fn beside_packets(json: bool, quiet: bool) -> Self {
         Self {
@@ -176,13 +176,13 @@ impl Reporter {
         }
     }
 
-    /// One that says nothing.
+    /// A reporter that prints nothing.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn silent() -> Self {
         Self::new(Settings::new(false, true), Stop::default())
     }
 
-    /// For another session, whose reports wait for themselves only.
+    /// A reporter for another session with a share of the queue of its own: it waits only for its own reports.
     pub(crate) fn session(&self) -> Self {
         Self {
             inner: self.inner.clone(),

@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 use super::writer::Item;
 use crate::signals::Stop;
 
-/// What one session may have waiting before its reports of files wait for the reader.
+/// Bytes that one session may have waiting before its reports of files wait for the reader.
 pub(super) const SESSION_BYTES: usize = 8 << 20;
-/// What all sessions together may have waiting.
+/// Bytes that all sessions together may have waiting.
 const TOTAL_BYTES: usize = 64 << 20;
 /// Progress is dropped while more than this waits: by the time it is read it is history.
 const PROGRESS_BYTES: usize = 16 << 10;
 /// How often those who wait look whether the process has been asked to stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
-/// What the reader gets to take the rest after a signal.
+/// How long the reader may take for the rest after a signal.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Clones are the same output.
@@ -69,7 +69,7 @@ struct State {
     taken: u64,
     /// Why nothing is written any more.
     failed: Option<io::ErrorKind>,
-    /// What the thread does, until it runs.
+    /// What the thread will run; `None` once it runs.
     idle: Option<(Write, OnFailure)>,
 }
 

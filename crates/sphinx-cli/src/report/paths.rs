@@ -23,7 +23,7 @@ impl Names {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of the path at this place among the options'; `None` if it has no name.
+    /// The name of the path at this place among those of the options; `None` if it has none.
     pub(crate) fn of(&self, option: Option<usize>) -> Option<String> {
         let name = self.lock().get(option?).cloned();
         name.filter(|name| !name.is_empty())

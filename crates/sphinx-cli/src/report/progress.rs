@@ -23,7 +23,7 @@ pub(crate) struct Progress {
     /// Since when it has been reading from, or writing to the disk: nanoseconds after its birth; 0 if it has not.
     at_disk: AtomicU64,
     bytes: AtomicU64,
-    /// Those of them that need not be sent.
+    /// Bytes that need not be sent.
     unsent: AtomicU64,
     /// What the sender announced; 0 when unknown.
     bytes_total: AtomicU64,
@@ -88,7 +88,7 @@ impl Progress {
         self.files.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Of a sender: all has arrived, and only the last word of the other end is missing.
+    /// For a sender: everything has arrived, and only the verdict of the receiver is missing.
     pub(crate) fn hand_over(&self) {
         self.handed_over.store(true, Ordering::Relaxed);
     }
@@ -186,7 +186,7 @@ struct View {
     pace: Option<Pace>,
 }
 
-/// In bits per second.
+/// Rates in bits per second.
 #[derive(Clone, Copy)]
 struct Pace {
     /// What the streams carry.
@@ -196,7 +196,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// With a new one that counts a little.
+    /// The moving average, in which a new value has a weight of a fifth.
     fn smoothed(self, new: Self) -> Self {
         let smooth = |before: f64, new: f64| before * 0.8 + new * 0.2;
         Self {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Event, Figures, Reporter, Role};
 
-/// Nothing that is in order takes so long. With the time between two looks, it is told within three seconds.
+/// A wait that is longer than this is reported. With the time between two looks, that happens within three seconds.
 const NOTABLE: Duration = Duration::from_secs(2);
 /// An end that lives is heard every three seconds, if it has nothing to say and is not asked.
 const SILENT: Duration = Duration::from_secs(4);
@@ -43,7 +43,7 @@ impl Look<'_> {
         self.at_disk.is_some_and(|time| time >= NOTABLE)
     }
 
-    /// Whoever is asked answers at once; whoever is not says something now and then.
+    /// Whether the peer seems to be gone: it answers within a round trip if asked, and sends something every three seconds if not.
     fn is_silent(&self) -> bool {
         let stats = &self.figures.stats;
         stats.unanswered >= NOTABLE + stats.rtt || stats.silence >= SILENT
@@ -175,7 +175,7 @@ impl Cause {
         }
     }
 
-    /// What passes through ssh is seen to pass or not, and nothing of the path.
+    /// The message for people. Over ssh (`by_ssh`) nothing is known of the path, only whether data passes.
     fn text(self, seconds: u64, from: &str, by_ssh: bool) -> String {
         match self {
             Cause::OwnDisk => {

@@ -9,10 +9,10 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-/// What a queued item takes beside its text.
+/// Bytes that a queued item takes beside its text.
 const ITEM_BYTES: usize = 128;
 
-/// What can be written.
+/// Something to write.
 #[derive(Debug)]
 pub(super) enum Item {
     /// A line on standard output.

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Outcome, code, fail, local_io, protocol};
 
 /// The end that was started waits so long to be reached before it tries to reach the other one.
 const REACHED_PATIENCE: Duration = Duration::from_millis(300);
-/// How long a session that one end has may take to be one of the other's.
+/// How long the other end may take to see a session that one end has already.
 const SESSION_PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at whether the other end is there still.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -56,18 +56,18 @@ impl Endpoint {
     }
 }
 
-/// What the files go over.
+/// The way that the files take.
 pub(crate) enum Met {
     Udp {
         session: Session,
-        /// Whose session it is: it ends with it.
+        /// The endpoint of the session, which would end if this were dropped.
         _endpoint: Option<Box<Endpoint>>,
     },
     Ssh,
 }
 
 impl Met {
-    /// As the events have it.
+    /// The name that events have for it.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Udp { .. } => "udp",
@@ -79,7 +79,7 @@ impl Met {
 /// A ticket of the other end, to be tried at `addresses` too, behind the first one of its own.
 ///
 /// # Errors
-/// It is none.
+/// The text is no ticket.
 pub(crate) fn ticket_at(text: &str, addresses: &[IpAddr], first: bool) -> Outcome<Ticket> {
     let ticket: Ticket = text.trim().parse()?;
     let mut all: Vec<String> = ticket.addresses().to_vec();
@@ -223,7 +223,7 @@ fn offer(sender: &mpsc::Sender<Found>, session: Session, endpoint: Option<Box<En
     }
 }
 
-/// What comes out of turn: a failure of the other end, or of its program.
+/// The failure for a message that does not belong here: the one that the other end reports, or a breach of the protocol.
 pub(crate) fn unexpected(message: Message) -> Failure {
     match message {
         Message::Failed(failed) => failed.into(),

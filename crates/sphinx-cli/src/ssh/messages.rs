@@ -9,15 +9,15 @@ use crate::failure::{Outcome, fail, protocol};
 use crate::files::{Rules, SyncRequest};
 use sphinx_transport::{ErrorKind, Service};
 
-/// How each end begins. No login shell says so.
+/// The first bytes of each end. They are unlike anything that a login shell prints.
 const MAGIC: [u8; 16] = *b"\x00\xffsphx over ssh\n";
 /// Version of what follows.
 const VERSION: u8 = 3;
-/// What a login shell may say before.
+/// Most bytes that a login shell may print before that.
 const NOISE_BYTES_MAX: usize = 64 << 10;
-/// Of files; a message may be longer.
+/// Most bytes of files in one message; other messages may be longer.
 pub(super) const DATA_BYTES_MAX: usize = 64 << 10;
-/// So many names fit that a command line can hold.
+/// Longest message: it holds as many names as a command line can.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 const REQUEST: u8 = 0x01;
@@ -34,10 +34,10 @@ const CLOSE: u8 = 0x12;
 pub(crate) struct Request {
     pub(crate) task: Task,
     pub(crate) rules: CopyRules,
-    /// It is a synchronization.
+    /// The request, if it is a synchronization.
     #[serde(default)]
     pub(crate) sync: Option<SyncRequest>,
-    /// Of an endpoint at the end that asks, if it could make one.
+    /// The ticket of an endpoint at the end that asks, if it could make one.
     pub(crate) ticket: Option<String>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Named {
 /// The end that was started may be reached, whatever it will be asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Listening {
-    /// Of an endpoint there, if it could make one.
+    /// The ticket of an endpoint at the end that answers, if it could make one.
     pub(crate) ticket: Option<String>,
 }
 

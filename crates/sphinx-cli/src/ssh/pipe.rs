@@ -55,7 +55,7 @@ struct Shared {
 #[derive(Default)]
 struct Waits {
     before: Duration,
-    /// Of the write that is under way.
+    /// When the write that is under way began.
     since: Option<Instant>,
 }
 
@@ -78,7 +78,7 @@ struct State {
     messages: VecDeque<Message>,
     data: VecDeque<u8>,
     finished: bool,
-    /// Nothing more comes, and why.
+    /// Why nothing more comes; `None` while it may.
     ended: Option<Failure>,
     peer_code: Option<u64>,
     /// This end wants nothing more.
@@ -428,7 +428,7 @@ impl Outgoing for PipeOut {
         self.pipe.put(&Frame::Finish)
     }
 
-    /// It is on its way: more is not known of a pipe.
+    /// Returns at once: of a pipe it is not known what has arrived.
     fn wait_delivered(&mut self) -> Outcome<()> {
         Ok(())
     }

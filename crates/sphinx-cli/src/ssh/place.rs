@@ -6,10 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use crate::failure::{Outcome, usage};
 use crate::text::printable;
 
-/// One of the things that `cp` is given.
+/// A source or the destination of `cp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// As ssh takes it; `None` is this machine.
+    /// The host as ssh takes it; `None` for this machine.
     pub(crate) host: Option<Host>,
     pub(crate) path: Vec<u8>,
 }
@@ -25,7 +25,7 @@ impl Host {
     /// `[user@]host`, and brackets around an IPv6 address or not.
     ///
     /// # Errors
-    /// It is none that ssh could be given.
+    /// The text is no destination that can be given to ssh.
     pub(crate) fn parse(text: &str) -> Outcome<Self> {
         let bare = text.replace(['[', ']'], "");
         match is_destination(&bare) {

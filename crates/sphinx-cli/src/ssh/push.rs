@@ -18,7 +18,7 @@ use crate::units::show_size;
 
 /// Where programs are put; for a shell, in double quotes.
 pub(super) const CACHE: &str = "${XDG_CACHE_HOME:-$HOME/.cache}/sphx";
-/// What the other end may say of itself, with what its login shell says before.
+/// Most bytes that the other end may answer, with what its login shell prints before.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 /// This program's own file, also once another one has its name.
 const OWN: &str = "/proc/self/exe";

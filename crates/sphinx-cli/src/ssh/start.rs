@@ -21,15 +21,15 @@ use crate::signals::{Registration, Stop};
 use crate::text::{own_command_line_with, printable, shell_line};
 use sphinx_transport::ErrorKind;
 
-/// What ssh exits with where it is itself that fails.
+/// Exit code of ssh where ssh itself fails.
 const SSH_FAILED: i32 = 255;
-/// What shells exit with where there is no such program, or none that runs.
+/// Exit codes of shells where a program cannot be run (126), or there is none (127).
 const NOT_FOUND: [i32; 2] = [126, 127];
 /// How long ssh gets to end once there is nothing more to do.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 /// The user is told of an end that runs and says nothing for so long.
 const SILENCE_NOTICE_DELAY: Duration = Duration::from_secs(2);
-/// Of a line that comes from elsewhere.
+/// Longest line of ssh or the other end that is shown.
 const LINE_BYTES_MAX: u64 = 2000;
 /// Files carry themselves: no forwarding, no terminal, no other command, whatever the configuration says.
 const SSH_OPTIONS: [&str; 4] = [
@@ -40,9 +40,9 @@ const SSH_OPTIONS: [&str; 4] = [
 ];
 /// Of a name.
 const ADDRESSES_MAX: usize = 2;
-/// What a sphx exits with that does not know the command.
+/// Exit code of a sphx that does not know the command.
 const NOT_KNOWN: i32 = 2;
-/// How the end that is started is called.
+/// The command by which the other end is started.
 pub(crate) const END_COMMAND: &str = "ssh-end";
 
 /// How to run ssh.
@@ -58,7 +58,7 @@ impl Rsh {
     /// `command` is split into words as a shell does, but no shell is run.
     ///
     /// # Errors
-    /// There is no word, or a quote that does not end.
+    /// The command has no word, or a quote that does not end.
     pub(crate) fn new(command: &OsStr, host: &Host, ipv4: bool, ipv6: bool) -> Outcome<Self> {
         let words = split(command.as_bytes()).filter(|words| !words.is_empty());
         let Some(words) = words else {

@@ -57,7 +57,7 @@ struct Overrides {
 }
 
 impl Rights {
-    /// From the settings of a line.
+    /// Reads the settings of a line.
     pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
         let mut rights = Self::default();
         let mut seen = Vec::new();
@@ -150,7 +150,7 @@ impl Client {
 pub(crate) struct Clients(pub(crate) HashMap<PublicKey, Client>);
 
 impl Clients {
-    /// From the text of a file; the number of a line that cannot be understood, and why.
+    /// Reads the text of a file. The error has the number of the line that cannot be understood, and why.
     pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut all = HashMap::new();
         let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
@@ -176,7 +176,7 @@ impl Clients {
         Ok(Self(all))
     }
 
-    /// Those of a file, none if there is none.
+    /// Reads a file; empty if there is none.
     pub(crate) fn read(path: &Path) -> Outcome<Self> {
         let text = read(path, Secrecy::Public)?;
         let text = text.as_ref().map_or("", |text| text.as_str());
@@ -192,7 +192,7 @@ impl Clients {
         self.0.values().find(|client| client.name == name)
     }
 
-    /// By name.
+    /// The clients in the order of their names.
     pub(crate) fn sorted(&self) -> Vec<&Client> {
         let mut all: Vec<&Client> = self.0.values().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -289,7 +289,7 @@ impl File {
     }
 }
 
-/// That there is nobody of this name.
+/// The failure where nobody has this name.
 pub(crate) fn nobody(name: &str, known: &[&str]) -> crate::failure::Failure {
     let near = nearest(name, known);
     let hint = near.map_or_else(String::new, |near| format!("did you mean {near}?"));

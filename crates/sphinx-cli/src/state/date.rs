@@ -15,7 +15,7 @@ impl Moment {
         Self(since.unwrap_or_default().as_secs())
     }
 
-    /// So much later; at most in the year 9999.
+    /// The moment so many seconds later, at most the last of the year 9999.
     pub(crate) fn after(self, seconds: u64) -> Self {
         const LAST: u64 = 253_402_300_799;
         Self(self.0.saturating_add(seconds).min(LAST))

@@ -24,7 +24,7 @@ pub(crate) fn setting(word: &str) -> Result<(&str, &str), String> {
     split.ok_or_else(|| format!("'{word}' is no setting: write key=value"))
 }
 
-/// What names may be: they stand in files, on command lines and in events.
+/// Checks a name, which is used in files, on command lines and in events.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let is_name = text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.len() <= NAME_MAX
@@ -41,7 +41,7 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
     }
 }
 
-/// That a setting is not there, with the one that was probably meant.
+/// The message where a setting is unknown, with the one that was probably meant.
 pub(crate) fn unknown(what: &str, key: &str, known: &[&str]) -> String {
     let near =
         nearest(key, known).map_or_else(String::new, |near| format!("; did you mean {near}?"));

@@ -38,11 +38,11 @@ const RUNNING: &str = "running";
 #[derive(Clone, Debug)]
 pub(crate) struct StateDir(PathBuf);
 
-/// Nobody else changes anything while this is held; or nobody else runs.
+/// A lock of the state directory, released when dropped: that of changes, or that of the one process that runs with the directory.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "closing it lets go")] File);
 
-/// What may be read by whom.
+/// Who may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Secrecy {
     /// By its owner only.
@@ -71,7 +71,7 @@ impl StateDir {
         Ok(Self(path))
     }
 
-    /// Where a file of it is.
+    /// The path of a file in the directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -159,7 +159,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// What root changes in a directory of a service stays the service's.
+/// Gives a file that root has written to the owner of the directory, so that a service can still use it.
 pub(crate) fn give_to_owner_of(directory: &Path, file: &File) -> io::Result<()> {
     if !geteuid().is_root() {
         return Ok(());

@@ -90,7 +90,7 @@ impl Servers {
         state.write(FILE, &text)
     }
 
-    /// What connects to a server that was joined.
+    /// The ticket by which to connect to a server that was joined.
     pub(crate) fn ticket(state: &StateDir, name: &str) -> Outcome<Ticket> {
         let servers = Self::read(state)?;
         let Some(server) = servers.find(name) else {
@@ -109,7 +109,7 @@ impl Servers {
     }
 }
 
-/// Where the key is that a server knows this user by: another for each, so that two servers cannot compare their users.
+/// The file of the key by which a server knows this user. Each server gets another key, so that two servers cannot compare their users.
 pub(crate) fn key_file(name: &str) -> String {
     format!("{name}.key")
 }

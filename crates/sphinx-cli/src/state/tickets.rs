@@ -37,15 +37,15 @@ const TICKETS_MAX: usize = 100_000;
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) secret: TicketSecret,
-    /// From when on it begins no session.
+    /// When it expires: from then on it begins no session.
     pub(crate) expires: Option<Moment>,
-    /// How many transfers it is good for, and how many there were.
+    /// How many transfers it is good for, if that is limited, and how many there were.
     pub(crate) uses: Option<u32>,
     pub(crate) used: u32,
-    /// How many bytes may be sent with it, and how many were.
+    /// How many bytes may be sent with it, if that is limited, and how many were.
     pub(crate) quota: Option<u64>,
     pub(crate) taken: u64,
-    /// Where what is sent with it goes, below the output directory.
+    /// The directory below the output directory into which files sent with it go.
     pub(crate) directory: Option<PathBuf>,
     /// What it may do at a server.
     pub(crate) permit: Option<String>,
@@ -186,7 +186,7 @@ pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
 pub(crate) struct Tickets(pub(crate) Vec<Entry>);
 
 impl Tickets {
-    /// From the text of a file; the number of a line that cannot be understood, and why.
+    /// Reads the text of a file. The error has the number of the line that cannot be understood, and why.
     pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut all = Vec::new();
         let mut names = std::collections::HashSet::new();
@@ -219,7 +219,7 @@ impl Tickets {
         out
     }
 
-    /// Those of a state directory; `None` if it has had none yet.
+    /// Reads the tickets of a state directory; `None` if there were none yet.
     pub(crate) fn read(state: &StateDir) -> Outcome<Option<Self>> {
         let Some(text) = state.read(FILE, Secrecy::Secret)? else {
             return Ok(None);
@@ -238,7 +238,7 @@ impl Tickets {
         Self::change_held(state, &state.lock()?, change)
     }
 
-    /// The same for whoever holds the lock of that directory.
+    /// The same where the caller holds the lock of the directory already.
     pub(crate) fn change_held<T>(
         state: &StateDir,
         _held: &Lock,

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How often whoever watches looks.
+/// How often watched files are looked at.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(250);
 /// A file that was written so short a time ago may be written again without its times changing.
 const RECENT: Duration = Duration::from_secs(2);

@@ -32,11 +32,11 @@ pub(super) struct Answers {
     /// How many offers have come.
     offers: u64,
     series: Series,
-    /// The directory of the last one, which is that of the next one as a rule.
+    /// The directory of the last offer, kept open: the next file is usually in the same one.
     directory: Option<(Arc<[u8]>, Arc<OwnedFd>)>,
-    /// What has not been told yet.
+    /// Answers that have not been sent yet.
     answers: Vec<Reply>,
-    /// What may stay as it is, where a tree is synchronized: of so many offers as there may be ahead.
+    /// Files of a synchronization that may stay as they are; at most as many as there may be offers ahead.
     there: VecDeque<There>,
     /// Bytes of files read for answers that nobody has counted yet.
     read: u64,
@@ -51,7 +51,7 @@ pub(super) struct There {
     pub(super) size: u64,
     /// What it is to have.
     pub(super) attributes: Attributes,
-    /// What it was before it was read, where that has been asked for.
+    /// What `stat` said before the file was read, if checksums were asked for.
     pub(super) read: Option<Stat>,
 }
 

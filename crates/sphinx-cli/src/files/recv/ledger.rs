@@ -14,7 +14,7 @@ pub(in crate::files) struct Ledger<'a> {
     counts: Counts,
     /// Bytes of files, complete or not.
     bytes_seen: u64,
-    /// If that is bounded.
+    /// Limit of the bytes that may be sent, if there is one.
     allowed: Option<Allowed>,
     work: Work,
     first_skip: Option<Failure>,
@@ -27,7 +27,7 @@ pub(in crate::files) struct Ledger<'a> {
 struct Allowed {
     all: u64,
     left: u64,
-    /// They are as many as were announced.
+    /// The limit is the number of bytes that was announced.
     announced: bool,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Whether so much may come.
+    /// Refuses a transfer that has announced more than may come.
     pub(super) fn check_announced(&self, announced: Announced) -> Outcome<()> {
         self.check_limits(announced.entries, announced.bytes.unwrap_or(0))
     }
@@ -82,7 +82,7 @@ impl<'a> Ledger<'a> {
         self.work.reused += work.reused;
     }
 
-    /// One more entry.
+    /// Counts one more entry.
     pub(in crate::files) fn add_entry(&mut self) -> Outcome<()> {
         self.counts.totals.entries += 1;
         self.check_limits(self.counts.totals.entries, self.bytes_seen)

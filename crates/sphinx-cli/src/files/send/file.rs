@@ -23,7 +23,7 @@ pub(super) enum Ended {
         size: u64,
         digest: [u8; 32],
     },
-    /// They would be sent, if this were no trial.
+    /// A dry run: they would have been sent.
     Trial {
         size: u64,
     },

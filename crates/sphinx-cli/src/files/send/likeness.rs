@@ -17,12 +17,12 @@ use crate::files::walk::ids;
 use crate::files::wire::Entry;
 use crate::files::xattrs::Xattrs;
 
-/// What has been told.
+/// What the receiver has been told about attributes so far.
 #[derive(Default)]
 pub(super) struct Likeness {
-    /// Where files are that have come and have other names as well.
+    /// Files with several hard links that have been sent, by inode: the path of the first name.
     linked: BTreeMap<Identity, Vec<u8>>,
-    /// Whose that is what comes.
+    /// Owner of the entries that follow, as told last.
     owner: Option<Ids>,
 }
 
@@ -72,7 +72,7 @@ impl<O: Outgoing> Sender<'_, O> {
         }
     }
 
-    /// Whose that is what comes next.
+    /// Tells whose the following entries are, if that has changed.
     pub(super) fn tell_owner(&mut self, ids: Ids) -> Outcome<()> {
         if self.sync.is_none() || self.likeness.owner.replace(ids) == Some(ids) {
             return Ok(());

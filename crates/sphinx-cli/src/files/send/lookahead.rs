@@ -14,27 +14,26 @@ use crate::files::wire::{Attributes, Entry, put_entry};
 
 /// Files offered and not sent yet: as many small ones as a long and fast path carries in a round trip.
 const OFFERS_MAX: usize = 4096;
-/// The same, in bytes of their paths.
+/// Most bytes of the paths of such files.
 const PATHS_BYTES_MAX: usize = 512 << 10;
-/// The same where everything is offered ([`SYNC_OFFERS_MAX`]).
+/// Most bytes of their paths in a synchronization, where every file is offered ([`SYNC_OFFERS_MAX`]).
 const SYNC_PATHS_BYTES_MAX: usize = 4 << 20;
-/// Of all that may be offered ahead, what is asked about at once: answers to the first offers come while the others are on
-/// their way.
+/// Offers are made in this many batches: answers to the first ones come while the others are on their way.
 const BATCHES: usize = 16;
 /// Smaller files are not worth an offer where they are sent without waiting for the answer.
 const OFFER_SIZE_MIN: u64 = 1 << 10;
-/// What has come of smaller files is not worth keeping.
+/// Smaller files are not worth keeping in part.
 const SOURCE_SIZE_MIN: u64 = 4 << 20;
 /// More than the time between two ticks of a system's clock.
 const SETTLED_AFTER: Duration = Duration::from_millis(20);
 
 pub(super) struct Lookahead<'a> {
     walk: Walk<'a>,
-    /// In the order of sending.
+    /// Files that were offered and not sent yet, in the order of sending.
     ahead: VecDeque<Ahead>,
     series: Series,
     path_bytes: usize,
-    /// How many offers there were.
+    /// How many offers have been made.
     number: u64,
     ended: bool,
     /// Files with several names that were offered under one of them, where the others are only told.
@@ -42,7 +41,7 @@ pub(super) struct Lookahead<'a> {
     limits: Limits,
 }
 
-/// What is offered, and how much of it ahead.
+/// Which files are offered, and how far ahead.
 struct Limits {
     offers: usize,
     path_bytes: usize,
@@ -169,8 +168,8 @@ impl<'a> Lookahead<'a> {
     }
 }
 
-/// What a file is called, if a part of it would be worth keeping. One that has changed a moment ago may change once
-/// more without getting another time of change: system clocks tick every few milliseconds.
+/// The id of a file, if a part of it would be worth keeping. A file that has changed a moment ago has none: it may change again within one tick
+/// of the system's clock, some milliseconds, and keep its time of change.
 pub(in crate::files) fn source(key: &SourceKey, stat: &Stat) -> Option<SourceId> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let changed = u64::try_from(stat.st_ctime).unwrap_or(0);

@@ -47,10 +47,10 @@ impl OpenFile<'_> {
     }
 }
 
-/// Where a file has checkpoints.
+/// When the next checkpoint of a file is sent.
 struct Checkpoints {
     source: SourceId,
-    /// How far apart they are.
+    /// Leaves of the hash from one checkpoint to the next.
     leaves: u64,
     last: Instant,
 }
@@ -69,7 +69,7 @@ impl Checkpoints {
         (data_bytes / LEAF_BYTES + self.leaves) * LEAF_BYTES - data_bytes
     }
 
-    /// There was one.
+    /// A checkpoint was sent.
     fn passed(&mut self) {
         let interval = self.last.elapsed();
         self.last = Instant::now();

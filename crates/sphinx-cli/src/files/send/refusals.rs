@@ -4,7 +4,7 @@
 
 use crate::failure::{Outcome, protocol};
 
-/// What has been sent, as far as it can be refused.
+/// What has been sent and can still be refused.
 #[derive(Debug, Default)]
 pub(in crate::files) struct Refusals {
     /// Entries sent so far.
@@ -13,7 +13,7 @@ pub(in crate::files) struct Refusals {
     directories: Vec<u64>,
     /// The entry sent last is not wanted.
     last: bool,
-    /// What is still to come in the open directory of this depth is not, unless that has been heard.
+    /// Depth of an open directory whose remaining entries are refused, until `take` has told that.
     depth: Option<usize>,
 }
 
@@ -27,7 +27,7 @@ pub(in crate::files) struct Unwanted {
 }
 
 impl Refusals {
-    /// One more entry is sent; one that is a directory is open then.
+    /// Notes that an entry is sent. A directory is open from then on.
     pub(in crate::files) fn entry(&mut self, is_directory: bool) {
         self.entries += 1;
         self.last = false;
@@ -45,7 +45,7 @@ impl Refusals {
     /// The receiver leaves out the entry of this number.
     ///
     /// # Errors
-    /// There was none.
+    /// The receiver refuses an entry that was not sent.
     pub(in crate::files) fn refuse(&mut self, entry: u64) -> Outcome<()> {
         if entry == 0 || entry > self.entries {
             return Err(protocol("the receiver refuses what was not sent"));
@@ -57,7 +57,7 @@ impl Refusals {
         Ok(())
     }
 
-    /// What has been refused, directories once.
+    /// What has been refused since the last call; a directory is reported once.
     pub(in crate::files) fn take(&mut self) -> Unwanted {
         Unwanted {
             last: self.last,

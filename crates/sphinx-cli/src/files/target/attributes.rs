@@ -18,14 +18,14 @@ use crate::files::xattrs::Xattrs;
 use crate::text::printable;
 use sphinx_transport::ErrorKind;
 
-/// What the sender has told of what comes next.
+/// Attributes that the sender has told for what comes next.
 #[derive(Default)]
 pub(super) struct Likeness {
     owners: Owners,
-    /// Whose it is; nothing if only root could give it.
+    /// The owner; `None` if this end may not set owners, as it is not root.
     ids: Option<Ids>,
     xattrs: Xattrs,
-    /// What is in place without something, until somebody has asked for it.
+    /// Paths that are in place without some attribute, and why, until the caller has taken them.
     complaints: Vec<(Vec<u8>, Failure)>,
 }
 
@@ -41,7 +41,7 @@ impl Likeness {
 }
 
 impl Target {
-    /// Whose everything is that comes from here on.
+    /// The owner of everything that comes from here on.
     pub(in crate::files) fn set_owner(&mut self, owner: &Owner) -> Outcome<()> {
         if !self.is_synchronized() {
             return Err(protocol("an owner where nothing is synchronized"));
@@ -63,12 +63,12 @@ impl Target {
         Ok(())
     }
 
-    /// What had them is complete.
+    /// Forgets extended attributes once what they belong to is complete.
     pub(in crate::files) fn forget_xattrs(&mut self) {
         self.likeness.xattrs = Xattrs::default();
     }
 
-    /// What is in place, but not as it was to be, since the last time.
+    /// What has been put in place without some attribute since the last call.
     pub(in crate::files) fn take_complaints(&mut self) -> Vec<(Vec<u8>, Failure)> {
         mem::take(&mut self.likeness.complaints)
     }
@@ -101,7 +101,7 @@ impl Target {
         self.give_mode_and_times(file, attributes)
     }
 
-    /// Something is in place without what it is to have, as not every file system keeps that.
+    /// Notes that something is in place without some attribute, which not every file system keeps.
     fn complain(&mut self, path: &[u8], without: &str, error: Errno) {
         let why = std::io::Error::from(error);
         let shown = printable(path);

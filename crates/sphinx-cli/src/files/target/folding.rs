@@ -18,12 +18,12 @@ use sphinx_transport::ErrorKind;
 pub(super) struct Placed {
     /// Whether names are folded there, once one has shown it.
     folds: Option<bool>,
-    /// What is there, if they are.
+    /// If names are folded: what has been put there, by inode.
     things: BTreeSet<Identity>,
 }
 
 impl Target {
-    /// That of the innermost directory.
+    /// What has been put into the innermost directory.
     fn placed(&mut self) -> &mut Placed {
         let depth = self.descent.depth();
         self.placed.truncate(depth + 1);
@@ -50,7 +50,7 @@ impl Target {
         Ok(())
     }
 
-    /// What has this name has come, or is kept.
+    /// Notes what has this name: it has come, or is kept as it is.
     pub(super) fn note_placed(&mut self, name: &Name) {
         if self.is_trial() {
             return;
