@@ -8,14 +8,14 @@ use crate::{
     machine::{CHANGED, Made},
 };
 
-/// So many seeds have rows of the paper's figures, and of everything over paths of two hops.
+/// Seeds that a row needs in the paper's figures, and over paths of two hops.
 const SEEDS: usize = 10;
-/// And those that vary one parameter after the other, or see what virtual time has.
+/// Seeds that a row needs where one parameter after the other is varied, and in virtual time.
 const SEEDS_OTHERS: usize = 5;
-/// And those that are made in a hurry.
+/// Seeds that a row needs with `--quick`.
 const SEEDS_QUICK: usize = 3;
 
-/// Behind a fault that only a quieter machine can mend.
+/// Ends a fault that only measuring on a quieter machine can mend.
 const STARVED: &str = ", as the emulator was starved";
 
 /// How many seeds a row has to have.
@@ -49,7 +49,7 @@ impl Standard {
         }
     }
 
-    /// What the rows of scenarios have to have.
+    /// How many seeds rows of scenarios need, by their clock.
     pub(super) fn seeds_in(self, clock: Clock) -> usize {
         match clock {
             Clock::Virtual => self.seeds().min(SEEDS_OTHERS),
@@ -78,7 +78,7 @@ struct Row {
     seeds: BTreeSet<Pairing>,
     made: BTreeSet<Made>,
     left_out: usize,
-    /// Of those that count, cut off without a word about what is measured.
+    /// Runs that count, but were cut off before they said anything of what is measured.
     silent: usize,
     failures: BTreeSet<String>,
     seeds_min: usize,

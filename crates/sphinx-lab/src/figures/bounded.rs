@@ -19,15 +19,15 @@ pub(super) const CHANGE_SCENARIOS: &[(&str, &str)] = &[scenario!("multipath-chan
 
 /// The receive buffers, in KiB.
 const BUFFERS: [u64; 4] = [64, 128, 256, 512];
-/// Those for which delays are claimed.
+/// Sizes of the buffer, in KiB, for which the paper claims delays.
 const CLAIMED: [u64; 2] = [256, 512];
 /// The pairs of losses: the names of cells.
 const LOSSES: [(&str, &str); 2] = [("low", "0.1 and 5 %"), ("high", "1 and 10 %")];
-/// What all is compared with.
+/// The contestant that all others are compared with.
 const UNCODED: &str = "min-rtt";
-/// Who sends in blocks.
+/// Contestants that send in blocks.
 const BLOCKS: [&str; 2] = ["sphinx", "best-path"];
-/// What two pages are about, and who is on all.
+/// The subject of two pages, and the contestants on all of them.
 const PATHS: &str = "Two paths of 10 Mbit/s, round trips of 20 and 200 ms, in virtual time; one stream, read in order; 10 s, the start included.";
 const WHO: &str = "`sphinx` is the default (`aggregate`), `best-path` Sphinx over the fast path alone, `sc` SC-MPTCP's scheme, `sc:rlnc` the \
                    same without originals, `min-rtt` and `ecf` schedulers without coding.";
@@ -44,7 +44,7 @@ fn p99_ms(_: &Cell, run: &Run) -> Option<Measured> {
     of(run, |buffer| buffer.p99_ms)
 }
 
-/// Not of blocks, whose codes do not count them.
+/// Field operations for a byte delivered; `None` for contestants with blocks, whose codes do not count them.
 fn operations(_: &Cell, run: &Run) -> Option<Measured> {
     let counts = !BLOCKS.contains(&run.contestant.as_str());
     counts.then(|| of(run, |buffer| buffer.field_operations))?

@@ -16,29 +16,29 @@ use crate::{
     runner::ScenarioFailure,
 };
 
-/// What is run once.
+/// A case: what one run is made of.
 pub(super) trait Case: Sync + Send {
-    /// What comes of it.
+    /// The result of one run.
     type Run: Serialize + DeserializeOwned + Send;
 
-    /// What it has in common with those that differ in their seed only, in a few words.
+    /// The name of its row: what cases have in common that differ only in their seed.
     fn row(&self) -> String;
 
     /// The seed of its path.
     fn seed(&self) -> u64;
 
-    /// How much of it is run, which is less in a hurry: its time, its bytes, in a few words.
+    /// How much is run, its time or its bytes, in a few words: less with `--quick`.
     fn extent(&self) -> String;
 
     /// Whether a run is one of this case, whatever its extent.
     fn is_of(&self, run: &Self::Run) -> bool;
 
-    /// How many seeds there have to be, where that is not as everywhere.
+    /// How many seeds its row needs, if not as many as other rows.
     fn seeds_min(&self) -> Option<usize> {
         None
     }
 
-    /// Of those that run at once, it takes the places of so many.
+    /// How many of the places for runs at the same time it takes.
     fn places(&self) -> usize {
         1
     }
@@ -46,7 +46,7 @@ pub(super) trait Case: Sync + Send {
     /// Runs it; else, why that could not be.
     fn run(&self, studio: &Studio<'_>) -> Result<Self::Run, NoRun>;
 
-    /// What is said when it has been run.
+    /// The line that is printed when it has been run.
     fn result(run: &Self::Run) -> String;
 }
 
@@ -150,7 +150,7 @@ fn name_of(case: &impl Case) -> String {
 struct Known<R> {
     commit: Option<String>,
     run: Option<(R, Made)>,
-    /// So many times the emulator was starved.
+    /// How many runs did not count because the emulator was starved.
     starved: usize,
     /// Why there was no run the last time.
     failed: Option<String>,
@@ -275,7 +275,7 @@ impl<R> Told<R> {
 struct Without {
     row: String,
     seed: u64,
-    /// None if the emulator was starved.
+    /// Why it failed; `None` if the emulator was starved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -291,14 +291,14 @@ impl<R> Line<R> {
     }
 }
 
-/// What is on file.
+/// The runs on file.
 struct Recorded<R> {
     environment: Environment,
     lines: Vec<Line<R>>,
 }
 
 impl<R: DeserializeOwned> Recorded<R> {
-    /// Nothing if there is no file.
+    /// Reads a file of runs; empty if there is none.
     fn read(path: &Path) -> io::Result<Recorded<R>> {
         match recorded_with(path, Recorded::of_lines) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Recorded::of_lines(b""),

@@ -12,13 +12,13 @@ use crate::{
     stats::{Measured, Peaks, centre, interval, median, paired_ratio, peaks},
 };
 
-/// What runs that belong together have in common: the link's seed, and which of several runs with it.
+/// Pairs runs of different contestants: the link's seed, and the number of the run with it.
 pub(super) type Pairing = (u64, u32);
 
 /// A number of each run, or one that does not come from runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Sample {
-    /// By what pairs the runs.
+    /// A number of each run, by what pairs runs.
     Runs(BTreeMap<Pairing, Measured>),
     /// A limit, or something that was computed.
     Exactly(f64),
@@ -37,24 +37,24 @@ impl Sample {
         )
     }
 
-    /// Of runs that differ in their seed only.
+    /// From one number for each seed.
     pub(super) fn of_seeds<V: Into<Measured>>(
         values: impl IntoIterator<Item = (u64, V)>,
     ) -> Sample {
         Sample::of_runs(values.into_iter().map(|(seed, value)| ((seed, 0), value)))
     }
 
-    /// Its middle, or what that is at least.
+    /// The median; numbers of which only a lower bound is known count as that.
     pub(super) fn median(&self) -> Option<f64> {
         median(self.values())
     }
 
-    /// Its numbers, or what they are at least.
+    /// The numbers; of those that are not known, the lower bounds.
     pub(super) fn values(&self) -> Vec<f64> {
         self.measured().into_iter().map(Measured::least).collect()
     }
 
-    /// Its numbers as they are known.
+    /// The numbers, known or lower bounds.
     pub(super) fn measured(&self) -> Vec<Measured> {
         match self {
             Sample::Runs(values) => values.values().copied().collect(),
@@ -62,12 +62,12 @@ impl Sample {
         }
     }
 
-    /// What is known of a number that is among its own by its place, as the middle.
+    /// What is known of a number chosen by its rank, such as the median: only a lower bound, if one of unknown numbers may be in its place.
     pub(super) fn known(&self, value: f64) -> Measured {
         Measured::among(value, self.measured())
     }
 
-    /// Whether runs were cut off before their number was known.
+    /// Whether any run was cut off before its number was known.
     fn is_cut_off(&self) -> bool {
         self.measured().iter().any(|one| one.known().is_none())
     }
@@ -78,12 +78,12 @@ impl Sample {
         is_known.then(|| interval(&self.values()))?
     }
 
-    /// Whether they fall into two heaps.
+    /// The two heaps that the numbers fall into, if they do.
     pub(super) fn peaks(&self) -> Option<Peaks> {
         peaks(&self.values())
     }
 
-    /// Of each run something else, which grows with it where it is not known.
+    /// Applies a function to each number. It has to be increasing, if there are lower bounds.
     pub(super) fn map(&self, with: impl Fn(f64) -> f64) -> Sample {
         match self {
             Sample::Runs(values) => {
@@ -93,7 +93,7 @@ impl Sample {
         }
     }
 
-    /// Of each pair something else, which is not known if one of them is not.
+    /// Combines the numbers of each pair of runs; the result is a lower bound if either number is.
     pub(super) fn zip(&self, other: &Sample, with: impl Fn(f64, f64) -> f64) -> Sample {
         let of_runs =
             |values: &BTreeMap<Pairing, Measured>,
@@ -163,25 +163,25 @@ pub(super) fn of_runs<'a>(
     Sample::of_runs(runs.filter_map(|run| Some(((run.seed, run.repetition), pick(run)?))))
 }
 
-/// What runs say of a claim; the greater, the worse.
+/// The verdict of runs on a claim, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Verdict {
-    /// Its interval lies on the claim's side.
+    /// The interval lies on the claim's side of the limit.
     #[serde(rename = "holds")]
     Holds,
     /// The claim's limit is within its interval, or there is none, as of one run.
     #[serde(rename = "undecided")]
     Undecided,
-    /// There are not the runs that it needs.
+    /// The runs that it needs are missing.
     #[serde(rename = "not measured")]
     NotMeasured,
-    /// Its interval lies on the other side.
+    /// The interval lies on the other side.
     #[serde(rename = "does not hold")]
     Fails,
 }
 
 impl Verdict {
-    /// In words.
+    /// The verdict in words.
     pub fn words(self) -> &'static str {
         match self {
             Verdict::Holds => "holds",
@@ -191,7 +191,7 @@ impl Verdict {
         }
     }
 
-    /// Of a published sentence, in words.
+    /// The verdict on a published sentence, in words.
     pub(super) fn of_a_sentence(self) -> &'static str {
         match self {
             Verdict::Holds => "reproduced",
@@ -220,7 +220,7 @@ impl Verdict {
     }
 }
 
-/// Where something is claimed to be.
+/// On which side of a limit something is claimed to be.
 #[derive(Clone, Copy)]
 enum Side {
     AtLeast,
@@ -251,14 +251,14 @@ pub struct Check {
     pub claim: String,
     /// The numbers, in words.
     pub measured: String,
-    /// What they say of it.
+    /// The verdict of the runs.
     pub verdict: Verdict,
 }
 
-/// What becomes of one comparison.
+/// The result of one comparison.
 struct Compared {
     verdict: Verdict,
-    /// In words.
+    /// The result in words.
     text: String,
     /// How far the near end is on the claim's side of the limit, so that the worst of several is the lowest.
     margin: f64,
@@ -431,7 +431,7 @@ fn compare_least(left: &Sample, (side, factor): (Side, f64), right: &Sample) -> 
     }
 }
 
-/// With three digits at least, none of them behind the point for large ones.
+/// Shows a number with at least three digits; large numbers without decimal places.
 fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

@@ -28,7 +28,7 @@ const PAPER: &str = "srlt T=0.5 (paper)";
 
 /// Rounds in which every code is measured in turn: also in a hurry, as a processor that others use spoils one now and then.
 const ROUNDS: u64 = 10;
-/// How long each is measured in a round.
+/// How long each code is measured in a round.
 const TIME: Duration = Duration::from_millis(30);
 const TIME_QUICK: Duration = Duration::from_millis(4);
 
@@ -206,7 +206,7 @@ fn draw_redundancy(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scena
 /// A round of figure 8.
 struct Round {
     number: u64,
-    /// For each code.
+    /// Time of a measurement, for each code.
     time: Duration,
 }
 
@@ -215,7 +215,7 @@ struct Round {
 struct Rounded {
     round: u64,
     times: Vec<Timed>,
-    /// With the instructions of older processors.
+    /// Times with the instructions of older processors.
     #[serde(default)]
     older: Vec<OfEngine>,
 }
@@ -415,7 +415,7 @@ fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scen
     Ok(true)
 }
 
-/// What codes take of each other where multiplying costs more.
+/// Ratios of the codes on older processors, where multiplying costs more.
 fn older_processors(runs: &[Rounded], sheet: &mut Sheet) {
     let mut engines: Vec<&str> = Vec::new();
     for of in runs.iter().flat_map(|run| &run.older) {

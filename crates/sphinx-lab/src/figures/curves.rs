@@ -15,7 +15,7 @@ use crate::{
 /// Bytes of the packets that the paper counts.
 const PAPER_PACKET_BYTES: f64 = 1000.0;
 
-/// What to take from a run.
+/// Takes a number from a run; `None` if it has none.
 pub(super) type Pick = fn(&Cell, &Run) -> Option<Measured>;
 
 pub(super) fn goodput(_: &Cell, run: &Run) -> Option<Measured> {
@@ -118,7 +118,7 @@ pub(super) fn loss_percent(cell: &Cell) -> f64 {
     (cell.link.forward_loss() * 1e6).round() / 1e4
 }
 
-/// The same with the interval of the middle.
+/// Shows the median with its interval.
 pub(super) fn in_interval(sample: &Sample, places: usize) -> String {
     let middle = shown(sample, places);
     match (sample.peaks(), sample.interval()) {

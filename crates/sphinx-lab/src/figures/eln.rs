@@ -18,7 +18,7 @@ const NONE: &str = "none";
 const ELN: &str = "eln";
 const FAST: &str = "20 Mbit/s, 1 %";
 const FAST_FREE: &str = "20 Mbit/s, no errors";
-/// What the reports shall reach, in precision and in recall.
+/// Least precision and least recall that the reports of the base station are to reach.
 const RIGHT: f64 = 0.99;
 
 const fn slow(name: &'static str, x: Option<f64>, errors: &'static str) -> Hops {

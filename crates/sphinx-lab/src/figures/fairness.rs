@@ -15,11 +15,11 @@ use super::{
 };
 use crate::runner::ScenarioFailure;
 
-/// What is counted begins and ends here, in seconds of virtual time.
+/// Counting begins and ends at these times, in seconds of virtual time.
 const FROM: u64 = 10;
 const UNTIL: u64 = 50;
 const UNTIL_QUICK: u64 = 20;
-/// What a session can always write.
+/// Bytes to send: more than any session can carry in the time.
 const ENDLESS: u64 = 1 << 40;
 
 /// A bottleneck, and who is there.
@@ -123,7 +123,7 @@ struct Share {
     place: String,
     contestant: String,
     seed: u64,
-    /// Of the session with these paths, and of all others.
+    /// Goodput of the session with these paths, and of all others together.
     goodput_mbit_s: f64,
     others_mbit_s: f64,
     /// How full the queue in front of the (first) bottleneck was, in the mean, milliseconds.

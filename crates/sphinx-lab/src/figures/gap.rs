@@ -18,17 +18,17 @@ pub(super) const SCENARIOS: &[(&str, &str)] = &[
     scenario!("gap-load"),
 ];
 
-/// Behind the name of what has none.
+/// Ends the name of a contestant without ICM.
 const NO_ICM: &str = ", no ICM";
 /// Contestants of the scenario of assumptions with one trigger only, and what they are compared with.
 const ONE_TRIGGER: [&str; 2] = ["Block-SACKs only", "Symbol-SACKs only"];
 const AS_READ: &str = "as read";
 const CODES: [&str; 3] = ["semi-random LT", "traditional LT", "Reed–Solomon"];
-/// What the paper gives for a block of 100 kB, in ms.
+/// Latencies that the paper gives for a block of 100 kB, in ms.
 const PUBLISHED_MS: [f64; 3] = [2.0, 15.0, 18.0];
 /// A block of 100 kB.
 const BLOCK_MEGABITS: f64 = 0.8;
-/// What is not a thousandth more is nothing.
+/// Smaller ratios than this do not count as more.
 const MATTERS: f64 = 1.001;
 
 /// Where a published sentence was looked for, and what came of it.
@@ -49,7 +49,7 @@ impl Sought {
         self.found.push((place.to_owned(), check.verdict));
     }
 
-    /// In words: where it is so, or that it is nowhere.
+    /// The result in words: where the sentence holds, or that it holds nowhere.
     fn says(&self) -> String {
         let all = self.found.len();
         let are = |verdict| {
@@ -167,7 +167,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     Ok(true)
 }
 
-/// That the first is more than the second.
+/// Checks that the first is more than the second.
 fn more(left: &Sample, right: &Sample) -> Check {
     Check::at_least("", left, MATTERS, right)
 }
@@ -184,7 +184,7 @@ fn goodput(results: &Results, cell: &Cell, name: &str) -> Sample {
     sample(results, &cell.name, name, curves::goodput)
 }
 
-/// What has ICM, and the name of the same without.
+/// Contestants with ICM, each with the name of the same one without.
 fn pairs(results: &Results) -> Vec<(String, String)> {
     let without = |name: &str| match ONE_TRIGGER.contains(&name) {
         true => format!("{AS_READ}{NO_ICM}"),

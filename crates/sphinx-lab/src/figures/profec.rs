@@ -19,7 +19,7 @@ use super::{
 };
 use crate::runner::ScenarioFailure;
 
-/// In millionths.
+/// Loss rates in millionths.
 const LOSSES: [u32; 6] = [10_000, 20_000, 40_000, 60_000, 80_000, 100_000];
 const LOSSES_QUICK: [u32; 1] = [60_000];
 /// The one that the paper tells of.
@@ -32,7 +32,7 @@ const BLOCKS_QUICK: u64 = 300;
 /// Blocks that are drawn, and not sent.
 const DRAWN: usize = 20_000;
 const DRAWN_QUICK: usize = 2000;
-/// Of the link, in Mbit/s, and what blocks leave at.
+/// Rates of the link and of the sender, in Mbit/s.
 const LINK: u64 = 100;
 const RATE: u64 = 95;
 
@@ -46,7 +46,7 @@ struct Sent {
     blocks: u64,
 }
 
-/// What became of it.
+/// The result of a run.
 #[derive(Debug, Deserialize, Serialize)]
 struct Came {
     threshold: u32,
@@ -141,7 +141,7 @@ impl Case for Sent {
     }
 }
 
-/// Of millionths.
+/// The share that so many millionths are.
 fn part(millionths: u32) -> f64 {
     f64::from(millionths) / 1e6
 }

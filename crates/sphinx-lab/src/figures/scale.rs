@@ -28,22 +28,22 @@ pub const CORES_MIN: usize = 8;
 
 /// Senders and receivers, each pair over a link of its own.
 const PAIRS: u64 = 5;
-/// Of each pair's link.
+/// Rate, in bit/s, and round trip of each pair's link.
 const RATE: u64 = 1_000_000_000;
 const RTT: Duration = Duration::from_millis(10);
-/// In millionths.
+/// Loss rates in millionths.
 const LOSSES: [u32; 4] = [0, 20_000, 60_000, 100_000];
 const LOSSES_QUICK: [u32; 1] = [60_000];
 /// The one that the paper tells of.
 const PUBLISHED: u32 = 60_000;
-/// What a pair carries, as published: 5000 blocks.
+/// Bytes that a pair carries: 5000 blocks of 100 kB, as published.
 const BYTES: u64 = 500_000_000;
-/// The same of the model, as virtual time is long: 200 blocks.
+/// The same in the model: 200 blocks, since virtual time takes long.
 const BYTES_MODEL: u64 = 20_000_000;
 const BYTES_QUICK: u64 = 10_000_000;
-/// After so long a transfer is cut off.
+/// When a transfer is cut off.
 const LIMIT: Duration = Duration::from_secs(10);
-/// What `sphx perf cost` moves.
+/// The amount that `sphx perf cost` moves.
 const COST_BYTES: &str = "100MB";
 
 const PAPER: &str = "semi-random LT";
@@ -51,7 +51,7 @@ const WORKERS: &str = "semi-random LT, workers";
 const OURS: &str = "sphinx";
 const CUBIC: &str = "tcp-cubic";
 
-/// What is compared: a name, the mode of the paper if it is that, and whether it has a worker beside its engine.
+/// A contestant: its name, the mode of the paper if it uses that, and whether it has a worker beside its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Compared {
     name: &'static str,
@@ -161,13 +161,13 @@ struct Sent {
     bytes: u64,
 }
 
-/// What became of them.
+/// The result of a run with several pairs.
 #[derive(Debug, Deserialize, Serialize)]
 struct Came {
     contestant: String,
     loss: u32,
     seed: u64,
-    /// Of each pair.
+    /// Goodput of each pair.
     goodput_mbit_s: Vec<f64>,
     /// IP bytes for a byte delivered, of all.
     wire_ratio: f64,
@@ -334,7 +334,7 @@ impl Case for Priced {
 }
 
 impl Part {
-    /// From one packet to the next: the engine has a processor, and a worker has another one.
+    /// Time from one packet to the next: that of the slower one of engine and worker, which have a processor each.
     fn interval(self) -> f64 {
         (self.engine + self.kernel).max(self.work)
     }
@@ -350,7 +350,7 @@ struct Modelled {
     costs: [u64; 2],
 }
 
-/// What became of them.
+/// The result of a run with several pairs.
 #[derive(Debug, Deserialize, Serialize)]
 struct Model {
     contestant: String,
@@ -358,7 +358,7 @@ struct Model {
     seed: u64,
     send_ns: u64,
     receive_ns: u64,
-    /// Of each pair.
+    /// Goodput of each pair.
     goodput_mbit_s: Vec<f64>,
     /// IP bytes for a byte delivered, of all.
     wire_ratio: f64,
@@ -368,7 +368,7 @@ struct Model {
 }
 
 impl Model {
-    /// Of all pairs, Gbit/s.
+    /// Goodput of all pairs together, Gbit/s.
     fn goodput(&self) -> f64 {
         self.goodput_mbit_s.iter().sum::<f64>() / 1e3
     }

@@ -31,7 +31,7 @@ pub(super) struct Sheet {
     outcome: Outcome,
 }
 
-/// What belongs to a figure, by the names of files.
+/// The files of a figure, by their names.
 #[derive(Debug, Default)]
 pub(super) struct Files(BTreeMap<String, Vec<u8>>);
 
@@ -111,9 +111,9 @@ pub(super) struct Sentence<'a> {
     /// What it is about.
     pub(super) about: &'a str,
     pub(super) published: &'a str,
-    /// What our runs say of it; none where it cannot be compared.
+    /// The verdict of our runs on it; `None` if it cannot be compared.
     pub(super) check: Option<Check>,
-    /// What is to be known about it, whatever comes out.
+    /// What readers should know about it, whatever the verdict is.
     pub(super) remark: &'a str,
 }
 

@@ -18,22 +18,22 @@ use crate::{
 
 pub(super) const SCENARIOS: &[(&str, &str)] = &[scenario!("short")];
 
-/// What is wished for: a cell, a contestant of ours, and what it takes there at most.
+/// A goal: in a cell, a contestant of ours takes at most this long.
 struct Wish {
     cell: &'static str,
     whose: &'static str,
     most: Most,
 }
 
-/// Nothing is remembered of the other end.
+/// The contestant whose ends remember nothing of each other.
 const STRANGERS: &str = "sphinx";
-/// Both ends have met before.
+/// The contestant whose ends have met before.
 const KNOWN: &str = "sphinx-known";
 
 enum Most {
     /// Round trips and milliseconds.
     Time(f64, f64),
-    /// Of what another contestant takes.
+    /// A share of what another contestant takes.
     Of(f64, &'static str),
     /// Kilobytes there and back.
     Bytes(f64, f64),

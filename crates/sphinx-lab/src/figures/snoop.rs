@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{runner::ScenarioFailure, stats::median};
 
-/// Of 1400 bytes, as published.
+/// Packets of 1400 bytes, as published.
 pub(super) const MTU: usize = 1400;
 pub(super) const WIRED: &str = "rate=10mbit rtt=96ms";
 pub(super) const WIRELESS: &str = "rate=2mbit rtt=4ms queue=32kB";

@@ -19,9 +19,9 @@ pub(super) struct Sweep {
     pub(super) views: &'static [View],
 }
 
-/// What is shown of a sweep.
+/// A drawing of a sweep.
 pub(super) struct View {
-    /// Behind the name of the sweep in that of the file, where there are several.
+    /// Follows the name of the sweep in the name of the file, if there are several drawings.
     suffix: &'static str,
     y_label: &'static str,
     is_y_logarithmic: bool,
@@ -47,12 +47,12 @@ impl View {
         }
     }
 
-    /// One of several of its sweep.
+    /// One of several drawings of its sweep, with this suffix.
     pub(super) const fn part(self, suffix: &'static str) -> View {
         View { suffix, ..self }
     }
 
-    /// With so many decimal places in tables.
+    /// The same with so many decimal places in tables.
     pub(super) const fn with_places(self, places: usize) -> View {
         View { places, ..self }
     }

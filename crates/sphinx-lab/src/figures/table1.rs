@@ -13,7 +13,7 @@ use crate::runner::{Results, ScenarioFailure};
 const BULK: &str = "r10-l6";
 const BLOCKS: &str = "blocks-r10-l6";
 
-/// In the order of the paper's table, and what it does not have.
+/// Contestants in the order of the paper's table, then those that it does not have.
 const CONTESTANTS: [&str; 7] = [
     "tcp-cubic",
     "tcp-bbr",
@@ -83,7 +83,7 @@ pub(super) fn draw(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, S
     Ok(true)
 }
 
-/// One cell of the results, with those contestants that the table has.
+/// Keeps one cell of the results, with the contestants that the table has.
 fn only(mut results: Results, cell: &str) -> Results {
     results.cells.retain(|(one, _)| one.name == cell);
     for (_, groups) in &mut results.cells {

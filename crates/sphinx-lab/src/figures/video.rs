@@ -115,7 +115,7 @@ fn stalls(_: &Cell, run: &Run) -> Option<Measured> {
     Some((run.done.video.as_ref()?.stalls as f64).into())
 }
 
-/// For the first picture, all the time if there was none, and for the buffer.
+/// Seconds of waiting for the first picture (the whole time, if there was none) and for the buffer.
 fn waiting_seconds(cell: &Cell, run: &Run) -> Option<Measured> {
     let video = run.done.video.as_ref()?;
     let never = cell.workload.schedule().as_secs_f64();

@@ -15,13 +15,13 @@ use crate::{
 /// The contestant that is drawn, and found in the real traffic as well.
 const DRAWN: &str = "sphinx";
 
-/// What to show of it.
+/// What is shown of a scenario.
 pub(super) struct Shown {
     /// The scenario.
     pub(super) scenario: (&'static str, &'static str),
-    /// In a few words.
+    /// Its title, in a few words.
     pub(super) title: &'static str,
-    /// What is different from the figure.
+    /// How it differs from the figure of real time.
     pub(super) about: &'static str,
     /// The values; the first are drawn.
     pub(super) values: &'static [(&'static str, Pick)],

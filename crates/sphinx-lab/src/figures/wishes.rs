@@ -2,10 +2,10 @@
 
 use super::{Check, Sheet};
 
-/// Of one place, as a link or a transfer.
+/// A goal at one place, such as a link or a transfer.
 pub(super) struct Wish {
     pub(super) place: String,
-    /// Its claim is the wish in words.
+    /// The check, whose claim is the goal in words.
     pub(super) check: Check,
 }
 

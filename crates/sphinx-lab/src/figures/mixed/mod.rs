@@ -32,7 +32,7 @@ use crate::{
 
 /// Later than that, a packet has waited for the emulator instead of its link.
 const LATE_MS: f64 = 10.0;
-/// With `--quick`.
+/// How long flows run with `--quick`.
 const QUICK: Duration = Duration::from_secs(4);
 
 /// An experiment: each cell with each variant.
@@ -43,9 +43,9 @@ pub(super) struct Design {
     cells: &'static [Cell],
     variants: &'static [Variant],
     columns: &'static [Column],
-    /// What must hold everywhere: a claim, and what of which is at least so many times what else.
+    /// Claims that must hold in all cells: in words, and that the first number is at least so many times the second.
     claims: &'static [(&'static str, At, f64, At)],
-    /// What was published, and what else is to be said of the numbers.
+    /// Text of the page: what was published, and what readers should know of the numbers.
     remark: &'static str,
     time: Duration,
     /// So many paths are measured at once. They have to leave a machine of two cores idle for most of the time.
@@ -61,7 +61,7 @@ struct Cell {
     name: &'static str,
     wired: &'static str,
     wireless: &'static str,
-    /// In the place of `RATE` in the options of agents.
+    /// Replaces `RATE` in the options of agents.
     agent_rate: &'static str,
     /// The right host sends.
     upload: bool,
@@ -69,11 +69,11 @@ struct Cell {
     groups: &'static [&'static str],
     congestion: &'static str,
     sysctl: &'static [&'static str],
-    /// It takes the places of so many, as its links are fast.
+    /// How many of the places for runs at the same time it takes: fast links take more.
     places: usize,
 }
 
-/// Who helps.
+/// A variant: the agents that help.
 #[derive(Debug)]
 struct Variant {
     name: &'static str,
@@ -117,19 +117,19 @@ enum What {
     Goodput,
     /// Percentiles of what messages take, from program to program.
     Delivery(usize),
-    /// The same, beyond so many milliseconds, which are those of the way itself.
+    /// The same without so many milliseconds, the delay of the path itself.
     Waiting(usize, f64),
-    /// Of what packets take that were sent once, in the middle.
+    /// Percentiles of the time that packets with data take on the path, of those that were sent only once.
     Transit(usize),
     /// Messages that have arrived.
     Delivered,
     /// Jain's index of what the group's flows have carried, if there are several.
     Jain,
-    /// How many of the segments that the host has sent it had sent before, in percent.
+    /// Retransmitted segments among those that the host has sent, in percent.
     Again,
 }
 
-/// What is run once.
+/// One run.
 #[derive(Clone, Copy)]
 struct Mixed {
     cell: &'static Cell,

@@ -30,7 +30,7 @@ const LATER: Duration = Duration::from_secs(5);
 const LATE_COMER: Duration = Duration::from_secs(1);
 const CROWD: usize = 10;
 
-/// What is counted of a pair and of ten; the same with `--quick`.
+/// In which time a pair and ten flows are counted; below, the same with `--quick`.
 const PAIR: Window = window(10, 30);
 const TEN: Window = window(20, 40);
 const PAIR_QUICK: Window = window(8, 14);
@@ -43,7 +43,7 @@ const fn window(from: u64, until: u64) -> Window {
     }
 }
 
-/// What is counted of a pair, and of ten of a kind.
+/// In which time a pair is counted, and ten of a kind.
 fn windows(quick: bool) -> (Window, Window) {
     match quick {
         true => (PAIR_QUICK, TEN_QUICK),
@@ -60,12 +60,12 @@ const QUEUES: [Queue; 4] = [
     ("CoDel", 4.0, Some("codel")),
 ];
 
-/// Who meets whom.
+/// Which flows share the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meeting {
-    /// One of a kind and one of another, and whether that was there before.
+    /// The contestant and another one; and whether the other one was there before.
     Pair(&'static str, bool),
-    /// One that comes to ten of another kind.
+    /// The contestant comes to ten flows of another kind.
     ToTen(&'static str),
     /// Ten of a kind, one after the other.
     Ten,
@@ -98,9 +98,9 @@ struct Share {
     meeting: String,
     contestant: String,
     seed: u64,
-    /// Of each flow; of two kinds, the contestant's first.
+    /// Goodput of each flow; those of the contestant come first.
     goodput_mbit_s: Vec<f64>,
-    /// In the middle of the time, bandwidth-delay products.
+    /// Median of the queue over time, in bandwidth-delay products.
     queue_bdp: f64,
     /// Share of the packets that the queue dropped.
     dropped: f64,
@@ -142,7 +142,7 @@ fn contestant(studio: &Studio<'_>, name: &str) -> Box<dyn Contestant> {
 }
 
 impl Met {
-    /// What is counted of it.
+    /// In which time it is counted.
     fn window(&self) -> Window {
         let (pair, ten) = windows(self.quick);
         match self.meeting {

@@ -28,7 +28,7 @@ const READY: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long receivers are listened to after the end. Those that receive something tell of it every half second.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// What a flow could carry at most, in times of the link.
+/// Bytes that a flow has to send, as a multiple of what the link carries in the time.
 const ENDLESS: u64 = 4;
 
 /// The bottleneck.
@@ -56,7 +56,7 @@ impl Bottleneck {
     }
 }
 
-/// What is counted, from the beginning of the first flow on; all flows end together.
+/// The time that is counted, from the beginning of the first flow on. All flows end together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) from: Duration,
@@ -66,11 +66,11 @@ pub(super) struct Window {
 /// What came of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carried {
-    /// Of each flow, payload.
+    /// Goodput of each flow (payload).
     pub(super) goodput_mbit_s: Vec<f64>,
-    /// In the middle of the time, bandwidth-delay products.
+    /// Median of the queue over time, in bandwidth-delay products.
     pub(super) queue: f64,
-    /// Of all packets that came to the queue.
+    /// Share of the packets that came to the queue which it dropped.
     pub(super) dropped: f64,
     pub(super) late_p99_ms: f64,
 }
@@ -83,7 +83,7 @@ struct Flow<'a> {
     processes: Vec<Process>,
     said: Receiver<Said>,
     sender: mpsc::Sender<Said>,
-    /// What the receiver has told: when, and payload bytes.
+    /// Reports of the receiver: when, and payload bytes.
     arrived: Vec<(Duration, u64)>,
 }
 

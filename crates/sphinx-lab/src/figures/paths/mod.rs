@@ -41,7 +41,7 @@ pub(super) struct Experiment {
 pub(super) struct Hops {
     /// Empty where an experiment has only one.
     pub(super) name: &'static str,
-    /// Where it is in a drawing; none for those that are not in it.
+    /// Its place on the horizontal axis; `None` if it is not drawn.
     pub(super) x: Option<f64>,
     pub(super) wired: &'static str,
     pub(super) wireless: &'static str,
@@ -49,11 +49,11 @@ pub(super) struct Hops {
     pub(super) errors: &'static str,
     pub(super) mtu: usize,
     pub(super) bytes: u64,
-    /// What has arrived by then counts.
+    /// When a run is cut off: only what has arrived by then counts.
     pub(super) limit: Duration,
 }
 
-/// What helps.
+/// A kind of help in the path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Help {
     pub(super) name: &'static str,
@@ -69,7 +69,7 @@ impl Help {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Middle {
     Nothing,
-    /// Nothing, on a hop without errors.
+    /// No help, on a hop without errors: what could be reached.
     Free,
     /// A profile, and more options.
     Agent(&'static str, &'static str),
@@ -100,7 +100,7 @@ impl Sender {
     }
 }
 
-/// What is run once.
+/// One run.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     upload: bool,
@@ -129,7 +129,7 @@ pub(super) struct Run {
     pub(super) queue_drops: Option<u64>,
     /// Payload for each byte that the wired and the wireless hop have carried towards the receiver.
     pub(super) useful: [f64; 2],
-    /// Of the agent that repairs.
+    /// Counters of the agent that repairs: packets repaired, and those repaired needlessly.
     pub(super) repaired: Option<u64>,
     pub(super) spurious: Option<u64>,
     held: Option<u64>,

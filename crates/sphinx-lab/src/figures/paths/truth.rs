@@ -17,16 +17,16 @@ const EMPTY_BYTES: u64 = 80;
 pub(in crate::figures) struct Truth {
     /// The hop has lost them.
     pub(in crate::figures) lost: u64,
-    /// And the base station has reported that.
+    /// Those of them that the base station has reported.
     pub(in crate::figures) reported: u64,
     /// The hop has lost them, and the queue in front of it has dropped nothing of the same hole. (The rest of a hole that a queue has a part in
     /// is left to the sender, who has to slow down for it.)
     pub(in crate::figures) apart: u64,
-    /// And the base station has reported that.
+    /// Those of them that the base station has reported.
     pub(in crate::figures) apart_reported: u64,
     /// The queue has dropped them.
     pub(in crate::figures) dropped: u64,
-    /// And the base station has reported them as lost by the hop.
+    /// Those of them that the base station has reported as lost by the hop, wrongly.
     pub(in crate::figures) mistaken: u64,
     /// Ranges that were reported and in which nothing was missing.
     pub(in crate::figures) invented: u64,
@@ -126,7 +126,7 @@ struct Line {
 struct Drop {
     /// Why: `loss` is the hop's, everything else its queue's.
     what: String,
-    /// Its place among those that were sent, the ones sent again included.
+    /// Its index among all packets that were sent, retransmissions included.
     packet: u64,
     sequence: u32,
     bytes: u64,
@@ -139,7 +139,7 @@ impl Drop {
     }
 }
 
-/// Those that were sent for the first time, in order: nothing behind them was sent before.
+/// Drops of packets that were sent for the first time, in order: nothing behind these in the sequence had been sent before.
 fn firsts(mut drops: Vec<Drop>) -> Vec<Drop> {
     drops.sort_by_key(|drop| drop.packet);
     let mut highest = None;
@@ -154,7 +154,7 @@ fn firsts(mut drops: Vec<Drop>) -> Vec<Drop> {
     drops
 }
 
-/// What a line of the agent says to be lost.
+/// The ranges that a line of the agent reports as lost.
 fn reported(line: &str) -> Option<Vec<(u32, u32)>> {
     let mut event: Value = serde_json::from_str(line).ok()?;
     let is_report = event["event"] == "reported";

@@ -52,7 +52,7 @@ struct Thin {
     agent: Option<&'static str>,
     sysctl: Vec<&'static str>,
     time: Duration,
-    /// What is delivered in that time is in time.
+    /// Messages that are delivered within this time, in milliseconds, are in time.
     in_time_ms: f64,
 }
 
@@ -69,7 +69,7 @@ struct Run {
     bytes: u64,
     /// Segments that the sending kernel has sent.
     segments_sent: u64,
-    /// How many of these it had sent before.
+    /// Retransmissions among these.
     segments_again: u64,
     /// The latest packet of the emulator.
     late_ms_max: f64,
@@ -82,7 +82,7 @@ pub(super) struct GroupRun {
     pub(super) flows: usize,
     pub(super) messages: u64,
     pub(super) delivered: u64,
-    /// Of all messages that were due.
+    /// Share of all messages that were due which came in time.
     pub(super) in_time: f64,
     pub(super) goodput_mbit_s: f64,
     /// Jain's index of its flows; not in the older files.
