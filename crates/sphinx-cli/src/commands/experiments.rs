@@ -478,13 +478,19 @@ mod tests {
         results.cells[0].1[0].runs.clear();
         let failure = exit_code(&results).expect_err("nothing was measured");
         let why = "no run has a result: sphinx: the sender failed: no reason";
-        assert_eq!((failure.kind, &failure.message[..]), (ErrorKind::Other, why));
+        assert_eq!(
+            (failure.kind, &failure.message[..]),
+            (ErrorKind::Other, why)
+        );
         results.cells.clear();
         let missing = ("tcp-bbr", "kernel TCP has no virtual time");
         results.missing = vec![(missing.0.to_owned(), missing.1.to_owned())];
         let failure = exit_code(&results).expect_err("nothing was measured");
         let why = "no run has a result: tcp-bbr: kernel TCP has no virtual time";
-        assert_eq!((failure.kind, &failure.message[..]), (ErrorKind::Other, why));
+        assert_eq!(
+            (failure.kind, &failure.message[..]),
+            (ErrorKind::Other, why)
+        );
     }
 
     #[test]

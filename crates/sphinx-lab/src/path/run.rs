@@ -176,7 +176,11 @@ fn carry_logged(
     log: Option<Log>,
     watch: &Mutex<Watch>,
     stop: &AtomicBool,
-) -> (io::Result<Carried>, Option<Result<Log, io::Error>>, Duration) {
+) -> (
+    io::Result<Carried>,
+    Option<Result<Log, io::Error>>,
+    Duration,
+) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let done = &done;

@@ -413,7 +413,10 @@ mod tests {
             if let Err(error) = qdisc::replace("lo", "pfifo", &0_u32.to_ne_bytes()) {
                 return sphinx_testing::skipped!("this kernel has no pfifo: {error}");
             }
-            for packet in [Some(&v4[..]), has_v6.then_some(&v6[..])].into_iter().flatten() {
+            for packet in [Some(&v4[..]), has_v6.then_some(&v6[..])]
+                .into_iter()
+                .flatten()
+            {
                 let error = sender.send(packet).expect_err("no room");
                 assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS), "{error}");
             }
