@@ -28,7 +28,7 @@ pub(crate) fn advertised(listen: SocketAddr, own: &[IpAddr]) -> Vec<String> {
 }
 
 /// The same for a server that keeps where it was `before`, HOST:PORT each: while the machine has no network it is still there for whoever
-/// has a ticket. Whether that is so comes second.
+/// has a ticket. The second value says whether these are the addresses of `before`.
 pub(crate) fn advertised_again(
     listen: SocketAddr,
     own: &[IpAddr],

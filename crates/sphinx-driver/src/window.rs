@@ -21,8 +21,8 @@ use crate::work::TaskId;
 /// Bytes of the steps that may wait while a block is being decoded: what a fast path brings in some
 /// milliseconds.
 const WAITING_MAX: usize = 256 << 10;
-/// Core and driver do not keep the same rows and blocks. This cannot happen, as both follow the
-/// same steps.
+/// Reported if core and driver no longer keep the same rows and blocks, which cannot happen: both
+/// follow the same steps.
 const OUT_OF_STEP: Error = Error::NotDecodable { deficit: 1 };
 
 /// Something to be done here in the order in which the core has done it.

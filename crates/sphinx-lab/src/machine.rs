@@ -193,12 +193,13 @@ fn commit(program: &Path) -> Option<String> {
     let is_older = |source: &PathBuf| modified(source).is_some_and(|at| at <= built);
     match has_no_changes && sources.iter().all(is_older) {
         true => Some(hash),
-        // With uncommitted changes there are different programs of one commit: their hashes tell them apart.
+        // With uncommitted changes, or if the program is older than its sources, there are different programs of one commit: their hashes
+        // tell them apart.
         false => Some(format!("{hash}{CHANGED}{}", build(program)?)),
     }
 }
 
-/// Stands behind the hash of a commit if there were uncommitted changes, and before the beginning of the program's hash.
+/// Stands behind the hash of a commit if the program may not be what was committed, and before the beginning of the program's hash.
 pub(crate) const CHANGED: char = '+';
 
 /// The beginning of a program's hash.

@@ -87,7 +87,7 @@ pub trait Observer {
     fn begin(&mut self, plan: &Plan<'_>);
     /// A run begins.
     fn run(&mut self, cell: &Cell, contestant: &str, seed: u64);
-    /// It has ended, or cannot begin. Unless `is_last`, it is repeated at once.
+    /// A run has ended, or cannot begin. Unless `is_last`, it is repeated at once.
     fn ended(
         &mut self,
         cell: &Cell,
@@ -711,7 +711,7 @@ impl Observer for Progress {
                     ));
                 }
             }
-            // The table says so, once for all seeds.
+            // What a contestant cannot carry is in the table, once for all seeds.
             Err(RunError::Missing(_)) => {}
             Err(error) => self.say(&format!("{name} {contestant}: {error}")),
         }

@@ -10,7 +10,7 @@ use crate::{Testbed, Workload};
 
 /// Largest transfer of which the end is watched, in bytes: with larger ones it makes no difference.
 const SHORT_BYTES_MAX: u64 = 20_000_000;
-/// Between two looks.
+/// Time between two looks at the counters.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(1);
 
 /// IP bytes that were offered to the link, whatever became of them.

@@ -651,7 +651,7 @@ impl Receiver {
     }
 
     /// The peer has accepted the smaller window with this number, and keeps within this credit.
-    /// `false`: it cannot have had that credit.
+    /// `false`: it cannot have had that credit, or has used more.
     pub(crate) fn on_shrunk(&mut self, number: WindowNumber, credit: u64) -> bool {
         self.streams.on_shrunk(number, credit)
     }

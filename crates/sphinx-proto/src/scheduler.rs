@@ -63,7 +63,7 @@ pub(crate) enum Duty {
     All,
     /// New data only, from further back in the queue ([`Reach`]): the path is slow, and faster ones send what is needed first, repairs among it.
     Ahead(Reach),
-    /// Only feedback for its own packets: what it carried now would arrive too late.
+    /// Only feedback for its own packets: what it carried now would arrive too late, or cheaper paths soon carry all that there is.
     Rest,
     /// Only feedback for its own packets: other paths are to carry the data.
     Standby,

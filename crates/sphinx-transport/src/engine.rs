@@ -100,9 +100,9 @@ struct Member {
     /// Who the client is; a server's only.
     who: Option<Peer>,
     association: Association,
-    /// Bytes of received data and of streams' state that the session may hold.
+    /// Bytes that the session may hold: received data, state of streams, and datagrams ([`Window::cost`](crate::budget::Window::cost)).
     cost: u64,
-    /// The part of that for streams' state.
+    /// The part of that besides received data of streams.
     state: u64,
 }
 

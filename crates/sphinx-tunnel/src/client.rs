@@ -30,7 +30,7 @@ use crate::udp::{self, Listener};
 use crate::wire::{Refusal, Request, Status, Target};
 use remote::Remote;
 
-/// Pause between attempts to connect again: after the first one, and at most.
+/// Pause before an attempt to connect again: before the first one, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 /// How often this end looks whether it has other addresses while it has no session.
 const ADDRESSES_TIME: Duration = Duration::from_millis(500);

@@ -78,7 +78,8 @@ impl fmt::Debug for Datagrams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken;
 
-/// The flows of IP packets that the other end has opened. Who was refused has none, and ends nobody's.
+/// The flows of IP packets that the other end has opened: dropping this ends them. A request that was refused gets none, so that it cannot end
+/// those of an earlier one.
 #[derive(Debug)]
 pub(crate) struct Entered(Datagrams);
 

@@ -93,7 +93,7 @@ impl MessageIn for MessageReceiver {
     }
 }
 
-/// How long a sender looks away between looks at what became of the last messages.
+/// Time between two looks at what has become of the last messages.
 const SENT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long the message that says that there are no more may take.
 const END_PATIENCE: Duration = Duration::from_secs(60);

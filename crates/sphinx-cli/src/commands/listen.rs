@@ -288,12 +288,12 @@ fn is_replaceable(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// When something was told last that may be so again and again.
+/// When a notice was given last that could be given again and again.
 #[derive(Clone, Default)]
 struct Seldom(Arc<Mutex<Option<Instant>>>);
 
 impl Seldom {
-    /// Whether it is to be told now; then it has been.
+    /// Whether the notice is due. If so, it counts as given now.
     fn is_due(&self, now: Instant) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = told.is_none_or(|at| now.saturating_duration_since(at) >= REFUSED_INTERVAL);
@@ -309,7 +309,7 @@ impl Seldom {
 pub(super) struct Refusals(Option<Instant>);
 
 impl Refusals {
-    /// Looks whether it has refused one.
+    /// Warns if the server has refused a client, once in [`REFUSED_INTERVAL`] at most.
     pub(super) fn look(&mut self, server: &Server, context: &Context) {
         if self.0.is_none_or(|at| at.elapsed() >= REFUSED_INTERVAL)
             && let Some(error) = server.take_refused()
@@ -329,7 +329,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Whether there are as many as may be, which is told.
+    /// Whether there are as many as may be; warns of that, once in [`REFUSED_INTERVAL`] at most.
     pub(super) fn is_full(&self, context: &Context) -> bool {
         let is_full = self.count.load(Ordering::Relaxed) >= SESSIONS_MAX;
         if is_full && self.fullness.is_due(Instant::now()) {

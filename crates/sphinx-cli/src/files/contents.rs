@@ -17,8 +17,8 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Contents on their way into a file.
 ///
-/// Data that continues the part hashed so far is hashed as it comes. Data that arrives ahead of a gap is read back from
-/// the file and hashed once the gap is closed: it is still in the page cache.
+/// Data that continues the part hashed so far is hashed as it comes. Data that arrives behind a gap is written, and read back
+/// from the file and hashed once the gap is closed: it is still in the page cache.
 ///
 /// Where there is a file that must not be replaced, the contents are compared with it instead of being
 /// written.
@@ -31,7 +31,7 @@ pub(super) struct Contents {
     ahead: BTreeMap<u64, u64>,
     /// The file may end with a hole.
     holes: bool,
-    /// The sender was told that the file is there already, and sends none of its contents.
+    /// The sender was told that the file is there already, and sends no more of its contents.
     same: bool,
     /// Some pieces were copied from the file that was there, without being compared with anything.
     copied: bool,

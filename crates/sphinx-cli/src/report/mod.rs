@@ -110,7 +110,7 @@ impl Settings {
         }
     }
 
-    /// Settings of a command whose thread also moves packets: it must not wait for readers.
+    /// Settings of a command whose thread also moves packets: it waits for its readers for [`LAST_PATIENCE`] at most.
     #[cfg(feature = "pep")]
     pub(crate) fn beside_packets(json: bool, quiet: bool) -> Self {
         Self {

@@ -38,7 +38,7 @@ const SSH_OPTIONS: [&str; 4] = [
     "-oRemoteCommand=none",
     "-oRequestTTY=no",
 ];
-/// Of a name.
+/// Most addresses of the other machine that are tried.
 const ADDRESSES_MAX: usize = 2;
 /// Exit code of a sphx that does not know the command.
 const NOT_KNOWN: i32 = 2;

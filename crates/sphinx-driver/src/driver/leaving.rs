@@ -55,7 +55,7 @@ impl Leaving {
         }
     }
 
-    /// A worker has lost a run (it panicked): later ones no longer wait for it.
+    /// A worker could not seal a run, or has panicked: later ones no longer wait for it.
     pub(super) fn lose(&mut self, id: TaskId, run: &SealRun) {
         self.runs.retain(|(its, _)| *its != id);
         self.bytes -= run.bytes();
@@ -71,7 +71,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
         workshop: &mut Workshop,
         out: &mut impl Outbox,
     ) -> Result<(), EndReason> {
-        // Bytes that this session may have at workers and in the outbox now.
+        // Bytes that this session may have at workers, besides what is in the outbox already.
         let room = limit.saturating_sub(out.len_bytes()).min(SEALED_BYTES_MAX);
         self.leaving.held_up = None;
         self.collect(now);

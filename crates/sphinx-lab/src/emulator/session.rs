@@ -35,7 +35,7 @@ use super::{
 
 /// How long the left program waits for the right one to listen.
 const READY: Duration = Duration::from_secs(1);
-/// Between two looks at whether it does, and at what has ended.
+/// Time between two looks at whether the right program listens, and at which programs have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long programs get to end by themselves after Ctrl-C, and once more after SIGTERM: well below the
 /// time after which the command leaves in any case, so that it removes its files on a busy machine too.

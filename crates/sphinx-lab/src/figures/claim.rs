@@ -93,7 +93,7 @@ impl Sample {
         }
     }
 
-    /// Combines the numbers of each pair of runs; the result is a lower bound if either number is.
+    /// Combines the numbers of each pair of runs. If either number is a lower bound, the result counts as one too: it is not known.
     pub(super) fn zip(&self, other: &Sample, with: impl Fn(f64, f64) -> f64) -> Sample {
         let of_runs =
             |values: &BTreeMap<Pairing, Measured>,

@@ -16,8 +16,9 @@ pub struct CoDelState {
     /// Whether it is in the dropping state, and when the next signal is due there.
     dropping: bool,
     drop_next: Time,
-    /// Signals since it went into the dropping state, and how many there were when it was last in it.
+    /// Signals in the dropping state. It begins with 1 or, soon after the last time, with about as many as there were then.
     count: u64,
+    /// What `count` began with when the dropping state was last entered.
     last_count: u64,
 }
 

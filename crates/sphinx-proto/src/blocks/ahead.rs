@@ -1,6 +1,7 @@
-//! Repair sent ahead of loss for datagrams whose deadline leaves no time to answer a loss: one repair covers several datagrams.
+//! Repair sent ahead of loss for datagrams whose deadline leaves no time to answer a loss, or that the application wants so ([`RepairMode::Together`]):
+//! one repair covers several datagrams.
 //!
-//! A datagram that is protected alone needs enough symbols to arrive almost surely by itself: at 10 % loss three for a single source symbol. Where
+//! A datagram that is protected alone needs enough symbols to arrive almost surely by itself: at 10 % loss three in all for one source symbol. Where
 //! others follow before its deadline, they share repairs, which leave between the source symbols at an even rate: at 10 % loss one repair for every
 //! two source symbols is enough for seven of them. If nothing follows, the repairs still owed leave at once.
 

@@ -43,7 +43,8 @@ impl Horizon {
     }
 
     /// Repair symbols to send ahead of loss per source symbol, for a block of n that is of use
-    /// until `until` and is protected alone; 0 where an answer to a loss would be in time.
+    /// until `until` and is protected alone; 0 where an answer to a loss would be in time, or even
+    /// what leaves now would not be.
     pub(crate) fn repair_ahead(
         &self,
         redundancy: Redundancy,

@@ -373,8 +373,8 @@ impl BlockStore {
         self.expiring.first().map(|(at, _)| *at)
     }
 
-    /// A block of datagrams that is to be given up: its time is over, and no packet with a symbol
-    /// of it is in flight. Such packets are waited for no longer than `patience`.
+    /// A block of datagrams that is to be given up, as its time is over. If all its source symbols
+    /// have left and some symbol is in flight, that is waited for before, no longer than `patience`.
     pub(crate) fn next_expired(&mut self, now: Time, patience: Nanos) -> Option<BlockId> {
         while let Some(&(at, sequence)) = self.expiring.first().filter(|(at, _)| *at <= now) {
             let block = self.get(sequence)?;
@@ -596,8 +596,8 @@ impl BlockStore {
         Some(block.next_source)
     }
 
-    /// The next `count` source symbols of this block, of which at least as many must be unsent,
-    /// count as sent, and in flight.
+    /// The next `count` source symbols of this block count as sent, and in flight. There must be as
+    /// many that are unsent.
     pub(crate) fn take_following(&mut self, sequence: BlockId, count: u16) {
         let Some(block) = self.get_mut(sequence) else {
             return;

@@ -45,8 +45,9 @@ pub(crate) struct Acks {
     largest: Option<(PacketNumber, Time)>,
     /// Packets received with ECT(0) or ECT(1).
     ect: u64,
-    /// Those with ECT(1) among them, and below, packets with CE, which are not.
+    /// Those with ECT(1) among them.
     ect1: u64,
+    /// Packets received with CE; they are not among those with ECT.
     ce: u64,
     /// The latest packet had CE.
     was_marked: bool,

@@ -286,7 +286,7 @@ impl Ecn {
         }
     }
 
-    /// Whether codepoints arrive, so that packets without CE met no marking queue.
+    /// Whether codepoints arrive, so that a packet without CE shows that no queue has marked it.
     pub(crate) fn is_capable(&self) -> bool {
         self.seen && self.unmarked <= UNMARKED_MAX
     }

@@ -12,14 +12,14 @@ const CANDIDATES_MAX: usize = 4;
 /// candidate is forgotten.
 const WAITS: [u64; 8] = [1, 1, 1, 2, 2, 4, 8, 16];
 const COPIES: u8 = WAITS.len() as u8;
-/// Where a challenge is repeated until it is answered, the wait doubles with every copy after
-/// these, up to this time, nanoseconds.
+/// Where a challenge is repeated until it is answered, the wait doubles with every copy after those
+/// of `WAITS`, up to this time, nanoseconds.
 const AWAITED_WAIT_MAX: Nanos = 1_000_000_000;
 const DOUBLINGS_MAX: usize = 16;
 /// A home (see [`Validation`]) that does not answer for so many probe timeouts counts as gone.
 const HOME_WAIT: Nanos = 3;
-/// After the home has answered although packets came from elsewhere, packets from elsewhere are
-/// ignored for so many probe timeouts.
+/// After the home has answered although packets came from elsewhere, other addresses become no
+/// candidates for so many probe timeouts.
 const TRUST: Nanos = 8;
 /// Bytes sent to a candidate per byte received from it.
 const AMPLIFICATION: u64 = 3;

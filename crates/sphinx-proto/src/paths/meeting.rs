@@ -71,7 +71,7 @@ enum Verdict {
     Meets,
     /// No: their queues differ, or are too short to matter.
     Apart,
-    /// Yes for now: there are too few readings since it rests.
+    /// Yes for now: there are too few readings since it rests, or it rests on trial and the queue may not have drained yet.
     Waits,
     /// No: there have been too few readings for too long.
     NoNews,

@@ -9,8 +9,8 @@ use super::Sc;
 use crate::wire::{SymbolId, Warning};
 use crate::{BlockId, Nanos, PathId, Time};
 
-/// When symbols of so many later generations have arrived on a path, no more of the earlier one is
-/// expected on it.
+/// When so many symbols of later generations have arrived on a path, all of them of the same one
+/// perhaps, no more of an earlier generation is expected on it.
 const OVERTAKEN: usize = 3;
 /// A path on which nothing has arrived for so many times the longest round trip is ignored.
 const LIVE_ROUNDS: Nanos = 2;
@@ -53,7 +53,8 @@ struct Inflow {
 #[derive(Debug)]
 struct Seen {
     path: PathId,
-    /// The highest generations of which symbols arrived there, the highest first.
+    /// Generations of the symbols that arrived there, one entry for each symbol; the highest ones
+    /// only, the highest first.
     top: [u64; OVERTAKEN],
     at: Time,
 }
@@ -299,8 +300,8 @@ impl ScReceiver {
         });
     }
 
-    /// Whether no more of the oldest generation is expected: symbols of enough later ones have
-    /// arrived on every path.
+    /// Whether no more of the oldest generation is expected: on every path in use [`OVERTAKEN`]
+    /// symbols of later ones have arrived.
     fn is_overtaken(&self, now: Time, rtts: Rtts) -> bool {
         let head = self.head.get();
         let live = |seen: &&Seen| now < seen.at.saturating_add(LIVE_ROUNDS * rtts.longest);

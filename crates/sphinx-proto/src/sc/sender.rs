@@ -421,8 +421,8 @@ impl ScSender {
         }
     }
 
-    /// The peer says that this generation holds up the others. It gets at most as many rows as the
-    /// generation has symbols that were not given out.
+    /// The peer says that this generation holds up the others, and how many symbols it lacks: that
+    /// counts for at most as many as were not given out. The answer has more rows, as some are lost.
     pub(crate) fn on_warning(&mut self, warning: &Warning) {
         let Some(g) = self.generations.get_mut(&warning.block) else {
             // It has been completed meanwhile.

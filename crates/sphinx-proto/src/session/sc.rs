@@ -45,13 +45,13 @@ impl Session {
         is_possible
     }
 
-    /// A generation held no data. The buffer that it took is free again.
+    /// A symbol in order, of this many bytes, held no data: its place in the buffer is free again.
     pub fn nothing_in_order(&mut self, symbol_len: u16) {
         self.receiver.on_nothing(symbol_cost(symbol_len));
     }
 
     /// What a stream has begun to fill is sent when its application has written nothing for so
-    /// long, nanoseconds; `None`: there is no such limit beyond the usual one.
+    /// long, nanoseconds; `None`: when it has written nothing for the driver's usual time.
     pub fn pause(&self) -> Option<Nanos> {
         self.config.sc?;
         let rtt = self.paths.main().path.rtt().smoothed();

@@ -337,7 +337,8 @@ impl Session {
         transmit
     }
 
-    /// A packet with symbols has left: the pacer and the path's budget are charged for it.
+    /// A packet with symbols has left: the path's pacer and the session's limit of the rate are
+    /// charged for it.
     fn pace(&mut self, now: Time, at: usize, ip_bytes: u32) {
         let path = &mut self.paths.at_mut(at).path;
         path.note_use(now);

@@ -62,7 +62,8 @@ impl Association {
         self.driver.core().stats().packets_received > 0
     }
 
-    /// Holds a packet that is sealed with the handshake's keys before these are there. Returns whether it was one, and there was room.
+    /// Holds a packet that is sealed with the handshake's keys before these are there. Returns whether it was one; without room it
+    /// is dropped all the same.
     pub(super) fn holds(&mut self, origin: Origin, datagram: &[u8]) -> bool {
         let Phase::Early { cid, held } = &mut self.phase else {
             return false;

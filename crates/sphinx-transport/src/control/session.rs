@@ -93,7 +93,7 @@ pub(super) struct Session {
     closing: bool,
     /// At a server, if the session began before the handshake was over: what the client said of itself then, and who it was.
     pub(super) began: Option<(Params, Peer)>,
-    /// At a server: why no client is admitted at all, if that is so.
+    /// At a server: why the client is not admitted whoever it is, if that is so: this end stops, or has no room.
     pub(super) turned_away: Option<&'static str>,
 }
 

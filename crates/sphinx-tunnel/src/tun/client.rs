@@ -41,7 +41,7 @@ const ASK_TIME: Duration = Duration::from_secs(5);
 const READ_PAUSE: Duration = Duration::from_millis(200);
 /// After a look for what leads into the tunnel, until the next one, however much changes.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-/// How often adding missing routes may fail before the tunnel ends: the interface may be turned off meanwhile.
+/// After so many failures in a row to add what is missing, the tunnel ends. One failure may come of an interface that is turned off meanwhile.
 const TRIES: u32 = 3;
 /// How often it is told at most that something was missing.
 const MISSING_TIME: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use sphinx_link::{CoDel, CoDelState, FlowKey, Time, Verdict, mark_ce};
 pub(crate) const QUEUES: usize = 1024;
 /// Bytes that a flow may send in a turn, the quantum (section 5.2).
 const QUANTUM: i64 = 1514;
-/// While no more bytes than these wait, no packet is a sign of congestion.
+/// A packet behind which no more bytes than these wait in its queue is no sign of congestion.
 const PACKET_MAX: usize = 1514;
 /// Bytes that a packet counts for besides its own.
 const PACKET_OVERHEAD: usize = 64;
