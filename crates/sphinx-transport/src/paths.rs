@@ -41,7 +41,8 @@ pub(crate) enum PathWish {
 type Opened = (UdpIo, Vec<SocketAddr>, Vec<Further>);
 
 /// Opens them to the peer's addresses of the family of its first one, or of the other family if there are such and not all paths have a way
-/// to the former: an interface may have one family only.
+/// to the former: an interface may have one family only. Through one without IPv4 Linux finds a way all the same, from another one's address: that
+/// is taken if nothing better is left.
 pub(crate) fn open_paths(paths: &[PathOptions], remotes: Vec<SocketAddr>) -> Result<Opened, Error> {
     let first = paths.first();
     let remotes = match first.and_then(|first| first.to.as_deref()) {
@@ -53,7 +54,8 @@ pub(crate) fn open_paths(paths: &[PathOptions], remotes: Vec<SocketAddr>) -> Res
         _ => true,
     };
     let preferred = remotes.first().is_some_and(SocketAddr::is_ipv6);
-    let mut failed = None;
+    let has_both = remotes.iter().any(|remote| remote.is_ipv6() != preferred);
+    let (mut doubtful, mut failed) = (None, None);
     for is_v6 in [preferred, !preferred] {
         let mut family = remotes.clone();
         family.retain(|remote| remote.is_ipv6() == is_v6);
@@ -61,9 +63,15 @@ pub(crate) fn open_paths(paths: &[PathOptions], remotes: Vec<SocketAddr>) -> Res
             continue;
         }
         match open_in_family(paths, family) {
-            Ok(opened) => return Ok(opened),
+            Ok((opened, sockets)) if !has_both || sockets.iter().all(has_own_address) => {
+                return Ok(opened);
+            }
+            Ok((opened, _)) => doubtful = doubtful.or(Some(opened)),
             Err(error) => failed = failed.or(Some(error)),
         }
+    }
+    if let Some(opened) = doubtful {
+        return Ok(opened);
     }
     Err(failed.unwrap_or_else(|| {
         let why = "the other end has no address of the family of the first --path";
@@ -71,8 +79,11 @@ pub(crate) fn open_paths(paths: &[PathOptions], remotes: Vec<SocketAddr>) -> Res
     }))
 }
 
-/// The same to these addresses, all of one family.
-fn open_in_family(paths: &[PathOptions], remotes: Vec<SocketAddr>) -> Result<Opened, Error> {
+/// The same to these addresses, all of one family; and how each socket was opened.
+fn open_in_family(
+    paths: &[PathOptions],
+    remotes: Vec<SocketAddr>,
+) -> Result<(Opened, Vec<UdpConfig>), Error> {
     let Some(remote) = remotes.first() else {
         return Err(Error::new(ErrorKind::Usage, "the other end has no address"));
     };
@@ -97,16 +108,29 @@ fn open_in_family(paths: &[PathOptions], remotes: Vec<SocketAddr>) -> Result<Ope
             ..UdpConfig::new((address, 0).into())
         });
     }
-    let mut configs = configs.iter().zip(paths);
-    let Some((first, path)) = configs.next() else {
+    let mut sockets = configs.iter().zip(paths);
+    let Some((first, path)) = sockets.next() else {
         return Err(Error::new(ErrorKind::Usage, "no path"));
     };
     let mut io = UdpIo::open(first).map_err(|error| cannot_use(&path.begin, error))?;
-    for (config, path) in configs {
+    for (config, path) in sockets {
         io.attach_with(config)
             .map_err(|error| cannot_use(&path.begin, error))?;
     }
-    Ok((io, remotes, further))
+    Ok(((io, remotes, further), configs))
+}
+
+/// Whether the address of a socket is one of the interface that it is bound to, as far as that can be known. Of IPv6 no other one is taken.
+fn has_own_address(socket: &UdpConfig) -> bool {
+    let address = socket.bind.ip();
+    let Some(name) = socket.device.as_ref().filter(|_| address.is_ipv4()) else {
+        return true;
+    };
+    let Ok(known) = lookup::attached(false) else {
+        return true;
+    };
+    let mut known = known.iter();
+    known.any(|it| it.interface == *name && it.network.0 == address)
 }
 
 /// Why two paths cannot both begin there.
@@ -239,5 +263,25 @@ impl Session {
     /// What several paths are for from now on, in both directions where this end connected.
     pub fn set_bond(&self, bond: Bond) {
         self.shared().wish(PathWish::Bond(bond));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn an_address_of_another_interface_is_found_out() {
+        let socket = |ip: Ipv4Addr, device: Option<&str>| UdpConfig {
+            device: device.map(str::to_owned),
+            ..UdpConfig::new((ip, 0).into())
+        };
+        assert!(has_own_address(&socket(Ipv4Addr::LOCALHOST, Some("lo"))));
+        assert!(has_own_address(&socket(Ipv4Addr::LOCALHOST, None)));
+        for other in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::new(192, 0, 2, 1)] {
+            assert!(!has_own_address(&socket(other, Some("lo"))), "{other}");
+        }
     }
 }

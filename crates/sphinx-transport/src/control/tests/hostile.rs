@@ -298,8 +298,8 @@ fn after(service: Service, messages: impl Fn(&[u8], &[u8]) -> Vec<Vec<u8>>) -> N
     net
 }
 
-/// Its settings decide what this end keeps and how fast it sends. An honest client goes without the mode if the server does not announce it; another one may ask all
-/// the same.
+/// Its settings decide what this end keeps and how fast it sends. An honest client that wants the mode closes if the server does not follow;
+/// another one may ask and go on all the same.
 #[test]
 fn nobody_is_made_to_work_in_the_papers_mode() {
     let settings = sphinx_proto::Paper::default().encode();
