@@ -64,7 +64,7 @@ impl Queue {
         self.radio = radio;
     }
 
-    /// Everything that waits, in the order in which it would go.
+    /// Everything that waits: repairs first.
     pub(crate) fn into_outputs(self) -> impl Iterator<Item = Output> {
         self.repairs.into_iter().chain(self.packets)
     }

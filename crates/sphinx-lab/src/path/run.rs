@@ -184,6 +184,7 @@ fn carry_logged(
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let done = &done;
+        let end = End(done);
         let logging = log.map(|log| scope.spawn(move || keep(log, bed, done)));
         let waiting = scope.spawn(move || stood_still(done));
         let transfer = &plan.transfer;
@@ -192,11 +193,20 @@ fn carry_logged(
             groups => flows::run(bed, (groups, transfer.upload), transfer.limit, watch, stop)
                 .map(Carried::Flows),
         };
-        done.store(true, Ordering::Relaxed);
+        drop(end);
         let panicked = |_| Err(io::Error::other("a thread panicked"));
         let log = logging.map(|thread| thread.join().unwrap_or_else(panicked));
         (carried, log, waiting.join().unwrap_or_default())
     })
+}
+
+/// Says when dropped that all is carried, also if carrying it panicked: the threads beside it are waited for.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The longest time for which the calling thread had no processor when it wanted one.
