@@ -189,7 +189,10 @@ fn commit(program: &Path) -> Option<String> {
     let place = sources.first()?.parent()?;
     let git = |args: &[&str]| output(Command::new("git").arg("-C").arg(place).args(args));
     let hash = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let has_no_changes = git(&["status", "--porcelain", "-uno"]).is_some_and(|it| it.is_empty());
+    // What figures write is no part of a program: the first one would leave the second without a commit.
+    let but_results = ["--", ":(top)", ":(top,exclude)docs/results"];
+    let status = [&["status", "--porcelain", "-uno"], &but_results[..]].concat();
+    let has_no_changes = git(&status).is_some_and(|it| it.is_empty());
     let is_older = |source: &PathBuf| modified(source).is_some_and(|at| at <= built);
     match has_no_changes && sources.iter().all(is_older) {
         true => Some(hash),
@@ -295,11 +298,14 @@ mod tests {
             let file = fs::File::options().append(true).open(path).unwrap();
             file.set_modified(time).unwrap();
         };
-        for path in [&source, &other, &program] {
+        let results = directory.path().join("docs/results");
+        fs::create_dir_all(&results).unwrap();
+        let page = results.join("page.md");
+        for path in [&source, &other, &program, &page] {
             fs::write(path, "one").unwrap();
         }
         git(&["init", "-q"]);
-        git(&["add", "a source.rs", "other"]);
+        git(&["add", "a source.rs", "other", "docs"]);
         git(&["commit", "-q", "--no-verify", "-m", "one"]);
         minute(&source, 1);
         minute(&program, 2);
@@ -311,6 +317,8 @@ mod tests {
         let first = commit(&program).unwrap();
         assert_eq!(first.len(), 12, "{first}");
         assert!(first.bytes().all(|it| it.is_ascii_hexdigit()), "{first}");
+        fs::write(&page, "two").unwrap();
+        assert_eq!(commit(&program).as_ref(), Some(&first));
 
         fs::write(&other, "two").unwrap();
         let changed = |commit: &str| format!("{commit}+{}", build(&program).unwrap());
