@@ -2,8 +2,10 @@
 //! those that it sends to, share it.
 //!
 //! ```text
-//! make bench-sessions ARGS="[IDLE [ACTIVE [SHARDS [SECONDS]]]]"
+//! make bench-sessions ARGS="[IDLE [ACTIVE [SHARDS [SECONDS [CPUS]]]]]"
 //! ```
+//!
+//! `CPUS`, such as `0,1`, are the processors that the server's engines are bound to, one each.
 
 use std::error::Error;
 use std::fs;
@@ -32,10 +34,10 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [role, shards, memory] = &*arguments
+    if let [role, shards, memory, cpus] = &*arguments
         && role == "server"
     {
-        return serve(shards.parse()?, memory.parse()?);
+        return serve(shards.parse()?, memory.parse()?, processors(cpus)?);
     }
     let argument = |n: usize, default: u64| {
         let text = arguments.get(n);
@@ -43,8 +45,9 @@ fn main() -> Outcome<()> {
     };
     let (idle, active) = (argument(0, 1000)?, argument(1, 200)?);
     let (shards, seconds) = (argument(2, 2)?, argument(3, 10)?);
+    let cpus = arguments.get(4).map_or("", String::as_str);
 
-    let mut server = Served::start(shards, idle)?;
+    let mut server = Served::start(shards, idle, cpus)?;
     let before = server.number("memory")?;
     let sessions = server.connect(idle)?;
     std::thread::sleep(REST);
@@ -64,7 +67,7 @@ fn main() -> Outcome<()> {
     drop(server);
 
     let ways = [Way::ToServer, Way::FromServer];
-    let servers = ways.map(|way| (way, Served::start(shards, active)));
+    let servers = ways.map(|way| (way, Served::start(shards, active, cpus)));
     // The clients stand for other machines: of this one they get what the servers leave.
     rustix::process::nice(LOWEST_PRIORITY)?;
     for (way, server) in servers {
@@ -81,6 +84,12 @@ fn main() -> Outcome<()> {
         );
     }
     Ok(())
+}
+
+/// None, or numbers with commas between them.
+fn processors(list: &str) -> Outcome<Vec<usize>> {
+    let numbers = list.split(',').filter(|number| !number.is_empty());
+    Ok(numbers.map(str::parse).collect::<Result<_, _>>()?)
 }
 
 /// Which way the bytes go.
@@ -188,11 +197,11 @@ struct Served {
 }
 
 impl Served {
-    /// One that has memory for so many sessions.
-    fn start(shards: u64, sessions: u64) -> Outcome<Served> {
+    /// One that has memory for so many sessions, and whose engines are bound to these processors.
+    fn start(shards: u64, sessions: u64, cpus: &str) -> Outcome<Served> {
         let memory = (sessions + 1) * SESSION_BYTES;
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["server", &shards.to_string(), &memory.to_string()])
+            .args(["server", &shards.to_string(), &memory.to_string(), cpus])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -251,10 +260,11 @@ impl Drop for Served {
 }
 
 /// The server: a ticket on standard output, and then a line for each command on standard input.
-fn serve(shards: usize, memory: u64) -> Outcome<()> {
+fn serve(shards: usize, memory: u64, cpus: Vec<usize>) -> Outcome<()> {
     let options = Options {
         shards,
         memory,
+        cpus,
         ..Options::default()
     };
     let server = Server::bind(([127, 0, 0, 1], 0).into(), Service::Application, &options)?;
