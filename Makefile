@@ -180,7 +180,7 @@ bench-streams: build ## 32 and 256 streams over loopback: hangs, and speed besid
 	@RUNS=$(RUNS) scripts/bench-streams $(ARGS)
 
 .PHONY: bench-sessions
-bench-sessions: tools ## Many sessions of one server, on loopback: memory of those at rest, shares of those that send and are sent to (ARGS="IDLE ACTIVE SHARDS SECONDS CPUS")
+bench-sessions: tools ## Many sessions of one server, on loopback: memory of those at rest, shares of those that send and are sent to (ARGS="IDLE ACTIVE SHARDS SECONDS CPUS CLIENTS")
 	$(CARGO) run --release --locked --package sphinx-transport --example load -- $(ARGS)
 
 .PHONY: bench-idle-streams

@@ -2,10 +2,11 @@
 //! those that it sends to, share it.
 //!
 //! ```text
-//! make bench-sessions ARGS="[IDLE [ACTIVE [SHARDS [SECONDS [CPUS]]]]]"
+//! make bench-sessions ARGS="[IDLE [ACTIVE [SHARDS [SECONDS [CPUS [CLIENTS]]]]]]"
 //! ```
 //!
-//! `CPUS`, such as `0,1`, are the processors that the server's engines are bound to, one each.
+//! `CPUS`, such as `0,1`, are the processors that the server is bound to, its engines one each; `CLIENTS` those that the clients are bound to while all
+//! sessions are busy. Without them the clients give way to the server.
 
 use std::error::Error;
 use std::fs;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use sphinx_transport::{Options, Server, Service, Session, Ticket, connect};
 
 /// Sessions that begin at the same time.
@@ -46,6 +48,7 @@ fn main() -> Outcome<()> {
     let (idle, active) = (argument(0, 1000)?, argument(1, 200)?);
     let (shards, seconds) = (argument(2, 2)?, argument(3, 10)?);
     let cpus = arguments.get(4).map_or("", String::as_str);
+    let clients = processors(arguments.get(5).map_or("", String::as_str))?;
 
     let mut server = Served::start(shards, idle, cpus)?;
     let before = server.number("memory")?;
@@ -68,14 +71,19 @@ fn main() -> Outcome<()> {
 
     let ways = [Way::ToServer, Way::FromServer];
     let servers = ways.map(|way| (way, Served::start(shards, active, cpus)));
-    // The clients stand for other machines: of this one they get what the servers leave.
-    rustix::process::nice(LOWEST_PRIORITY)?;
+    // The clients stand for other machines.
+    match &*clients {
+        // Of this one they get what the servers leave.
+        [] => drop(rustix::process::nice(LOWEST_PRIORITY)?),
+        clients => bind(clients)?,
+    }
     for (way, server) in servers {
         let mut server = server?;
         let sessions = server.connect(active)?;
+        let of_each = server.ask("shards")?;
         let bytes = carried(&mut server, &sessions, way, Duration::from_secs(seconds))?;
         println!(
-            "{active} sessions {}, {shards} shards: {}",
+            "{active} sessions {}, at the shards {of_each}: {}",
             match way {
                 Way::ToServer => "that send",
                 Way::FromServer => "that are sent to",
@@ -90,6 +98,13 @@ fn main() -> Outcome<()> {
 fn processors(list: &str) -> Outcome<Vec<usize>> {
     let numbers = list.split(',').filter(|number| !number.is_empty());
     Ok(numbers.map(str::parse).collect::<Result<_, _>>()?)
+}
+
+/// Binds this thread, and those that it starts, to these processors.
+fn bind(cpus: &[usize]) -> Outcome<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Which way the bytes go.
@@ -261,6 +276,9 @@ impl Drop for Served {
 
 /// The server: a ticket on standard output, and then a line for each command on standard input.
 fn serve(shards: usize, memory: u64, cpus: Vec<usize>) -> Outcome<()> {
+    if !cpus.is_empty() {
+        bind(&cpus)?;
+    }
     let options = Options {
         shards,
         memory,
@@ -281,6 +299,13 @@ fn serve(shards: usize, memory: u64, cpus: Vec<usize>) -> Outcome<()> {
         match &*command? {
             "memory" => println!("{}", own_memory()?),
             "sessions" => println!("{}", accepted.lock().expect("no panic before").len()),
+            "shards" => {
+                let mut of_each = vec![0; shards];
+                for session in accepted.lock().expect("no panic before").iter() {
+                    of_each[session.stats().load.shard] += 1;
+                }
+                println!("{of_each:?}");
+            }
             "receive" => {
                 for session in accepted.lock().expect("no panic before").drain(..) {
                     let count = Arc::new(AtomicU64::new(0));

@@ -37,6 +37,7 @@ use zeroize::Zeroizing;
 use crate::access::{AccessList, DOOR_KEY_LEN, Guests, NO_RANDOMNESS, Peer};
 use crate::budget::Window;
 use crate::routing::IdMaker;
+use crate::shards::Loads;
 use crate::ticket::{Identity, Ticket};
 use door::{Door, is_first_flight, token};
 use early::Resumptions;
@@ -75,6 +76,8 @@ struct Server {
     resumptions: Resumptions,
     /// Tells clients of sessions that are forgotten, if it does.
     resets: Option<Resets>,
+    /// Of one of several shards: where new sessions are to be.
+    loads: Option<Loads>,
 }
 
 /// All control connections of one UDP port, of a client, a server, or both.
@@ -132,6 +135,7 @@ impl Control {
             ending: None,
             resumptions: Resumptions::default(),
             resets: None,
+            loads: None,
         };
         Self::new(Some(server), Some(tls::server_config(identity)), ids)
     }
@@ -142,6 +146,27 @@ impl Control {
             server.resets = Some(Resets::new(key));
         }
         self
+    }
+
+    /// The same server, as one of several shards that have as many sessions each as chance and their ends allow.
+    pub(crate) fn with_loads(mut self, loads: Option<Loads>) -> Self {
+        if let Some(server) = &mut self.server {
+            server.loads = loads;
+        }
+        self
+    }
+
+    /// Lets the other shards know how many sessions there are here.
+    pub(crate) fn tell_load(&mut self) {
+        let sessions = self.load();
+        if let Some(loads) = self.server.as_mut().and_then(|it| it.loads.as_mut()) {
+            loads.tell(sessions);
+        }
+    }
+
+    /// Sessions, and handshakes that are not over.
+    fn load(&self) -> usize {
+        self.sessions.len() + self.settled.len()
     }
 
     /// Whether it accepts clients.
@@ -302,17 +327,23 @@ impl Control {
 
     /// A datagram that is not of the data plane has arrived from `remote` at `local_ip` (`None`
     /// where the system does not tell). Anything may come: what is not QUIC is counted and dropped.
+    ///
+    /// Returns the other shard of the server that is to have it, if it is of a client whose session is to be there.
     pub(crate) fn handle_datagram(
         &mut self,
         now: Instant,
         remote: SocketAddr,
         local_ip: Option<IpAddr>,
         datagram: &[u8],
-    ) {
+    ) -> Option<usize> {
         let key = self.server.as_ref().map(|server| &server.door_key);
         if !self.door.admits(now, remote, key, datagram) {
             self.stats.ignored_datagrams += 1;
-            return;
+            return None;
+        }
+        let elsewhere = self.door.shard_of(datagram);
+        if elsewhere.is_some() {
+            return elsewhere;
         }
         let mut response = Vec::new();
         let event = self.endpoint.handle(
@@ -330,7 +361,7 @@ impl Control {
                 self.respond(transmit_of(&transmit), response);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                self.accept(now, incoming, datagram);
+                return self.accept(now, incoming, datagram);
             }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(session) = self.sessions.get_mut(&handle.0) {
@@ -347,6 +378,7 @@ impl Control {
                 }
             }
         }
+        None
     }
 
     /// A data packet of `len` bytes has come of a session that is not known here, nor has its id been of one that is. If it is not one that begins or has
@@ -473,18 +505,13 @@ impl Control {
         self.stats
     }
 
-    fn accept(&mut self, now: Instant, incoming: Incoming, datagram: &[u8]) {
-        let Some(server) = &mut self.server else {
+    /// A client wants to begin; the shard where it is to, if that is another one.
+    fn accept(&mut self, now: Instant, incoming: Incoming, datagram: &[u8]) -> Option<usize> {
+        let load = self.load();
+        let Some(server) = &self.server else {
             self.endpoint.ignore(incoming);
-            return;
+            return None;
         };
-        let window = server
-            .settings
-            .window(self.sessions.len() + self.settled.len());
-        let mut params = local_params(&server.settings, window, self.ids.make());
-        params.resumption = server.settings.resumptions.then(|| self.ids.make());
-        let trust = Trust::Asks(server.guests.clone(), server.door_key);
-        let ending = server.ending;
         let mut response = Vec::new();
         let greeting = <[u8; GREETING_LEN]>::try_from(&incoming.orig_dst_cid()[..]);
         let Some(greeting) = greeting
@@ -495,19 +522,50 @@ impl Control {
             let transmit = self.endpoint.refuse(incoming, &mut response);
             self.respond(transmit_of(&transmit), response);
             self.stats.failed_handshakes += 1;
-            return;
+            return None;
         };
         if self.handshakes.len() >= RETRY_FROM_HANDSHAKES && incoming.may_retry() {
             if let Ok(transmit) = self.endpoint.retry(incoming, &mut response) {
                 self.respond(transmit_of(&transmit), response);
             }
-            return;
+            return None;
         }
         if !self.door.may_begin(greeting) {
             self.endpoint.ignore(incoming);
             self.stats.ignored_datagrams += 1;
-            return;
+            return None;
         }
+        // What this shard has asked of a client in a Retry, or another one has placed here, stays here.
+        let loads = server.loads.as_ref().filter(|_| incoming.may_retry());
+        let head = greeting.first_chunk().copied();
+        let elsewhere = |loads: &Loads| loads.place_elsewhere(head?, load);
+        if let Some(shard) = loads.and_then(elsewhere) {
+            self.door.begins_at(greeting, shard);
+            self.endpoint.ignore(incoming);
+            return Some(shard);
+        }
+        self.begin(now, incoming, datagram, greeting);
+        None
+    }
+
+    /// A handshake begins.
+    fn begin(
+        &mut self,
+        now: Instant,
+        incoming: Incoming,
+        datagram: &[u8],
+        greeting: [u8; GREETING_LEN],
+    ) {
+        let load = self.load();
+        let Some(server) = &mut self.server else {
+            return;
+        };
+        let window = server.settings.window(load);
+        let mut params = local_params(&server.settings, window, self.ids.make());
+        params.resumption = server.settings.resumptions.then(|| self.ids.make());
+        let trust = Trust::Asks(server.guests.clone(), server.door_key);
+        let ending = server.ending;
+        let mut response = Vec::new();
         let list = server.guests.current().0;
         let resumptions = &mut server.resumptions;
         let serves = |service| server.settings.serves(service);

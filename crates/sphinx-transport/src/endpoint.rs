@@ -270,14 +270,15 @@ impl Server {
         let (first, _) = ios.first().expect("there is an engine");
         let (local_addr, own_addresses) = (first.local_addr(), first.own_addresses());
         let mut engines = Vec::new();
-        for (number, (io, shard)) in ios.into_iter().enumerate() {
+        for (number, (io, mut shard)) in ios.into_iter().enumerate() {
             let listen = io.local_addr();
             let options = options_of(options, number, count);
             let ids = ids(&options, shard.as_ref().map(Shard::place));
             let settings = settings(services, &options, PATHS_MAX, None);
             let resets = ResetKey::new(&identity, options.server_id, listen);
             let control = Control::server(&identity, guests.clone(), settings, ids);
-            let control = control.with_resets(resets);
+            let loads = shard.as_mut().and_then(Shard::take_loads);
+            let control = control.with_resets(resets).with_loads(loads);
             let (purpose, lobby) = (Purpose::Listen, Arc::clone(&lobby));
             let waker = io.waker();
             let engine = Engine::new(io, control, purpose, options, lobby, shard);

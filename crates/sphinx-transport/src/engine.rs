@@ -523,6 +523,7 @@ impl<Io: PacketIo> Engine<Io> {
                 kernel_datagrams: io.kernel_datagrams,
                 handovers: self.handovers,
                 shards: self.shard.as_ref().map_or(1, Shard::count),
+                shard: self.shard.as_ref().map_or(0, |it| it.place().shard()),
                 steering: self.shard.as_ref().map(Shard::steering),
                 workers: self.crew.as_ref().map_or(0, Crew::workers),
                 busy: Duration::from_nanos(self.crew.as_ref().map_or(0, Crew::busy_ns)),

@@ -1,10 +1,12 @@
 //! Several engines behind one UDP port of a server: which one has a session, and how datagrams that arrive at another one's socket get there.
 //!
 //! Each engine has a socket, or queues of a card (AF_XDP, DPDK), sessions and memory of its own. A keyed hash of the connection id names the shard of a datagram, and all ids that a
-//! shard makes name it. Where the kernel steers by the same hash nothing needs to be handed over but what arrives while sockets come and go.
+//! shard makes name it. Where the kernel steers by the same hash nothing needs to be handed over but the first packets of clients whose session is to be at
+//! another shard, which has fewer, and what arrives while sockets come and go.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
@@ -84,6 +86,51 @@ impl Place {
     }
 }
 
+/// How many sessions each shard of a server has, as one of them sees it: new ones begin where there are fewest.
+#[derive(Debug)]
+pub(crate) struct Loads {
+    all: Arc<[AtomicUsize]>,
+    place: Place,
+    told: usize,
+}
+
+impl Loads {
+    /// Those of all shards, in their order.
+    pub(crate) fn all(steering: &Steering) -> impl Iterator<Item = Self> {
+        let all: Arc<[AtomicUsize]> = (0..steering.shards())
+            .map(|_| AtomicUsize::new(0))
+            .collect();
+        Place::all(steering).map(move |place| Self {
+            all: Arc::clone(&all),
+            place,
+            told: 0,
+        })
+    }
+
+    /// This shard has so many sessions, unfinished handshakes among them.
+    pub(crate) fn tell(&mut self, sessions: usize) {
+        // What others have just placed here stays counted until it arrives.
+        if std::mem::replace(&mut self.told, sessions) != sessions {
+            self.all[self.place.shard].store(sessions, Ordering::Relaxed);
+        }
+    }
+
+    /// Where a session is to be whose client's first packets have this id, if that is another shard: one with fewer than the `sessions` of this one.
+    /// It counts there at once. What has been placed here by another shard stays.
+    pub(crate) fn place_elsewhere(&self, id: [u8; 8], sessions: usize) -> Option<usize> {
+        if !self.place.is_named_by(id) {
+            return None;
+        }
+        let others = (0..self.all.len()).filter(|shard| *shard != self.place.shard);
+        let counts = others.map(|shard| (self.all[shard].load(Ordering::Relaxed), shard));
+        let (fewest, shard) = counts.min()?;
+        (fewest < sessions).then(|| {
+            self.all[shard].fetch_add(1, Ordering::Relaxed);
+            shard
+        })
+    }
+}
+
 /// What one shard hands over to another: it arrived at the socket of the one and is for sessions of the other.
 pub(crate) enum Handover {
     /// Datagrams, one after another, all of the same length but the last one.
@@ -106,6 +153,7 @@ struct Neighbour {
 pub(crate) struct Shard {
     place: Place,
     steered_by: &'static str,
+    loads: Option<Loads>,
     /// Zero of the clock of all of them.
     base: Instant,
     handovers: Receiver<Handover>,
@@ -130,9 +178,10 @@ impl Shard {
             .unzip();
         let all: Arc<[Neighbour]> = neighbours.into();
         let base = Instant::now();
-        let shards = Place::all(steering).zip(handovers);
-        let shards = shards.map(|(place, handovers)| Self {
-            place,
+        let shards = Loads::all(steering).zip(handovers);
+        let shards = shards.map(|(loads, handovers)| Self {
+            place: loads.place.clone(),
+            loads: Some(loads),
             steered_by,
             base,
             handovers,
@@ -143,6 +192,11 @@ impl Shard {
 
     pub(crate) fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// For what decides where sessions begin; once.
+    pub(crate) fn take_loads(&mut self) -> Option<Loads> {
+        self.loads.take()
     }
 
     pub(crate) fn base(&self) -> Instant {
@@ -211,6 +265,33 @@ mod tests {
         assert_eq!(shards_for(Some(0), Some(0), 4), (1, 0));
         assert_eq!(shards_for(None, Some(0), 1000), (SHARDS_MAX, 0));
         assert_eq!(shards_for(None, Some(usize::MAX), 4), (1, usize::MAX));
+    }
+
+    #[test]
+    fn new_sessions_go_where_there_are_fewest() {
+        let steering = Steering::new([3; 8], 3);
+        let id_of = |shard| {
+            let mut ids = (0..).map(u64::to_be_bytes);
+            ids.find(|id| steering.of_id(*id) == shard).expect("one")
+        };
+        let mut loads: Vec<_> = Loads::all(&steering).collect();
+        for (shard, sessions) in [5, 3, 4].into_iter().enumerate() {
+            loads[shard].tell(sessions);
+        }
+        // Each counts where it has been sent to before it has arrived there.
+        let placed: Vec<_> = (0..4)
+            .map(|_| loads[0].place_elsewhere(id_of(0), 5))
+            .collect();
+        assert_eq!(placed, [Some(1), Some(1), Some(2), None]);
+        loads[1].tell(3);
+        assert_eq!(loads[0].place_elsewhere(id_of(0), 5), None, "on their way");
+        loads[1].tell(2);
+        assert_eq!(loads[2].place_elsewhere(id_of(2), 5), Some(1));
+        assert_eq!(loads[2].place_elsewhere(id_of(0), 9), None, "placed here");
+        assert_eq!(loads[1].place_elsewhere(id_of(1), 2), None);
+        let one = Steering::new([3; 8], 1);
+        let alone = Loads::all(&one).next().expect("one");
+        assert_eq!(alone.place_elsewhere(id_of(0), 9), None);
     }
 
     #[test]

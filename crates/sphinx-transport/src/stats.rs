@@ -208,6 +208,8 @@ pub struct Load {
     pub workers: usize,
     /// Engines behind the port ([`Options::shards`](crate::Options::shards)), of which one has the session. All other figures are of this one.
     pub shards: usize,
+    /// Which of them, from 0.
+    pub shard: usize,
     /// What decides at which of them a datagram arrives: `bpf`, its connection id; `hash`, its addresses. None if there is one.
     pub steering: Option<&'static str>,
     /// Datagrams that arrived at another one and were handed over.
@@ -235,6 +237,7 @@ impl Load {
             handovers,
             workers: _,
             shards: _,
+            shard: _,
             steering: _,
             busy,
         } = *earlier;
@@ -249,6 +252,7 @@ impl Load {
             handovers: self.handovers - handovers,
             workers: self.workers,
             shards: self.shards,
+            shard: self.shard,
             steering: self.steering,
             busy: self.busy.saturating_sub(busy),
         }

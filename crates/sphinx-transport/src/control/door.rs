@@ -73,6 +73,8 @@ struct Greeting {
     datagrams: u8,
     /// A handshake has begun with it.
     begun: bool,
+    /// The shard of the server that it has begun at, if that is another one.
+    shard: Option<usize>,
 }
 
 /// The last [`GENERATION`] keys at least, twice as many at most, with something about each.
@@ -168,6 +170,17 @@ impl Door {
     pub(super) fn may_begin(&mut self, greeting: [u8; GREETING_LEN]) -> bool {
         let greeting = self.greetings.get_or_default(greeting);
         !std::mem::replace(&mut greeting.begun, true)
+    }
+
+    /// The handshake begins at another shard, which is to have all that comes with this greeting.
+    pub(super) fn begins_at(&mut self, greeting: [u8; GREETING_LEN], shard: usize) {
+        self.greetings.get_or_default(greeting).shard = Some(shard);
+    }
+
+    /// The other shard that is to have a client's datagram, because the handshake has begun there.
+    pub(super) fn shard_of(&mut self, datagram: &[u8]) -> Option<usize> {
+        let greeting = destination(datagram)?.try_into().ok()?;
+        self.greetings.get(greeting)?.shard
     }
 
     /// The handshake did not begin after all: nothing is kept of it, and a copy of the client's datagram gets the same

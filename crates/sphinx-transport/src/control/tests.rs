@@ -4,6 +4,7 @@ mod access;
 mod hostile;
 mod loss;
 mod resets;
+mod shards;
 mod small;
 
 use std::collections::BTreeMap;

@@ -51,8 +51,45 @@ impl Inside<'_> {
         are_theirs.then_some(session)
     }
 
+    /// Takes in all of these datagrams, or hands them over; `is_handed_over`: another shard has. Each has `stride` bytes, but for the last one.
+    fn take_all(
+        &mut self,
+        times: (Instant, Time),
+        origin: Origin,
+        (mut rest, stride): (&mut [u8], usize),
+        shard: Option<&Shard>,
+        is_handed_over: bool,
+    ) {
+        // By shard, datagrams one after another.
+        let mut away: Vec<(usize, Vec<u8>)> = Vec::new();
+        let knows = shard.filter(|_| !is_handed_over);
+        while !rest.is_empty() {
+            let (len, to) = self.take(times, origin, (rest, stride), knows);
+            let (datagram, behind) = rest.split_at_mut(len);
+            rest = behind;
+            let Some(to) = to else {
+                continue;
+            };
+            match away.last_mut() {
+                Some((last, payload)) if *last == to => payload.extend_from_slice(datagram),
+                _ => away.push((to, datagram.to_vec())),
+            }
+        }
+        for (to, payload) in away {
+            let datagrams = payload.len().div_ceil(stride);
+            let handover = Handover::Datagrams {
+                origin,
+                stride,
+                payload,
+            };
+            if !shard.is_some_and(|shard| shard.hand_over(to, handover)) {
+                *self.strays += datagrams as u64;
+            }
+        }
+    }
+
     /// Takes in the first one of these datagrams, and those behind it that are of the same session: how many bytes they have, and which other shard it is for, if
-    /// it is. Each has `stride` bytes, but for the last one.
+    /// it is. With a `shard`, which has received them itself, that is asked too of what names another one.
     fn take(
         &mut self,
         (clock, now): (Instant, Time),
@@ -64,12 +101,11 @@ impl Inside<'_> {
         let datagram = &datagrams[..len];
         let elsewhere = || shard.and_then(|shard| shard.elsewhere(datagram));
         if !is_data_plane(datagram) {
-            let other = elsewhere();
-            if other.is_none() {
-                let Tuple { remote, local_ip } = origin.tuple;
+            let Tuple { remote, local_ip } = origin.tuple;
+            let other = elsewhere().or_else(|| {
                 self.control
-                    .handle_datagram(clock, remote, local_ip, datagram);
-            }
+                    .handle_datagram(clock, remote, local_ip, datagram)
+            });
             return (len, other);
         }
         let Some(cid) = ConnectionId::of_datagram(datagram) else {
@@ -177,32 +213,8 @@ impl<Io: PacketIo> Engine<Io> {
             let Some(received) = io.rx().received(index) else {
                 break;
             };
-            // What is for other shards: by shard, datagrams one after another.
-            let mut away: Vec<(usize, Vec<u8>)> = Vec::new();
-            let mut rest = received.payload;
-            while !rest.is_empty() {
-                let (len, to) = inside.take((clock, now), origin, (rest, stride), shard);
-                let (datagram, behind) = rest.split_at_mut(len);
-                rest = behind;
-                let Some(to) = to else {
-                    continue;
-                };
-                match away.last_mut() {
-                    Some((last, payload)) if *last == to => payload.extend_from_slice(datagram),
-                    _ => away.push((to, datagram.to_vec())),
-                }
-            }
-            for (to, payload) in away {
-                let datagrams = payload.len().div_ceil(stride);
-                let handover = Handover::Datagrams {
-                    origin,
-                    stride,
-                    payload,
-                };
-                if !shard.is_some_and(|shard| shard.hand_over(to, handover)) {
-                    *inside.strays += datagrams as u64;
-                }
-            }
+            let segments = (received.payload, received.stride);
+            inside.take_all((clock, now), origin, segments, shard, false);
         }
         Ok((count, count == io.capabilities().recv_batch_max))
     }
@@ -222,11 +234,8 @@ impl<Io: PacketIo> Engine<Io> {
                     mut payload,
                 }) => {
                     let handovers = payload.len().div_ceil(stride) as u64;
-                    let mut rest = &mut payload[..];
-                    while !rest.is_empty() {
-                        let (len, _) = inside.take((clock, now), origin, (rest, stride), None);
-                        rest = &mut rest[len..];
-                    }
+                    let segments = (&mut payload[..], stride);
+                    inside.take_all((clock, now), origin, segments, shard, true);
                     self.handovers += handovers;
                 }
             }
