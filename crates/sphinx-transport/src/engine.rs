@@ -292,6 +292,8 @@ impl<Io: PacketIo> Engine<Io> {
         self.heed_workers();
         self.sessions.expire(now);
         self.serve(now, clock);
+        // After sessions have come and gone in this turn, and before a client hears anything of it.
+        self.control.tell_load();
         self.send_control(clock);
 
         let mut dropped = Vec::new();

@@ -139,7 +139,6 @@ impl<Io: PacketIo> Engine<Io> {
                 }
             }
         }
-        self.control.tell_load();
     }
 
     /// How many paths a session of a client may have: where they were chosen, more may come.
