@@ -12,6 +12,7 @@ use super::descent::{Descent, Identity, open_directory};
 use super::leftovers::{is_reserved, names};
 use super::paths::{PATH_BYTES_MAX, below};
 use super::sync::Sync;
+use super::target::folded;
 
 /// Permissions that are needed to list a directory and to open what is in it.
 const READ: Mode = Mode::RUSR.union(Mode::XUSR);
@@ -73,13 +74,20 @@ impl Extraneous {
         if there.is_empty() {
             return;
         }
-        // Where the file system folds case, what has come may be listed in another spelling: compared by inode, it is the same.
+        // Where the file system folds case, what has come may be listed in another spelling: compared by inode, it is the same. Some in user space give each
+        // spelling an inode of its own.
         let identity = |name: &Vec<u8>| {
             let there = fs::statat(directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
             there.ok().map(|there| Identity::of_stat(&there))
         };
-        let came: BTreeSet<Identity> = came.iter().filter_map(identity).collect();
-        there.retain(|name| came.is_empty() || identity(name).is_none_or(|it| !came.contains(&it)));
+        let unlisted = came
+            .iter()
+            .filter_map(|name| Some((identity(name)?, folded(name))));
+        let (inodes, spellings): (BTreeSet<_>, BTreeSet<_>) = unlisted.unzip();
+        there.retain(|name| {
+            let is_other = || identity(name).is_none_or(|it| !inodes.contains(&it));
+            inodes.is_empty() || (is_other() && !spellings.contains(&folded(name)))
+        });
         there.sort_unstable();
         for name in there {
             let path = below(path, &name);

@@ -35,6 +35,7 @@ mod version;
 use attributes::Likeness;
 pub(super) use attributes::passes_by_time;
 use folding::Placed;
+pub(super) use folding::folded;
 
 /// Directories that links may ask for before their records come.
 const MADE_AHEAD_MAX: usize = 1024;

@@ -9,6 +9,7 @@ use rustix::fs::{self, AtFlags, FileType};
 use super::Target;
 use crate::failure::fail_hint;
 use crate::files::descent::Identity;
+use crate::files::leftovers::names;
 use crate::files::output::Refused;
 use crate::files::paths::Name;
 use sphinx_transport::ErrorKind;
@@ -17,9 +18,27 @@ use sphinx_transport::ErrorKind;
 #[derive(Default)]
 pub(super) struct Placed {
     /// Whether names are folded there, once one has shown it.
-    folds: Option<bool>,
+    folds: Option<Folding>,
     /// If names are folded: what has been put there, by inode.
     things: BTreeSet<Identity>,
+    /// If inodes do not tell: the names of that, folded.
+    names: BTreeSet<String>,
+}
+
+/// How it shows that two names are one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Folding {
+    /// It never does: they are not.
+    None,
+    /// They have the same inode.
+    ByInode,
+    /// By nothing else: each spelling has an inode of its own, as with exFAT in user space.
+    ByName,
+}
+
+/// A name as it is compared where names are folded.
+pub(in crate::files) fn folded(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).to_lowercase()
 }
 
 impl Target {
@@ -35,11 +54,15 @@ impl Target {
     pub(super) fn check_unfolded(&mut self, name: &Name) -> Result<(), Refused> {
         let here = self.here();
         let placed = self.placed();
-        if placed.folds != Some(true) {
-            return Ok(());
-        }
-        let there = fs::statat(&here, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
-        if there.is_ok_and(|there| placed.things.contains(&Identity::of_stat(&there))) {
+        let there = || fs::statat(&here, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
+        let has_come = match placed.folds {
+            None | Some(Folding::None) => false,
+            Some(Folding::ByInode) => {
+                there().is_ok_and(|there| placed.things.contains(&Identity::of_stat(&there)))
+            }
+            Some(Folding::ByName) => placed.names.contains(&folded(name.as_bytes())),
+        };
+        if has_come {
             let message = format!(
                 "{} is left out: where it is to be, something else that has come has that name",
                 self.shown(name)
@@ -57,7 +80,7 @@ impl Target {
         }
         let here = self.here();
         let placed = self.placed();
-        if placed.folds == Some(false) {
+        if placed.folds == Some(Folding::None) {
             return;
         }
         let Ok(there) = fs::statat(&here, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) else {
@@ -72,14 +95,16 @@ impl Target {
         if placed.folds.is_none() {
             placed.folds = folds(&here, name, identity);
         }
-        if placed.folds == Some(true) {
-            placed.things.insert(identity);
+        match placed.folds {
+            None | Some(Folding::None) => {}
+            Some(Folding::ByInode) => drop(placed.things.insert(identity)),
+            Some(Folding::ByName) => drop(placed.names.insert(folded(name.as_bytes()))),
         }
     }
 }
 
 /// Whether something is there under another spelling of its name, too; nothing if it has no other.
-fn folds(directory: &OwnedFd, name: &Name, identity: Identity) -> Option<bool> {
+fn folds(directory: &OwnedFd, name: &Name, identity: Identity) -> Option<Folding> {
     let mut other = name.as_bytes().to_vec();
     for byte in &mut other {
         if byte.is_ascii_alphabetic() {
@@ -89,8 +114,18 @@ fn folds(directory: &OwnedFd, name: &Name, identity: Identity) -> Option<bool> {
     if other == name.as_bytes() {
         return None;
     }
-    let there = fs::statat(directory, other, AtFlags::SYMLINK_NOFOLLOW);
-    Some(there.is_ok_and(|there| Identity::of_stat(&there) == identity))
+    let Ok(there) = fs::statat(directory, other.as_slice(), AtFlags::SYMLINK_NOFOLLOW) else {
+        return Some(Folding::None);
+    };
+    if Identity::of_stat(&there) == identity {
+        return Some(Folding::ByInode);
+    }
+    // It is there, and not a name of its own.
+    let is_listed = names(directory).map_or(true, |names| names.contains(&other));
+    Some(match is_listed {
+        true => Folding::None,
+        false => Folding::ByName,
+    })
 }
 
 #[cfg(test)]
@@ -143,7 +178,7 @@ mod tests {
         assert_eq!(target.placed().folds, None);
         for called in ["a", "A", "a", "1"] {
             assert!(place(&mut target, called));
-            assert_eq!(target.placed().folds, Some(false));
+            assert_eq!(target.placed().folds, Some(Folding::None));
             assert!(target.placed().things.is_empty());
         }
     }
@@ -154,7 +189,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| root.path().join(name);
         let mut target = target(root.path());
-        target.placed().folds = Some(true);
+        target.placed().folds = Some(Folding::ByInode);
         assert!(place(&mut target, "a"));
         hard_link(path("a"), path("A")).unwrap();
         std::fs::write(path("b"), b"old").unwrap();
@@ -173,6 +208,20 @@ mod tests {
     }
 
     #[test]
+    fn names_tell_where_inodes_do_not() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let mut target = target(root.path());
+        target.placed().folds = Some(Folding::ByName);
+        std::fs::write(root.path().join("B"), b"old").unwrap();
+        for called in ["a", "B", "été"] {
+            assert!(place(&mut target, called), "{called}");
+        }
+        for called in ["A", "b", "ÉTÉ", "a"] {
+            assert!(!place(&mut target, called), "{called}");
+        }
+    }
+
+    #[test]
     fn another_spelling_of_a_name_shows_it() {
         let root = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| root.path().join(name);
@@ -182,12 +231,13 @@ mod tests {
             std::fs::write(path(called), b"").unwrap();
         }
         hard_link(path("Foo.jpg"), path("fOO.JPG")).unwrap();
+        std::fs::write(path("BAR"), b"another").unwrap();
         let folds = |called: &str| {
             let there = fs::statat(&directory, called, AtFlags::empty()).unwrap();
             folds(&directory, &name(called), Identity::of_stat(&there))
         };
-        assert_eq!(folds("Foo.jpg"), Some(true));
-        assert_eq!(folds("bar"), Some(false));
+        assert_eq!(folds("Foo.jpg"), Some(Folding::ByInode));
+        assert_eq!(folds("bar"), Some(Folding::None));
         assert_eq!(folds("12"), None);
     }
 }
