@@ -461,7 +461,7 @@ impl Target {
             Errno::EXIST => Refused::Entry(fail_hint(
                 ErrorKind::LocalIo,
                 format!("{shown} exists already with other contents"),
-                "receive with --overwrite to replace files",
+                self.what_replaces(&shown),
             )),
             Errno::LOOP | Errno::NOTDIR => Refused::Entry(fail_hint(
                 ErrorKind::LocalIo,
@@ -469,6 +469,25 @@ impl Target {
                 "symbolic links in the output directory are not followed",
             )),
             error => Refused::system(what, &shown, error),
+        }
+    }
+
+    /// What lets a file be replaced that is there.
+    fn what_replaces(&self, shown: &str) -> String {
+        let top = shown.split('/').next().unwrap_or_default();
+        let is_closed = self.closed && self.depth() > 0;
+        match (is_closed, self.output.rules.overwrite) {
+            (false, _) => "receive with --overwrite to replace files".to_owned(),
+            (true, false) => {
+                format!(
+                    "receive with --overwrite and --merge to replace files in {top}, which was there before"
+                )
+            }
+            (true, true) => {
+                format!(
+                    "receive with --merge too to replace files in {top}, which was there before"
+                )
+            }
         }
     }
 }

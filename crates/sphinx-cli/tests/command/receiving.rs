@@ -80,6 +80,28 @@ fn directories_that_exist_are_not_mixed_with_others_unless_asked() {
 }
 
 #[test]
+fn the_options_that_are_named_are_those_that_lack() {
+    let scratch = Scratch::new();
+    scratch.file("tree/a", 10);
+    scratch.file("in/tree/a", 11);
+    for (more, named) in [
+        (&["--once"][..], "--overwrite and --merge"),
+        (&["--once", "--overwrite"], "--merge too"),
+        (&["--once", "--merge"], "--overwrite to"),
+    ] {
+        let recv = scratch.recv(more);
+        let sent = scratch.send(&["tree"]).end().expect(7);
+        recv.end().expect(7);
+        let skipped = sent.event("skipped")["reason"].to_string();
+        assert!(skipped.contains(named), "{skipped}");
+    }
+    let recv = scratch.recv(&["--once", "--overwrite", "--merge"]);
+    scratch.send(&["tree"]).end().expect(0);
+    recv.end().expect(0);
+    scratch.assert_same("tree/a", "in/tree/a");
+}
+
+#[test]
 fn a_complete_directory_can_be_sent_again() {
     let scratch = Scratch::new();
     scratch.file("tree/d/f", 10);
