@@ -57,6 +57,7 @@ use tools::Ground;
 
 /// Runs the command line of this process, and ends it with the exit code.
 pub fn run() -> ! {
+    signals::outlive_file_size_limit();
     leave(follow_command_line())
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Outcome, fail, local_io};
@@ -135,6 +135,13 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     if let Err(error) = started {
         print_error(&format!("cannot start a thread: {error}"));
     }
+}
+
+/// Has a write beyond the largest file that this process may make (`ulimit -f`) fail, as on a full disk. The signal that comes with it would end the process
+/// without a word.
+pub(crate) fn outlive_file_size_limit() {
+    // Nobody looks at the flag: the error of the write says it.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Whether this process was started with a signal ignored, as `nohup` does.

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Running, Scratch, appears};
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 /// A transfer that takes long enough to be disturbed.
 const SLOW: [&str; 2] = ["--cc", "fixed:2mbit"];
@@ -52,6 +52,35 @@ fn a_wrong_ticket_does_not_get_in() {
     fs::write(scratch.path("t"), old).unwrap();
     scratch.send(&["a"]).end().expect(4).error("authentication");
     assert_eq!(scratch.arrived(), Vec::<String>::new());
+}
+
+/// `ulimit -f` of who receives.
+#[test]
+fn a_file_that_is_too_large_for_its_owner_is_left_out() {
+    let scratch = Scratch::new();
+    scratch.file("a", 3_000_000);
+    scratch.file("b", 1000);
+    let recv = scratch.recv(&["--once"]);
+    let limit = Rlimit {
+        current: Some(1 << 20),
+        maximum: None,
+    };
+    prlimit(
+        Pid::from_raw(recv.pid().cast_signed()),
+        Resource::Fsize,
+        limit,
+    )
+    .expect("a limit");
+    let sent = scratch.send(&["a", "b"]).end().expect(7);
+    let skipped = recv.end().expect(7).event("skipped").clone();
+    assert_eq!(skipped["path"], "a");
+    assert!(
+        skipped["reason"].to_string().contains("too large"),
+        "{skipped}"
+    );
+    assert_eq!(sent.event("skipped")["path"], "a");
+    scratch.assert_same("b", "in/b");
+    assert!(!scratch.path("in/a").exists());
 }
 
 #[test]
