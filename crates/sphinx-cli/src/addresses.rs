@@ -138,7 +138,7 @@ fn rank(ip: IpAddr) -> u8 {
     }
 }
 
-/// As it stands in host:port.
+/// The address as it stands in `host:port`: an IPv6 address in brackets.
 fn host(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),

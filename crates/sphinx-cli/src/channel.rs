@@ -26,7 +26,7 @@ pub(crate) trait Outgoing: Send {
     fn flush(&mut self) -> Outcome<()>;
     fn finish(&mut self) -> Outcome<()>;
     fn wait_delivered(&mut self) -> Outcome<()>;
-    /// The same stream as one that is polled.
+    /// The stream as one that a task polls.
     fn into_task(self) -> Box<dyn TaskOut>
     where
         Self: Sized + 'static,
@@ -56,7 +56,7 @@ pub(crate) trait Incoming: Send {
         }
         Ok(())
     }
-    /// The same stream as one that is polled.
+    /// The stream as one that a task polls.
     fn into_task(self) -> Box<dyn TaskIn>
     where
         Self: Sized + 'static,
@@ -65,7 +65,7 @@ pub(crate) trait Incoming: Send {
     }
 }
 
-/// Takes pieces of data with their places.
+/// Takes pieces of data, each with its offset in the stream.
 pub(crate) type Sink<'a> = dyn FnMut(u64, &[u8]) -> Outcome<()> + 'a;
 
 /// Bytes that have already arrived, in pieces of at most `piece`.
@@ -84,7 +84,7 @@ impl Incoming for Arrived<'_> {
         Ok(n)
     }
 
-    /// The first half of the bytes comes last.
+    /// Gives the second half of the bytes before the first one, as pieces may come out of order.
     fn read_unordered(&mut self, len: u64, sink: &mut Sink<'_>) -> Outcome<()> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let Some((bytes, rest)) = self.bytes.split_at_checked(len) else {

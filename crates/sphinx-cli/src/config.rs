@@ -34,10 +34,10 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Where the user's file is, if not in `$SPHX_CONFIG`.
 const USER_FILE: &str = "sphinx/config.toml";
 
-/// Commands that the user's file is for.
+/// Commands that read the user's file.
 const USER_COMMANDS: [&str; 6] = ["cp", "join", "recv", "send", "sync", "tunnel"];
 
-/// Whose file.
+/// Whose configuration file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Server,
@@ -55,7 +55,7 @@ pub(crate) enum Origin {
 /// What is said of one option elsewhere than on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// As it is written: `limits.memory`.
+    /// The setting with its table, as in the file: `limits.memory`.
     pub(crate) name: String,
     flag: &'static str,
     id: &'static str,
@@ -141,7 +141,7 @@ pub(crate) fn complete(
 /// What is added to a command line: what it does not say itself, and of a file what the environment does not say.
 fn choose<'s>(matches: &ArgMatches, of_file: &'s [Said], environment: &'s [Said]) -> Vec<&'s Said> {
     let is_new = |said: &&Said| {
-        // Both are the same limit.
+        // `limit` and `bwlimit` are two options for the same limit.
         let otherwise = said.id == "limit" && is_given(matches, "bwlimit");
         !otherwise && !is_given(matches, said.id)
     };
@@ -241,7 +241,7 @@ pub(crate) fn user_file() -> Outcome<Option<File>> {
     }
 }
 
-/// Where it would be.
+/// The user's file where `$SPHX_CONFIG` names none; it may not exist.
 pub(crate) fn default_user_file() -> Option<PathBuf> {
     let absolute = |variable| {
         let path = PathBuf::from(std::env::var_os(variable)?);
@@ -263,7 +263,7 @@ pub(crate) fn read_file(kind: Kind, path: &Path) -> Outcome<File> {
     let text = read().map_err(|error| local_io("read", &shown, error))?;
     let said = read_text(kind, &text);
     let mut said = said.map_err(|(line, why)| usage(format!("{shown}:{line}: {why}")))?;
-    // A path is meant from where the file is.
+    // Relative paths in the file are relative to its directory.
     let directory = path.parent().unwrap_or(Path::new("."));
     for said in &mut said {
         if SERVER.iter().any(|key| key.is_path && key.id == said.id) {
@@ -345,7 +345,7 @@ fn take(
     Ok(())
 }
 
-/// One setting.
+/// Reads one setting of a file.
 fn one(
     (name, at): (&str, usize),
     value: &DeValue<'_>,

@@ -26,7 +26,7 @@ pub fn units(data: &[u8]) {
     let written = String::from_utf8_lossy(data);
     let _ = (units::rate(&written), units::fraction(&written));
     if let Ok(bytes) = units::size(&written) {
-        // Longer numbers are refused.
+        // `DIGITS_END` and more have too many digits to be read again.
         let again = units::size(&format!("{bytes}B"));
         assert!(again == Ok(bytes) || bytes >= DIGITS_END);
     }
@@ -70,7 +70,7 @@ pub fn emulator(data: &[u8]) {
             settings = before;
             continue;
         };
-        // What is shown makes the same link.
+        // The settings as they are shown make the same link again.
         let mut again = LinkSettings::default();
         for (key, value) in settings.forward.iter() {
             again.set(key, value).expect("a setting");

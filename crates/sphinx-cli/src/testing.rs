@@ -23,7 +23,7 @@ struct Shared {
     /// Streams opened by each side, and how many of them the other side has accepted.
     opened: [Vec<Pipe>; 2],
     accepted: [usize; 2],
-    /// Who closed, and with what.
+    /// The side that closed, with its code and reason.
     closed: Option<(usize, u64, String)>,
 }
 
@@ -243,7 +243,7 @@ impl Incoming for In {
     }
 }
 
-/// Keeps what is sent.
+/// An output that keeps what is written to it.
 #[cfg(test)]
 #[derive(Default)]
 pub(crate) struct Kept(pub(crate) Vec<u8>);

@@ -536,7 +536,7 @@ type Each<'a> = &'a mut dyn FnMut(u64, Result<&[u8], Sum<'_>>);
 pub struct Program {
     /// What the code is called.
     pub name: String,
-    /// The program.
+    /// Path of the program that measures the code.
     pub path: PathBuf,
 }
 
@@ -595,7 +595,7 @@ fn times(text: &str, bytes: usize) -> Option<[Duration; 2]> {
 pub struct Ratio {
     /// The geometric mean.
     pub mean: f64,
-    /// Its 95 % interval; `None` of one round.
+    /// 95 % confidence interval of the mean; `None` after one round.
     pub interval: Option<(f64, f64)>,
 }
 

@@ -339,7 +339,7 @@ mod tests {
         assert!(to_csv(&chart).contains("published: lt,6,30\n"));
     }
 
-    /// With one symbol length, as it takes time.
+    /// Measures one symbol length only, as it takes time.
     #[test]
     fn coding_times_tell_their_repairs() {
         let setting = setting(1000, Engine::detect(), Duration::ZERO, 3);

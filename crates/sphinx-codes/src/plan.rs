@@ -66,7 +66,7 @@ pub struct Plan {
 /// Rows of which a session's `auto` might make its repairs.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What they are called.
+    /// Name of the rows.
     pub name: &'static str,
     /// Repairs of a block; `None` if there are not as many, or none that are
     /// known to suffice.
@@ -76,7 +76,7 @@ pub struct Candidate {
     pub time: Option<Duration>,
 }
 
-/// Which of them is the best here.
+/// Which rows are the best for these blocks.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// All that were looked at.
@@ -154,10 +154,10 @@ pub fn repairs_for(n: usize, p: f64, burst: f64, depth: usize, epsilon: f64) -> 
     (mds_failure(n, repairs, p, burst, depth) <= epsilon).then_some(repairs)
 }
 
-/// What an MDS code fails with.
+/// Probability that a block of an MDS code fails.
 fn mds_failure(n: usize, repairs: usize, p: f64, burst: f64, depth: usize) -> f64 {
     match params::burst_correlation(p, burst, depth) {
-        // The same, sooner.
+        // The same result, computed faster.
         0.0 => params::failure_probability(n, repairs, p),
         _ => params::burst_failure_probability(n, repairs, p, burst, depth),
     }
@@ -245,7 +245,7 @@ fn fastest(candidates: &[Candidate], n: usize) -> Option<&'static str> {
     few.min().map(|(_, name)| name)
 }
 
-/// What is measured.
+/// Whose rows are measured.
 enum Rows {
     Code(CodeId),
     Rlc { spread: u32 },

@@ -18,7 +18,7 @@ pub enum Rows {
     Rlc,
     /// `srlt` rows of this degree.
     Srlt {
-        /// Symbols in each.
+        /// Symbols in each row.
         degree: u32,
     },
     /// `lt` rows instead of source symbols.
@@ -171,7 +171,7 @@ struct Block {
     rows: Rows,
     n: usize,
     planned: usize,
-    /// Of rows of `rlc`.
+    /// Spread of the rows of `rlc`.
     spread: u32,
     received: usize,
     tracker: Option<Tracker>,
@@ -242,7 +242,7 @@ impl Block {
 /// Packets that a rateless code had to send for each of some blocks.
 #[derive(Clone, Debug)]
 pub struct Needed {
-    /// Of those that were decoded, sorted.
+    /// Packets that each decoded block needed, sorted.
     packets: Vec<usize>,
     /// Blocks that were given up.
     given_up: usize,

@@ -31,7 +31,7 @@ struct Metered {
 }
 
 impl PacketProtection for Metered {
-    /// There is one path here.
+    /// A measured session has one path.
     fn of_path(&self, _: PathId) -> Option<Self> {
         None
     }
@@ -257,7 +257,7 @@ pub(crate) fn id(number: u64) -> ConnectionId {
     ConnectionId::new((number | 1 << 56).to_be_bytes()).expect("its first byte is 1")
 }
 
-/// One end.
+/// One of the two ends of the measured session.
 pub(crate) struct End<'a, Io> {
     pub(crate) meter: Rc<Meter>,
     /// Bytes that its application has read.
@@ -267,7 +267,7 @@ pub(crate) struct End<'a, Io> {
     workshop: Workshop,
     queues: Queues<Here>,
     io: &'a mut Io,
-    /// Most that it sends in a turn.
+    /// Most bytes that it sends in a turn.
     turn_bytes: usize,
     begin: Instant,
     slicer: Option<(StreamId, HereSlicer)>,
@@ -456,7 +456,7 @@ impl<'a, Io: PacketIo> End<'a, Io> {
             *ids += 1;
             (id(*ids), None)
         };
-        // Nobody on loopback guesses.
+        // A constant is random enough: nobody on loopback guesses.
         self.driver.supply(|| [7; 8], spare);
     }
 

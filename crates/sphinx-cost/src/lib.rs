@@ -52,7 +52,7 @@ pub enum Io {
     Memory,
     /// AF_XDP at one end of a pair of Ethernet interfaces (veth), and the kernel's UDP at the other, which is not measured.
     Xdp,
-    /// DPDK's `net_af_packet` there.
+    /// DPDK's `net_af_packet` at that end.
     #[cfg(feature = "dpdk")]
     Dpdk,
 }
@@ -78,7 +78,7 @@ pub struct Load {
     pub mtu: u16,
     /// Share of packets, 0–1, that the receiver throws away before it looks at them.
     pub loss: f64,
-    /// What they go through.
+    /// What the packets go through.
     pub io: Io,
     /// Code as with workers, whose part is a stage of its own then; otherwise the engine codes in place.
     pub workers: bool,
@@ -91,7 +91,7 @@ pub struct Load {
 pub struct Costs {
     /// Packets that were measured.
     pub packets: u64,
-    /// IP bytes of one, on the average.
+    /// Mean size of a packet, IP bytes.
     pub packet_bytes: f64,
     /// Data bytes for each packet.
     pub payload_bytes: f64,

@@ -24,13 +24,13 @@ pub enum Stage {
     Receive,
     /// Header protection is removed.
     Unprotect,
-    /// Opening.
+    /// Opening a packet: decryption and authentication.
     Open,
     /// The core hears of a packet; a symbol goes into its block, which is decoded if that completes it.
     Place,
     /// What blocks hold goes to the streams.
     Deliver,
-    /// Timers.
+    /// Handling timers.
     Timers,
     /// What workers do: runs of packets and blocks. Only with them.
     Work,
@@ -56,7 +56,7 @@ pub const STAGES: [Stage; 12] = [
 pub type PerStage = [f64; STAGES.len()];
 
 impl Stage {
-    /// As in the output.
+    /// Name of the stage in the output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Slice => "slice",
@@ -74,7 +74,7 @@ impl Stage {
         }
     }
 
-    /// Whether it is system calls.
+    /// Whether the stage is spent in system calls.
     pub fn is_kernel(&self) -> bool {
         matches!(self, Self::Send | Self::Receive)
     }
@@ -141,7 +141,7 @@ impl Gauge {
 /// What one end's stages have taken.
 pub(crate) struct Meter {
     gauge: Rc<Gauge>,
-    /// What a reading takes itself.
+    /// What reading the gauge costs by itself, in its unit.
     own: f64,
     stages: RefCell<PerStage>,
     /// Of the stage under way: what stages within it have taken, and readings for them.

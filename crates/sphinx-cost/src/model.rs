@@ -52,7 +52,7 @@ impl Threads {
 pub struct Cores {
     /// Engines: one session has one, so more than 1 needs several sessions on as many shards.
     pub engines: f64,
-    /// Their workers, all together.
+    /// Workers of all these engines together.
     pub workers: f64,
 }
 

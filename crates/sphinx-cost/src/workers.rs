@@ -8,10 +8,10 @@ use sphinx_proto::Time;
 
 use crate::meter::{Meter, Stage};
 
-/// As for workers.
+/// Smallest job that is coded apart, bytes: the same as for workers.
 const BYTES_MIN: usize = 16 << 10;
 
-/// Who codes.
+/// Who encodes and decodes: the driver in place, or, as with workers, a stage apart.
 pub(crate) struct Coding(Option<Apart>);
 
 /// Tasks, and the tools of a worker for them.
@@ -22,7 +22,7 @@ struct Apart {
 }
 
 impl Coding {
-    /// The driver.
+    /// The driver codes in place.
     pub(crate) fn in_place() -> Self {
         Self(None)
     }
@@ -67,7 +67,7 @@ impl Executor for Coding {
         Some(task)
     }
 
-    /// Whenever it is asked for.
+    /// Tasks are done whenever they are asked for.
     fn next_done(&self) -> Option<Time> {
         None
     }

@@ -64,7 +64,7 @@ impl FromStr for DpdkConfig {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split_ascii_whitespace();
         let eal: Vec<_> = words.by_ref().take_while(|word| *word != "--").collect();
-        // They go to C.
+        // The words are handed to C as strings, which a zero byte would end.
         if text.contains('\0') {
             return Err(EXPECTED.to_owned());
         }

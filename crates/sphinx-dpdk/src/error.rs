@@ -24,11 +24,11 @@ pub enum DpdkError {
     /// The port has fewer queues than there are to be engines.
     #[error("DPDK's driver {driver} has {has} queues each way here, fewer than {wanted}")]
     Queues {
-        /// Its name.
+        /// Name of the driver.
         driver: String,
-        /// Queues that it has.
+        /// Queues that the driver has each way.
         has: u16,
-        /// Those that were asked for.
+        /// Queues that were asked for.
         wanted: u16,
     },
     /// The process is out of something else.

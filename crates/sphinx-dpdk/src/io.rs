@@ -139,7 +139,7 @@ impl DpdkIo {
             Self::new(queue, waker, local, link)
         });
         let mut opened: Vec<_> = opened.collect();
-        // One of them is enough.
+        // One queue is enough to announce the addresses.
         if let Some(first) = opened.first_mut() {
             first.link.begin_to_announce(first.now);
         }

@@ -73,7 +73,7 @@ impl Neighbours {
         (neighbour.mac, is_due)
     }
 
-    /// Of one that was asked for.
+    /// Notes the Ethernet address of a neighbour, if it was asked for.
     fn learn(&self, ip: IpAddr, mac: Mac, now: Instant) {
         let was_unknown = match self.lock().get_mut(&ip) {
             None => return,
@@ -163,7 +163,7 @@ impl Link {
         self.out.extend(neighbours::listener_report(own, self.mac));
     }
 
-    /// Its addresses.
+    /// IP addresses of this end.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|own| own.ip)
     }
@@ -338,7 +338,7 @@ mod tests {
             let frames = here.take_frames();
             assert_eq!(frames.len(), answers, "{target}");
             for frame in frames {
-                // To all hosts.
+                // The answer goes to all hosts.
                 assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
                 let mac = [2; 6];
                 let expected = Heard::Reply { ip: target, mac };
@@ -377,7 +377,7 @@ mod tests {
             there.take_frames();
             here.announce(now);
             let frames = here.take_frames();
-            // And one for switches.
+            // The third frame is for switches.
             assert_eq!(frames.len(), 3);
             frames.iter().for_each(|frame| there.hear(frame, now));
             for peer in ["10.0.0.1:5", "[fd00::1]:5"] {
@@ -431,7 +431,7 @@ mod tests {
             ));
             assert!(here.neighbours.lock().len() <= NEIGHBOURS_MAX);
         }
-        // What was written down of the way is old.
+        // The way that was noted is old.
         let later = now + ASK_INTERVAL;
         assert!(matches!(here.way(&far, later), Way::Headers(_)));
     }
@@ -455,7 +455,7 @@ mod tests {
         let woken = waker.wait(None, sphinx_net::Interest::Read, Some(0));
         assert!(woken.unwrap().woken);
         assert!(second.has_news() && second.headers(next, ends).is_some());
-        // Of what is known nobody is told again.
+        // An answer that is known already is no news.
         first.hear(&answer, now);
         assert!(!second.has_news());
     }

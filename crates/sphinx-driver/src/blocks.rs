@@ -155,14 +155,14 @@ impl TxSymbols {
 
 /// Repairs of a block that were computed together; their bytes lie one behind the other.
 struct Made {
-    /// The others have the numbers that follow.
+    /// Code and row of the first repair; the rows of the others follow it.
     first: (CodeId, Row),
     count: usize,
     symbols: PoolBuffer,
 }
 
 impl Made {
-    /// Where this row is among them.
+    /// Position of a row among these repairs, if it is one of them.
     fn at(&self, (code, row): (CodeId, Row)) -> Option<usize> {
         let (made, first) = self.first;
         let index = row.number().checked_sub(first.number())? as usize;
@@ -445,7 +445,7 @@ impl RxBlocks {
         debug_assert!(before.is_none(), "a slot that holds two blocks");
     }
 
-    /// A symbol of a generation is stored.
+    /// Adds the cost of a stored symbol of a generation.
     pub(crate) fn charge(&mut self, cost: u64) {
         self.cost += cost;
     }

@@ -113,14 +113,14 @@ pub enum EndReason {
     Closed {
         /// Close code.
         code: u64,
-        /// For people.
+        /// The reason as text for people.
         reason: String,
     },
     /// The peer closed it.
     ClosedByPeer {
         /// Close code.
         code: u64,
-        /// For people.
+        /// The reason as text for people.
         reason: String,
     },
     /// So many packets did not open that the keys are not to be trusted any longer.

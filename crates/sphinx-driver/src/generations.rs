@@ -16,14 +16,14 @@ use crate::pool::PoolBuffer;
 /// A symbol in order.
 pub(crate) struct Ready {
     pub(crate) memory: PoolBuffer,
-    /// Which of so many of its generation it is.
+    /// Index of the symbol among the `n` of its generation.
     pub(crate) index: usize,
     pub(crate) n: usize,
 }
 
 /// The segment that the symbols of the present generation continue.
 pub(crate) struct Reading {
-    /// What of it is to come.
+    /// The rest of the segment, which is to come.
     pub(crate) rest: Segment,
     /// Its last piece, if symbols of padding follow: these cost what they cost with it.
     pub(crate) last: Option<(PoolBuffer, usize, Segment)>,

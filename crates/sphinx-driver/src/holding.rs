@@ -18,9 +18,9 @@ const PACKET_OVERHEAD: usize = 64;
 
 /// A data packet that came early.
 pub struct Held {
-    /// Where and when it came from.
+    /// Where the packet came from, and when.
     pub origin: Origin,
-    /// Its bytes.
+    /// Bytes of the packet.
     pub datagram: Vec<u8>,
 }
 

@@ -72,7 +72,7 @@ impl Chunk {
 /// What of a stream has arrived and has not been read. `S` wakes whoever waits for more.
 #[derive(Default)]
 pub struct Incoming<S> {
-    /// By offset.
+    /// Pieces that have arrived, by offset.
     pub(crate) chunks: BTreeMap<u64, Chunk>,
     assembler: Assembler,
     /// Nobody reads the stream any more.

@@ -124,9 +124,9 @@ impl fmt::Debug for SessionSecret {
 
 /// Both ends of a session's packet protection at one end: what it sends, and what it receives.
 pub struct Keys {
-    /// Of what this end sends.
+    /// Keys of what this end sends.
     pub sealer: Sealer,
-    /// Of what it receives.
+    /// Keys of what this end receives.
     pub opener: Opener,
     /// What those of other paths come from, and the direction in which this end sends; without it there are none.
     pub origin: Option<(SessionSecret, Direction)>,

@@ -13,15 +13,15 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Why a message is not given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Its length, before anything of it has come.
+    /// The message is too long, as its announced length says before any of it has come.
     #[error("the peer sends a message of {len} bytes, and at most {most} are taken")]
     TooLong {
-        /// As the peer says.
+        /// Length that the peer announces, bytes.
         len: u64,
-        /// What is taken.
+        /// Longest message that is taken, bytes.
         most: usize,
     },
-    /// One whose length is known by its end alone.
+    /// A message of unannounced length has become longer than this, bytes.
     #[error("the peer sends a message of more than {0} bytes")]
     Longer(usize),
     /// The stream ends where no message does.
@@ -158,7 +158,7 @@ pub struct Gatherer<S> {
     open: BTreeMap<u64, Partial<S>>,
     /// Those with data that is left in the window for now.
     held: BTreeSet<u64>,
-    /// Bytes of all that are open.
+    /// Bytes of all messages that are arriving.
     kept: usize,
 }
 

@@ -44,7 +44,7 @@ impl Piece {
         }
     }
 
-    /// The stream.
+    /// The stream that the piece is of.
     pub(crate) fn stream(&self) -> StreamId {
         self.segment.stream
     }
@@ -77,7 +77,7 @@ impl Piece {
         self.header_len() + self.data_len()
     }
 
-    /// Shape of a block of its own.
+    /// Shape of a block that holds only this piece: source symbols, and bytes of each.
     pub(crate) fn shape(&self) -> (u16, u16) {
         shape(self.bytes(), self.symbol_len_max)
     }
@@ -223,7 +223,7 @@ pub(crate) struct OutgoingStream<S> {
 }
 
 impl<S> OutgoingStream<S> {
-    /// Its place among those that have a turn.
+    /// Key by which streams with pieces are served in turn.
     fn turn(&self, id: StreamId) -> (Urgency, u64, StreamId) {
         (self.urgency, self.served, id)
     }

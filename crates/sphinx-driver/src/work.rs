@@ -18,10 +18,10 @@ pub(crate) use sealing::{Body, GONE, SealRun, body_of};
 
 /// Packets of one run at most.
 pub(crate) const RUN_PACKETS_MAX: usize = 64;
-/// And their bytes, unless it is one packet.
+/// Bytes of one run at most, unless it is a single packet.
 pub(crate) const RUN_BYTES_MAX: usize = 64 << 10;
 
-/// Which of a driver's tasks it is.
+/// Number of a task among those of its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskId(pub(crate) u64);
 
@@ -49,7 +49,7 @@ pub(crate) enum Fault {
     Sealing(String),
 }
 
-/// Runs that have been done.
+/// Finished runs, kept so that their memory is used again.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
 pub(crate) struct Spare {
@@ -60,7 +60,7 @@ pub(crate) struct Spare {
 }
 
 impl Spare {
-    /// Of each kind at most.
+    /// Runs of each kind that are kept at most.
     const MAX: usize = 16;
 
     pub(crate) fn keep_opening(&mut self, mut run: Box<OpenRun>) {
@@ -144,7 +144,7 @@ impl Task {
         }
     }
 
-    /// Which of its driver's tasks it is.
+    /// Number of the task among those of its driver.
     pub fn id(&self) -> TaskId {
         self.id
     }

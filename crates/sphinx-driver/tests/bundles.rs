@@ -16,7 +16,7 @@ use sphinx_proto::wire::{Bundle, PacketKind};
 use sphinx_proto::{Nanos, PacketNumber, PathMemory, SessionStats, Time};
 use sphinx_sim::{MS, Pair, Plain, ReadOrder, Rng, SEC, Scenario, Write};
 
-/// Path MTU discovery is over by then.
+/// When messages begin: path MTU discovery is over by then.
 const BEGIN: Nanos = 5 * SEC;
 
 /// Messages of a size at a pace.
@@ -36,11 +36,11 @@ struct Messages {
     seed: u64,
 }
 
-/// What became of them.
+/// What became of the messages.
 struct Ran {
     /// Packets with symbols: their place among all that the client sent, and the blocks that they hold symbols of, their own first.
     packets: Vec<(u64, Vec<u64>)>,
-    /// When each was there.
+    /// When each message was complete.
     arrivals: Vec<Nanos>,
     /// IP bytes that the client sent.
     ip_bytes: u64,

@@ -20,7 +20,7 @@ const HEADERS_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
 #[derive(Clone, Debug)]
 pub struct Flow {
     headers: [u8; HEADERS_MAX],
-    /// Bytes of them.
+    /// Bytes of `headers` in use.
     len: usize,
     local: IpAddr,
     remote: IpAddr,

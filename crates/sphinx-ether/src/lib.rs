@@ -27,9 +27,9 @@ pub type Mac = [u8; 6];
 /// Checksums that a card sees to: it computes those of what is sent, or has found those of what was received right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// That of IPv4's header.
+    /// The checksum of IPv4's header.
     pub ipv4: bool,
-    /// UDP's.
+    /// The checksum of UDP.
     pub udp: bool,
 }
 

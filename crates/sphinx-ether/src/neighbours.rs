@@ -16,7 +16,7 @@ const ALL_NODES: (Ipv6Addr, Mac) = (
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
     [0x33, 0x33, 0, 0, 0, 1],
 );
-/// Where it is said who listens to which groups.
+/// Address of reports about who listens to which multicast groups: all MLDv2 routers.
 const LISTENER_REPORTS: (Ipv6Addr, Mac) = (
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16),
     [0x33, 0x33, 0, 0, 0, 0x16],

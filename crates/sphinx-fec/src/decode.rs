@@ -16,7 +16,7 @@ use crate::rows::RowMaker;
 pub struct Repair<'a> {
     /// The code that made it.
     pub code: CodeId,
-    /// Its row.
+    /// Row of the repair.
     pub row: Row,
     /// Its bytes, as many as a source symbol of the block has.
     pub symbol: &'a [u8],

@@ -79,7 +79,7 @@ impl Elimination {
         let all = repairs.iter().enumerate();
         let all = all.filter(|(_, repair)| is_row(maker, n, repair));
         self.used.extend(all.map(|(id, _)| id).take(width));
-        // The first repairs will mostly do.
+        // The first repairs will mostly be independent.
         if self.used.len() < width || !self.invert(engine, maker, n, repairs) {
             let rank = self.select(engine, maker, n, repairs);
             if rank < width {

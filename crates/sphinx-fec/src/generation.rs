@@ -115,7 +115,7 @@ pub struct Generation<M> {
     n: usize,
     /// Symbols below have been taken.
     taken: usize,
-    /// Those that are known and have not been taken.
+    /// Symbols that are known and have not been taken.
     known: Vec<Option<M>>,
     known_count: usize,
     rows: Vec<Folded<M>>,
@@ -144,13 +144,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Generation<M> {
         })
     }
 
-    /// Symbols of it.
+    /// Number of symbols of the generation.
     #[must_use]
     pub fn len(&self) -> usize {
         self.n
     }
 
-    /// Whether nothing of it is known.
+    /// Whether nothing of the generation is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rank() == 0

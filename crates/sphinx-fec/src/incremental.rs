@@ -224,7 +224,7 @@ impl BlockReceiver {
         let Some(first) = unknown.next() else {
             return Added::Redundant;
         };
-        // More than a sender who means well sends.
+        // An honest sender does not send so many.
         if self.waiting.len() > 4 * self.n + 64 {
             return Added::Redundant;
         }

@@ -148,7 +148,7 @@ fn stranded(n: usize, repairs: usize, p: f64, burst: f64, spread: u32) -> f64 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Builder {
     permutation: Vec<u16>,
-    /// What the permutation is for.
+    /// Seed of the present permutation.
     seed: Option<u64>,
 }
 

@@ -46,7 +46,7 @@ use crate::tracker::Added;
 pub struct SpanBlock<'a> {
     /// The block's symbols, one after another.
     pub symbols: &'a [u8],
-    /// Bytes of each.
+    /// Bytes of each symbol.
     pub symbol_len: usize,
     /// Symbols covered, from the first.
     pub count: usize,

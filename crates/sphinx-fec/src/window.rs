@@ -75,7 +75,7 @@ pub struct WindowEncoder {
     window: usize,
     symbol_len: usize,
     redundancy: f64,
-    /// Repairs owed, in fractions of one.
+    /// Repairs owed, as a fraction of one.
     owed: f64,
     ring: Vec<u8>,
     /// Symbols pushed so far.
@@ -193,9 +193,9 @@ pub enum Delivery {
     },
     /// These symbols fell out of the window before they could be restored.
     Lost {
-        /// The first of them.
+        /// Number of the first lost symbol in the stream.
         first: u64,
-        /// How many there are.
+        /// How many symbols are lost.
         count: u64,
     },
 }

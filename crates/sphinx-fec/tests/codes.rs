@@ -323,7 +323,7 @@ fn a_window_gives_up_what_is_too_old() {
         decoder.add_repair(&mut memory, first, count, kept),
         Added::Redundant
     );
-    // Far ahead, everything is given up at once.
+    // A symbol far ahead gives up all missing ones at once.
     assert_eq!(decoder.add_source(&mut memory, 1 << 40), Added::Innovative);
     assert_eq!(decoder.deficit(), 7);
     let lost = (1 << 40) - 7 - 2;
@@ -334,7 +334,7 @@ fn a_window_gives_up_what_is_too_old() {
             count: lost
         })
     );
-    // What makes no sense.
+    // Gaps that are empty, or beyond what there can be.
     for (first, count) in [(0, 0), (0, 9), (u64::MAX, 2)] {
         assert_eq!(
             decoder.add_repair(&mut memory, first, count, kept),

@@ -558,7 +558,7 @@ impl Victim {
         }
     }
 
-    /// Of what never happened.
+    /// Feedback about what never happened.
     fn false_feedback(&mut self, input: &mut Input<'_>, kind: u8, body: &mut Vec<u8>) {
         let newest = self.wire.next.saturating_sub(1);
         let high = match kind & 7 {

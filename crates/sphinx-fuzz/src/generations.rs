@@ -33,7 +33,7 @@ struct Mirror {
     now: Time,
     packet_number: u64,
     slots: u32,
-    /// What it sends on.
+    /// The stream that it sends on.
     stream: StreamId,
 }
 

@@ -22,7 +22,7 @@ const STEPS_MAX: u32 = 200;
 const PACKETS_MAX: u32 = 100_000;
 const TIMERS_MAX: u32 = 100;
 
-/// What a driver knows of it.
+/// What a driver knows of the session.
 struct Mirror {
     session: Session,
     /// The peer says nothing that ends a session: it is false in what it says of blocks.
@@ -124,7 +124,7 @@ impl Mirror {
     }
 
     fn meta(&mut self, len: usize, ecn: u8) -> PacketMeta {
-        // Now and then one is missing, or several.
+        // Now and then one packet number is missing, or several are.
         self.packet_number += 1 + u64::from(ecn >> 2);
         PacketMeta {
             now: self.now,

@@ -133,7 +133,7 @@ pub(crate) fn config(input: &mut Input<'_>) -> Config {
     config.recv_streams = STREAMS;
     config.recv_window = input.pick(&WINDOWS[..4]);
     config.send_window = input.pick(&WINDOWS[..4]);
-    // The peer says so itself.
+    // What the peer says of itself in the handshake.
     config.peer_window = input.pick(&WINDOWS);
     config.peer_datagram_max = input.pick(&[1472, 1200, 9040, 65_527]);
     config.icm = input.pick(&[Icm::Default, Icm::Paper, Icm::Off]);
@@ -174,7 +174,7 @@ impl Victim {
                 let blocks = Self::blocks(input);
                 let streams = self.model.streams(input);
                 let frames = [Frame::Streams(streams), Frame::Blocks(blocks)];
-                // One of them, or both.
+                // One of the two frames, or both.
                 let only = [&frames[..], &frames[1..], &frames[..1]][usize::from(kind >> 4) % 3];
                 self.control(input, only);
             }

@@ -61,7 +61,7 @@ struct Queue<J> {
 
 struct State<J> {
     jobs: VecDeque<J>,
-    /// Places that nobody has.
+    /// Places that no running job takes.
     free: usize,
     failed: bool,
 }

@@ -19,7 +19,7 @@ pub struct Cell {
     pub receive_buffer: Option<u64>,
     /// The task.
     pub workload: Workload,
-    /// The time in which it is done.
+    /// Whether the task is done in real or in virtual time.
     pub clock: Clock,
 }
 

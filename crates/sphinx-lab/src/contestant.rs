@@ -17,7 +17,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other one.
+    /// The opposite side.
     pub fn other(self) -> Side {
         match self {
             Side::Sender => Side::Receiver,
@@ -44,7 +44,7 @@ pub struct Task {
     pub paths: Vec<Beginning>,
     /// What the receiver may hold, if that is bounded.
     pub receive_buffer: Option<u64>,
-    /// What to carry.
+    /// The task that is to be carried.
     pub workload: Workload,
     /// The transfer is cut off after this time.
     pub limit: Duration,
@@ -131,7 +131,7 @@ pub trait Contestant: fmt::Debug + Sync {
     /// The sender's command.
     fn sender(&self, task: &Task) -> Command;
 
-    /// Which `done` counts.
+    /// The side whose `done` counts as the result.
     fn reporter(&self, workload: &Workload) -> Side;
 
     /// Whether the reporter says `done` by itself when the limit has passed, with what had arrived

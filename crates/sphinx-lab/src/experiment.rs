@@ -56,13 +56,13 @@ pub enum RunError {
     /// The user wants to stop.
     #[error("interrupted")]
     Interrupted,
-    /// The contestant has no virtual time.
+    /// The contestant cannot run in virtual time.
     #[error("missing: {0}")]
     Missing(String),
     /// What would be started is not what the run would be noted for.
     #[error("this program has been replaced since it was started: begin again with the new one")]
     Replaced,
-    /// No link.
+    /// The link could not be set up.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
     /// A process could not be started or controlled, or there is no directory for its files.
@@ -71,9 +71,9 @@ pub enum RunError {
     /// A process reported a failure or ended without a result.
     #[error("the {side} failed: {reason}")]
     Failed {
-        /// Which.
+        /// The side that failed.
         side: Side,
-        /// What it said.
+        /// The reason that it gave.
         reason: String,
     },
     /// Multipath TCP did not use all paths.
@@ -82,9 +82,9 @@ pub enum RunError {
     /// A process said nothing for too long.
     #[error("the {side} did not say '{event}' in time")]
     Silent {
-        /// Which.
+        /// The side that said nothing.
         side: Side,
-        /// What was expected.
+        /// Name of the event that was expected.
         event: &'static str,
     },
     /// The result cannot be read.
@@ -348,7 +348,7 @@ impl Accounts {
     }
 }
 
-/// What the receiver has reported, and when.
+/// What the receiver has reported so far, and when.
 struct Arrived {
     bytes: u64,
     accounts: Accounts,
@@ -370,13 +370,13 @@ struct Pair<'a> {
     said: Receiver<Said>,
     /// The sender and the receiver.
     processes: [Option<Process>; 2],
-    /// The sender's and the receiver's last words.
+    /// The `done` of the sender and of the receiver.
     dones: [Option<Value>; 2],
     /// The receiver's last report.
     arrived: Option<Arrived>,
     testbed: &'a Testbed,
     watch: Option<Watch<'a>>,
-    /// The processes were looked at.
+    /// When it was last checked that both processes still run.
     looked: Instant,
 }
 

@@ -15,14 +15,14 @@ pub struct Group {
     pub contestant: String,
     /// What was measured, runs in which the emulator was starved included.
     pub runs: Vec<Run>,
-    /// Why other runs have no result.
+    /// Why there are runs without a result.
     pub failures: Vec<String>,
 }
 
 /// Medians over the runs that may be quoted (over all, if none may).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupNumbers {
-    /// Payload megabits per second.
+    /// Median goodput: payload megabits per second.
     pub goodput_mbit_s: f64,
     /// The interval of the goodput that [`interval`] gives.
     pub goodput_interval: Option<(f64, f64)>,
@@ -89,7 +89,7 @@ impl Group {
         runs.filter(|run| run.validity != Validity::Starved)
     }
 
-    /// Those that do not, as the emulator was starved.
+    /// The runs that do not count, as the emulator was starved.
     pub fn left_out(&self) -> impl Iterator<Item = &Run> {
         let runs = self.runs.iter();
         runs.filter(|run| run.validity == Validity::Starved)

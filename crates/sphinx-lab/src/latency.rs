@@ -12,20 +12,20 @@ use crate::{
 /// Latencies of the blocks that were due behind the warm-up, or of the messages that came.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latencies {
-    /// How many came.
+    /// Number of blocks or messages that came.
     pub count: u64,
     /// The mean.
     pub mean_ms: Measured,
     /// The median.
     pub p50_ms: Measured,
-    /// 99 of 100 take no longer.
+    /// The time that 99 of 100 blocks do not exceed.
     pub p99_ms: Measured,
-    /// The slowest.
+    /// The longest latency.
     pub max_ms: Measured,
 }
 
 impl Latencies {
-    /// Those of a run; none if nothing was measured.
+    /// The latencies of a run; `None` if nothing was measured.
     pub fn of(cell: &Cell, run: &Run) -> Option<Latencies> {
         match (&cell.workload, run.done.blocks) {
             (Workload::Blocks { .. }, _) if !run.done.complete => Latencies::cut_off(cell, run),
@@ -98,7 +98,7 @@ impl Latencies {
         })
     }
 
-    /// Of each number the median.
+    /// The median of each number over all runs.
     pub(crate) fn medians(all: &[Latencies]) -> Option<Latencies> {
         let over = |pick: fn(&Latencies) -> Measured| Measured::median(all.iter().map(pick));
         let count = over(|one| Measured::Exactly(one.count as f64))?;
@@ -115,17 +115,17 @@ impl Latencies {
 /// Times of pages and their objects, as [`WebNumbers`] has them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PageTimes {
-    /// Whole pages.
+    /// Number of whole pages.
     pub pages: u64,
     /// Mean time of a page.
     pub page_ms_mean: Measured,
     /// The median.
     pub page_ms_p50: Measured,
-    /// The slowest.
+    /// The longest time of a page.
     pub page_ms_max: Measured,
     /// Median time of an object.
     pub object_ms_p50: Measured,
-    /// 99 of 100 objects take no longer.
+    /// The time that 99 of 100 objects do not exceed.
     pub object_ms_p99: Measured,
 }
 
@@ -162,7 +162,7 @@ impl PageTimes {
         })
     }
 
-    /// Of each number the median.
+    /// The median of each number over all runs.
     pub(crate) fn medians(all: &[PageTimes]) -> Option<PageTimes> {
         let over = |pick: fn(&PageTimes) -> Measured| Measured::median(all.iter().map(pick));
         let pages = over(|one| Measured::Exactly(one.pages as f64))?;
@@ -340,7 +340,7 @@ mod tests {
         (run.done.late, run.done.dropped) = (Some(101), Some(2));
         assert_eq!(late_share(&live(), &run), Some(Measured::Exactly(1.0)));
         assert_eq!(dropped_share(&live(), &run), Some(Measured::Exactly(0.01)));
-        // `sphx perf` counts by itself.
+        // The sender's `done` of `sphx perf` says how many messages were delivered.
         run.sender = Some(serde_json::json!({"messages_delivered": 101, "warmup_messages": 2}));
         (run.done.late, run.done.dropped) = (Some(100), Some(1));
         assert_eq!(late_share(&live(), &run), Some(Measured::Exactly(1.0)));

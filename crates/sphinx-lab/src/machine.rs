@@ -28,12 +28,12 @@ pub(crate) fn children_of(pid: u32) -> Duration {
 pub struct MachineTime {
     /// Spent on anything: processes, kernel, interrupts.
     pub busy: f64,
-    /// Taken away by the hypervisor.
+    /// Seconds that the hypervisor took away.
     pub stolen: f64,
 }
 
 impl MachineTime {
-    /// Now; nothing where the system does not say.
+    /// The time so far; `None` where the system does not say.
     pub fn now() -> Option<MachineTime> {
         let ticks = rustix::param::clock_ticks_per_second() as f64;
         parse_machine_time(&fs::read_to_string("/proc/stat").ok()?, ticks)
@@ -112,7 +112,7 @@ impl Default for Made {
 }
 
 impl Environment {
-    /// Looks around.
+    /// Finds out the kernel, the processor, and how runs are made here.
     pub fn detect() -> Environment {
         let unknown = || "unknown".to_owned();
         // Called for its effect: it remembers where this program is now, so that later calls notice a replacement.

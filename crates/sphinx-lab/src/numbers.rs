@@ -15,13 +15,13 @@ pub struct BlockNumbers {
     /// that came are counted. `None` in older files, whose quantiles are of the blocks that came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<u64>,
-    /// The mean of what came.
+    /// Mean latency of the blocks that came.
     pub mean_ms: f64,
     /// The median; `None` if it falls on a block that did not come.
     pub p50_ms: Option<f64>,
     /// 99 of 100 blocks take no longer; none as above.
     pub p99_ms: Option<f64>,
-    /// The slowest that came.
+    /// Latency of the slowest block that came.
     pub max_ms: f64,
 }
 
@@ -50,7 +50,7 @@ pub struct BufferNumbers {
     pub p99_ms: f64,
     /// Bytes multiplied and added over GF(2^8) at both ends, for each byte delivered.
     pub field_operations: f64,
-    /// Warnings of the receiver.
+    /// Warnings that the receiver has sent.
     pub warnings: u64,
 }
 
@@ -59,13 +59,13 @@ pub struct BufferNumbers {
 pub struct VideoNumbers {
     /// Until the first picture; none if there was never one.
     pub startup_seconds: Option<f64>,
-    /// How often the buffer ran empty.
+    /// How often the player's buffer ran empty.
     pub stalls: u64,
-    /// For how long altogether.
+    /// Seconds of all stalls together.
     pub stall_seconds: f64,
     /// Segments fetched.
     pub segments: u64,
-    /// Mean bit rate of their quality.
+    /// Mean bit rate of the fetched segments, in Mbit/s.
     pub mean_mbit_s: f64,
     /// How often the quality changed.
     pub switches: u64,
@@ -80,13 +80,13 @@ pub struct WebNumbers {
     pub pages: u64,
     /// Mean time until a page was whole, in milliseconds.
     pub page_ms_mean: f64,
-    /// The median of that.
+    /// Median time of a page.
     pub page_ms_p50: f64,
-    /// The slowest.
+    /// Time of the slowest page.
     pub page_ms_max: f64,
     /// Median time of an object from its request to its last byte.
     pub object_ms_p50: f64,
-    /// 99 of 100 objects take no longer.
+    /// The time that 99 of 100 objects do not exceed.
     pub object_ms_p99: f64,
 }
 
@@ -97,7 +97,7 @@ pub struct Done {
     pub bytes: u64,
     /// From the start of the connection to the last byte delivered, or to the cut-off.
     pub seconds: f64,
-    /// Whether everything arrived.
+    /// Whether everything has arrived.
     pub complete: bool,
     /// Latency, if the task was one of blocks or messages.
     pub blocks: Option<BlockNumbers>,

@@ -26,7 +26,7 @@ pub struct Run {
     /// [`Cell::description`](crate::Cell::description).
     #[serde(default)]
     pub description: String,
-    /// [`Cell::details`]. Older runs do not tell.
+    /// The settings of the link and the task ([`Cell::details`]); empty in older runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub details: String,
     /// The time in which it was made.
@@ -40,14 +40,14 @@ pub struct Run {
     pub done: Done,
     /// [`Done::goodput_mbit_s`].
     pub goodput_mbit_s: f64,
-    /// What the emulator counted until then.
+    /// What the emulator had counted when the last byte arrived.
     pub wire: Wire,
     /// What of that belongs to the transfer: from the sender's beginning to the last byte at the receiver. Of short transfers that arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<Carried>,
     /// CPU time spent meanwhile; none in virtual time.
     pub cpu: Option<Cpu>,
-    /// Memory that they needed.
+    /// Memory that the two processes needed.
     #[serde(default)]
     pub memory: Memory,
     /// How late the emulator delivered packets.
@@ -56,12 +56,12 @@ pub struct Run {
     pub validity: Validity,
     /// The sender's own `done`, if it said any.
     pub sender: Option<Value>,
-    /// The receiver's.
+    /// The receiver's own `done`, if it said any.
     pub receiver: Option<Value>,
     /// What the emulator counted on each of several paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<Wire>,
-    /// Under which conditions.
+    /// Under which conditions the run was made.
     #[serde(default)]
     pub made: Made,
 }
@@ -116,7 +116,7 @@ impl Run {
 pub struct Wire {
     /// Offered to the link by the sender, what the queue dropped included.
     pub forward_bytes: u64,
-    /// The same in packets.
+    /// Packets offered to the link by the sender.
     pub forward_packets: u64,
     /// Dropped because the queue was full.
     pub queue_drops: u64,
@@ -128,9 +128,9 @@ pub struct Wire {
     /// its rate to come back as well. Results from before it was counted have none.
     #[serde(default)]
     pub wait_p95_ms: Option<f64>,
-    /// Offered to the way back.
+    /// IP bytes offered to the way back by the receiver.
     pub back_bytes: u64,
-    /// The same in packets.
+    /// Packets offered to the way back by the receiver.
     pub back_packets: u64,
 }
 
@@ -172,7 +172,7 @@ impl Wire {
 pub struct Cpu {
     /// The sender's process from start to end.
     pub sender: f64,
-    /// The receiver's.
+    /// The receiver's process from start to end.
     pub receiver: f64,
     /// The emulator's thread. The kernel does most of a TCP receiver's work there.
     pub emulator: f64,
@@ -180,7 +180,7 @@ pub struct Cpu {
     pub machine: Option<f64>,
     /// Processors, on average, that were busy with something else.
     pub others: Option<f64>,
-    /// Taken away by the hypervisor.
+    /// Seconds that the hypervisor took away.
     pub stolen: Option<f64>,
 }
 
@@ -189,18 +189,18 @@ pub struct Cpu {
 pub struct Memory {
     /// The sender's process.
     pub sender: Option<u64>,
-    /// The receiver's.
+    /// The receiver's process.
     pub receiver: Option<u64>,
 }
 
 /// How long after their due time packets were delivered, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
-    /// The mean.
+    /// Mean lateness.
     pub mean_ms: f64,
-    /// 99 of 100 packets were not later.
+    /// The lateness that 99 of 100 packets did not exceed.
     pub p99_ms: f64,
-    /// The worst.
+    /// Longest lateness.
     pub max_ms: f64,
 }
 
@@ -230,7 +230,7 @@ impl From<&sphinx_link::front::Lateness> for Lateness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Validity {
-    /// Yes.
+    /// The run may be quoted.
     Valid,
     /// With care: something else was using the machine.
     Noisy,

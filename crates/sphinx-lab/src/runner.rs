@@ -35,16 +35,16 @@ const PLACE_BITS: f64 = 50e6;
 /// Stands before the reason why a contestant has no runs in a cell: it cannot carry what is asked for.
 pub const MISSING: &str = "missing: ";
 
-/// What came of a scenario.
+/// The results of a scenario.
 #[derive(Debug)]
 pub struct Results {
-    /// Where it was measured.
+    /// The machine on which it was measured.
     pub environment: Environment,
     /// Contestants that cannot run here, and why.
     pub missing: Vec<(String, String)>,
     /// Every cell with its groups, in the order of the scenario.
     pub cells: Vec<(Cell, Vec<Group>)>,
-    /// Whether the user stopped it.
+    /// Whether the user stopped the scenario.
     pub interrupted: bool,
 }
 
@@ -73,14 +73,14 @@ pub enum ScenarioFailure {
     /// The file of results cannot be read or written.
     #[error("cannot write {path}: {error}")]
     File {
-        /// Its name.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// Who watches.
+/// Is told of the runs of a scenario as they go.
 pub trait Observer {
     /// What is going to happen: how many runs there are, how many of them exist already, and what is
     /// missing.
@@ -326,9 +326,9 @@ struct Runner<'a> {
     observer: &'a mut dyn Observer,
 }
 
-/// What is there of a cell.
+/// The runs of a cell so far.
 struct CellRuns {
-    /// Of each contestant that runs.
+    /// The groups of the contestants that run, one for each.
     groups: Vec<Group>,
     /// Runs that are wanted and have not ended.
     left: usize,
@@ -421,13 +421,13 @@ impl Runner<'_> {
     }
 }
 
-/// What is heard of runs.
+/// What the workers report of their runs.
 enum Said<'a> {
     Begins(Job<'a>),
     Ended {
         job: Job<'a>,
         result: Box<Result<Run, RunError>>,
-        /// False if it is repeated at once.
+        /// False if the run was starved and is repeated at once.
         is_last: bool,
     },
 }
@@ -436,7 +436,7 @@ enum Said<'a> {
 struct Workers<'a> {
     scenario: &'a Scenario,
     made: Made,
-    /// All places, which running jobs take.
+    /// Places for jobs at the same time, in all.
     places: usize,
     /// Starved runs that may still be repeated.
     repeats: AtomicUsize,
@@ -496,7 +496,7 @@ struct Job<'a> {
     contestant: &'a dyn Contestant,
     seed: u64,
     repetition: u32,
-    /// When it is cut off.
+    /// The run is cut off after this time.
     limit: Duration,
     /// Which of the cells, and of the contestants that run.
     cell_at: usize,
@@ -597,7 +597,7 @@ impl Record {
         })
     }
 
-    /// Whether a usable result of a job is there.
+    /// Whether a usable result of a job is on file.
     fn has(&self, job: &Job<'_>) -> bool {
         let mut runs = self.runs.get(&job.key()).into_iter().flatten();
         runs.any(|run| run.is_within(job.cell, job.limit) && run.validity != Validity::Starved)

@@ -9,24 +9,24 @@ use crate::LinkSpec;
 /// One of several paths: a link between an interface of its own at either end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathSpec {
-    /// What it is called.
+    /// The path's name.
     pub name: String,
-    /// What it is.
+    /// The path's link.
     pub link: LinkSpec,
-    /// What a byte costs on it, for those who care.
+    /// Cost of a byte on the path, for contestants that weigh costs.
     pub cost: u32,
 }
 
 /// Where a path begins, at the sender's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beginning {
-    /// Of the path.
+    /// Name of the path.
     pub name: String,
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Its address.
+    /// IPv4 address of the interface.
     pub address: Ipv4Addr,
-    /// What a byte costs on it.
+    /// Cost of a byte on the path.
     pub cost: u32,
 }
 
@@ -51,7 +51,7 @@ impl PathSpec {
     }
 }
 
-/// All of them in a few words.
+/// All paths in a few words.
 pub(crate) fn description(paths: &[PathSpec]) -> String {
     let all: Vec<String> = paths.iter().map(PathSpec::description).collect();
     format!("{} paths ({})", paths.len(), all.join(" | "))

@@ -60,9 +60,9 @@ pub fn interval(values: &[f64]) -> Option<(f64, f64)> {
 /// How many times one thing is another: the middle of the pairs, and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// The middle.
+    /// The median of the pairs' ratios.
     pub middle: f64,
-    /// Its interval; none of one pair.
+    /// The 95 % interval; `None` of one pair.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -153,7 +153,7 @@ fn improbable_rank(count: usize) -> usize {
 pub struct Peaks {
     /// The medians of the lower and of the upper one.
     pub medians: [f64; 2],
-    /// How many values each has.
+    /// Number of values in the lower and in the upper one.
     pub counts: [usize; 2],
 }
 
@@ -194,21 +194,21 @@ pub fn peaks(values: &[f64]) -> Option<Peaks> {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(into = "Option<f64>")]
 pub enum Measured {
-    /// It is known.
+    /// The number itself.
     Exactly(f64),
-    /// It is not less. In JSON it is null.
+    /// A lower bound, where the number is not known; null in JSON.
     AtLeast(f64),
 }
 
 impl Measured {
-    /// The number, or what it is at least.
+    /// The number, or its lower bound.
     pub fn least(self) -> f64 {
         match self {
             Measured::Exactly(value) | Measured::AtLeast(value) => value,
         }
     }
 
-    /// The number, if it is known.
+    /// The number; `None` if only a lower bound is known.
     pub fn known(self) -> Option<f64> {
         match self {
             Measured::Exactly(value) => Some(value),
@@ -216,7 +216,7 @@ impl Measured {
         }
     }
 
-    /// Something else of it, which grows with it.
+    /// Applies a function that never decreases, so that a lower bound stays one.
     #[must_use]
     pub fn map(self, with: impl FnOnce(f64) -> f64) -> Measured {
         match self {
@@ -273,23 +273,23 @@ pub(crate) fn quantile(sorted: &[f64], due: u64, share: f64) -> Option<f64> {
     sorted.get(index).copied()
 }
 
-/// The place of such a quantile, from 1 on.
+/// The rank of the quantile `share` among `due` values, counted from 1.
 pub(crate) fn rank(due: u64, share: f64) -> u64 {
     ((due as f64 * share).ceil() as u64).clamp(1, due.max(1))
 }
 
-/// What a set of values looks like.
+/// The distribution of a set of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distribution {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Their mean.
+    /// Mean of the values.
     pub mean: f64,
     /// The median, by nearest rank.
     pub p50: f64,
-    /// 99 of 100 are not larger.
+    /// The value that 99 of 100 do not exceed.
     pub p99: f64,
-    /// The largest.
+    /// The largest value.
     pub max: f64,
 }
 
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(interval(&six), Some((1.0, 6.0)));
         let many: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(interval(&many), Some((40.0, 61.0)));
-        // Counted, and by the normal distribution.
+        // Up to 1000 values, ranks are counted; above, by the normal distribution.
         let of = |count| interval(&(1..=count).map(f64::from).collect::<Vec<_>>());
         assert_eq!(of(1000), Some((469.0, 532.0)));
         assert_eq!(of(1001), Some((469.0, 533.0)));
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(peaks(&[83.0, 166.0, 165.0, 167.0, 166.5, 166.2]), None);
         assert_eq!(peaks(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 9.0]), None);
         assert_eq!(peaks(&[10.0, 10.1, 10.0, 11.0, 11.1]), None);
-        // Of two nobody knows.
+        // With two values it is not known whether there are two heaps.
         assert!(peaks(&[83.0, 166.0]).is_some() && peaks(&[160.0, 166.0]).is_none());
         assert_eq!(peaks(&[0.0, 0.0, 0.0]), None);
     }
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(median(&[]), None);
         let known = [1.0, 2.0, 3.0].map(exactly);
         assert_eq!(median(&known), Some(exactly(2.0)));
-        // Wherever above the middle it is.
+        // A lower bound above the median does not change it, whatever the number is.
         let late = [exactly(1.0), exactly(2.0), Measured::AtLeast(3.0)];
         assert_eq!(median(&late), Some(exactly(2.0)));
         let early = [Measured::AtLeast(1.0), exactly(2.0), exactly(3.0)];

@@ -27,7 +27,7 @@ const KERNEL_BUFFER: (u64, u64) = (10, 9);
 #[derive(Debug)]
 pub struct Testbed {
     front: Front,
-    /// Further paths, in their order.
+    /// The links of further paths, in the order of the paths.
     further: Vec<LinkThread>,
 }
 
@@ -46,7 +46,7 @@ pub enum TestbedError {
     /// Routes, parameters or paths could not be set.
     #[error("{what}: {error}")]
     Setting {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
         /// How it failed.
         error: io::Error,

@@ -27,13 +27,13 @@ pub struct Video {
     pub segment: Duration,
     /// How much the player keeps ahead at most; it then waits until there is room for a segment.
     pub buffer: Duration,
-    /// Which quality it asks for.
+    /// Which quality the player asks for.
     pub quality: Quality,
-    /// Of the segments' sizes.
+    /// Seed of the segments' sizes.
     pub seed: u64,
 }
 
-/// How a player chooses.
+/// How a player chooses the quality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Quality {
     /// Always this rung of [`LADDER`], as in the paper.
@@ -62,7 +62,7 @@ impl FromStr for Quality {
 }
 
 impl Quality {
-    /// What [`FromStr`] reads.
+    /// The quality as [`FromStr`] reads it.
     pub fn name(self) -> String {
         match self {
             Quality::Fixed(rung) => rung.to_string(),

@@ -177,7 +177,7 @@ impl Simulated {
             links.push(directions(&cell.link, seed));
         }
         let mut links = links.into_iter();
-        // There is one.
+        // There is at least one link.
         let first = links.next().unwrap_or_default();
         let plain = links.fold(Scenario::new(first), |scenario, way| scenario.path(0, way));
         let mut scenario = match cell.workload {
@@ -257,7 +257,7 @@ pub(crate) fn check_workload(workload: &Workload) -> Result<(), String> {
     }
 }
 
-/// What arrived, and when.
+/// The result: what arrived, and when.
 fn done(pair: &Pair, cell: &Cell) -> Done {
     let received = pair.server().pieces_received();
     let last = received

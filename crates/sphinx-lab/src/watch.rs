@@ -16,9 +16,9 @@ pub(crate) const INTERVAL: Duration = Duration::from_millis(1);
 /// IP bytes that were offered to the link, whatever became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
-    /// Towards the receiver.
+    /// Bytes that went towards the receiver.
     pub forward_bytes: u64,
-    /// On the way back.
+    /// Bytes that went on the way back.
     pub back_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ impl Watch<'_> {
         })
     }
 
-    /// Remembers what has changed.
+    /// Reads the counters, and notes the time if they have changed.
     pub(crate) fn look(&mut self) {
         let at = monotonic_ns();
         let counters = self.testbed.counters();

@@ -7,12 +7,12 @@ use crate::link::Random;
 /// Pages, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Web {
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
     /// Objects of a page besides the document that names them. All pages together have at most 200,
     /// well below the streams of a session.
     pub objects: u64,
-    /// Of the objects' sizes.
+    /// Seed of the objects' sizes.
     pub seed: u64,
 }
 
@@ -21,9 +21,9 @@ pub const SIDE_BY_SIDE: usize = 6;
 
 /// Median of an object's size in bytes.
 const OBJECT_BYTES_MEDIAN: f64 = 15_000.0;
-/// Standard deviation of its logarithm.
+/// Standard deviation of the logarithm of an object's size.
 const OBJECT_DEVIATION: f64 = 1.2;
-/// Largest object.
+/// Largest object, in bytes.
 const OBJECT_BYTES_MAX: f64 = 1_000_000.0;
 /// The document that names the objects.
 const DOCUMENT_BYTES: u64 = 30_000;
@@ -40,7 +40,7 @@ impl Web {
         size.clamp(100.0, OBJECT_BYTES_MAX) as u64
     }
 
-    /// Bytes of all pages.
+    /// Bytes of all pages together.
     pub fn bytes(&self) -> u64 {
         let page = |page| (0..=self.objects).map(move |object| self.object_bytes(page, object));
         (0..self.pages).flat_map(page).sum()

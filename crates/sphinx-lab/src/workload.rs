@@ -11,26 +11,26 @@ use crate::{Side, video::Video, web::Web};
 pub enum Workload {
     /// As many bytes as possible, from the start of the connection to the last byte received.
     Bulk {
-        /// How many.
+        /// Bytes to transfer.
         bytes: u64,
     },
     /// Whole blocks at fixed times, whatever became of the earlier ones. Small blocks make a thin
     /// stream.
     Blocks {
-        /// How many.
+        /// Number of blocks.
         count: u64,
         /// Bytes of one block, at least [`Workload::BLOCK_BYTES_MIN`].
         bytes: u64,
-        /// From one block to the next.
+        /// Time from one block to the next.
         interval: Duration,
     },
     /// Messages at fixed times that are worth nothing after their deadline.
     Live {
-        /// How many.
+        /// Number of messages.
         count: u64,
         /// Bytes of one message, at least [`Workload::BLOCK_BYTES_MIN`].
         bytes: u64,
-        /// From one message to the next.
+        /// Time from one message to the next.
         interval: Duration,
         /// How long after its scheduled time a message is of use.
         deadline: Duration,

@@ -34,7 +34,7 @@ fn run(workload: Workload, stop: bool) -> Option<Result<Run, RunError>> {
     run_over(&cell(workload), &Tcp::new(&program(), "reno"), 30, stop)
 }
 
-/// With a limit in seconds.
+/// As [`run`], with a limit in seconds.
 fn run_over(
     cell: &Cell,
     contestant: &dyn Contestant,

@@ -39,7 +39,7 @@ kind = "tcp"
 congestion = "bbr"
 "#;
 
-/// As many runs as can be had in little time.
+/// A scenario of several runs that take little time.
 const MANY: &str = r#"
 title = "T"
 clock = "virtual"
@@ -132,7 +132,7 @@ fn what_was_cut_off_is_run_again_where_it_has_more_time() {
         };
         run.clone()
     };
-    // A megabyte takes 80 ms.
+    // The transfer is cut off: a megabyte takes 80 ms.
     let short = run("50ms");
     assert!(!short.done.complete && short.done.bytes < 1_000_000);
     assert_eq!(run("50ms"), short);

@@ -23,7 +23,7 @@ pub(crate) struct Channel {
     sent: u64,
 }
 
-/// Whose turn it is.
+/// Which direction may send on the radio, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// The direction.

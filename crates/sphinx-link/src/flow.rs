@@ -27,7 +27,7 @@ pub struct FlowKey {
 }
 
 impl Default for FlowKey {
-    /// The one of everything that is not IP.
+    /// The key of everything that is not IP.
     fn default() -> FlowKey {
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         FlowKey {
@@ -66,7 +66,7 @@ pub(crate) struct Flow {
     /// Packets that have used the link.
     pub(crate) sent: u64,
     pub(crate) channel: Channel,
-    /// When it last sent, in packets of all flows.
+    /// When the flow last sent, counted in packets of all flows.
     used: u64,
 }
 

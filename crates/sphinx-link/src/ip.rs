@@ -28,7 +28,7 @@ const NEIGHBOUR_DISCOVERY: RangeInclusive<u8> = 133..=137;
 const FRAGMENT: u8 = 44;
 /// IPv6 extension headers that say their length: hop by hop, routing, destination options.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
-/// More of them are not looked behind.
+/// Extension headers of one packet that are skipped at most.
 const EXTENSIONS_MAX: usize = 8;
 
 /// Flips one bit of a slice; positions behind its end change nothing.

@@ -89,7 +89,7 @@ pub struct Delivery<P> {
 struct Waiting<P> {
     index: u64,
     bytes: usize,
-    /// When it came.
+    /// When the packet arrived.
     since: Time,
     /// Whether it found another one waiting in its queue.
     is_behind: bool,
@@ -100,7 +100,7 @@ struct Waiting<P> {
 #[derive(Debug)]
 struct Sending<P> {
     waiting: Waiting<P>,
-    /// What remained to be done at `start`.
+    /// Work that was left to be done at `start`.
     work: u128,
     start: Time,
     end: Time,

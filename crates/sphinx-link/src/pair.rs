@@ -205,7 +205,7 @@ mod tests {
             rate: Rate::Constant(4_000_000),
             ..radio(1)
         };
-        // Before the first bit of the first one.
+        // The rate changes before the first bit of the first packet is sent.
         pair.reconfigure(MS, 0, half).unwrap();
         assert_eq!(arrivals(&mut pair), [(0, 4 * MS), (0, 8 * MS)]);
     }

@@ -13,7 +13,7 @@ use crate::{FlowKey, Time};
 pub struct Counters {
     /// Packets handed to the link.
     pub offered_packets: u64,
-    /// Their bytes.
+    /// IP bytes of the offered packets.
     pub offered_bytes: u64,
     /// Packets larger than the MTU.
     pub dropped_mtu: u64,
@@ -25,7 +25,7 @@ pub struct Counters {
     pub dropped_aqm: u64,
     /// Packets that have used the link: what the channel then lost is included.
     pub sent_packets: u64,
-    /// Their bytes.
+    /// IP bytes of the sent packets.
     pub sent_bytes: u64,
     /// Sent packets lost by the loss process.
     pub dropped_loss: u64,
@@ -41,7 +41,7 @@ pub struct Counters {
     pub held_back: u64,
     /// Packets that came out, copies included.
     pub delivered_packets: u64,
-    /// Their bytes.
+    /// IP bytes of the delivered packets.
     pub delivered_bytes: u64,
     /// The most bytes that ever waited, the packet being sent not included.
     pub queue_bytes_max: u64,

@@ -16,7 +16,7 @@ const UNIFORMS: u64 = 12;
 /// The opportunities of a [`Varying::Fading`] or [`Varying::Turns`], the steps of [`Varying::Routes`].
 pub(crate) enum Course {
     Trace(RateTrace),
-    /// They begin anew after that time.
+    /// Steps of the rate, which begin anew after the given time.
     Steps(Vec<RateStep>, Duration),
 }
 

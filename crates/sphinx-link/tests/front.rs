@@ -451,7 +451,7 @@ fn a_small_mtu_of_the_interfaces_is_one_without_ipv6() {
     assert_eq!((front.left().ipv6(), front.right().ipv6()), (None, None));
     let left = udp(front.left(), front.left().ipv4().into());
     let right = udp(front.right(), front.right().ipv4().into());
-    // Two fragments there, and one packet back.
+    // The datagram goes there in two fragments, and comes back as one packet.
     left.send_to(&[7; 1000], right.local_addr().unwrap())
         .unwrap();
     assert_eq!(uninterrupted(|| right.recv(&mut [0; 2000])).unwrap(), 1000);

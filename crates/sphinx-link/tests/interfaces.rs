@@ -325,7 +325,7 @@ fn what_is_no_interface_is_an_error() {
     let links = [LinkConfig::default(), LinkConfig::default()];
     match join(["no-such-if", "lo"], links, None) {
         Err(FrontError::System(error)) => {
-            // Without rights it is another one.
+            // Without rights the error is another one, but names the interface as well.
             let text = error.to_string();
             assert!(text.contains("no-such-if"), "{text}");
         }

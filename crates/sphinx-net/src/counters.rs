@@ -98,7 +98,7 @@ pub struct SendErrors {
     pub denied: u64,
     /// [`DropReason::NoBuffers`].
     pub no_buffers: u64,
-    /// [`DropReason::Other`].
+    /// Datagrams that were given up for [`DropReason::Other`].
     pub other: u64,
     /// [`DropReason::Refused`].
     pub refused: u64,
@@ -109,7 +109,7 @@ pub struct SendErrors {
 }
 
 impl SendErrors {
-    /// All of them together.
+    /// Datagrams that were given up for any reason.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.denied

@@ -241,7 +241,7 @@ pub struct Capabilities {
     /// Kernel memory for packets waiting to be received, in bytes, as the kernel accounts for it
     /// (bookkeeping included). 0 when the back end has no such limit.
     pub recv_buffer_bytes: usize,
-    /// The same for packets waiting to be sent.
+    /// Kernel memory for packets waiting to be sent, likewise.
     pub send_buffer_bytes: usize,
 }
 
@@ -316,7 +316,7 @@ pub struct Dropped {
     /// Length of the longest of them in bytes. With [`DropReason::TooLarge`] this length does
     /// not fit the path.
     pub segment_size: usize,
-    /// Why.
+    /// Why they were given up.
     pub reason: DropReason,
 }
 

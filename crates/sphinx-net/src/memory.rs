@@ -32,7 +32,7 @@ pub struct MemoryRx {
     local: SocketAddr,
     remote: SocketAddr,
     incoming: Arc<Queue>,
-    /// Told when there is room again.
+    /// Its waker is rung when there is room again.
     outgoing: Arc<Queue>,
     held: Vec<Packet>,
     counters: Counters,

@@ -41,7 +41,7 @@ pub(crate) struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// An arena alone.
+    /// Memory that is an arena alone.
     pub(crate) fn of(arena: &'a [u8]) -> Self {
         Self {
             arena,
@@ -65,7 +65,7 @@ impl<'a> Memory<'a> {
 pub(crate) struct FrameQueue {
     /// Allocated once: frames do not move.
     arena: Box<[u8]>,
-    /// Bytes of it that are taken.
+    /// Bytes of `arena` that are taken.
     taken: usize,
     /// Memory that was taken over, and bytes of datagrams in it.
     taken_over: Vec<Written>,
@@ -124,7 +124,7 @@ impl FrameQueue {
         self.taken_over_bytes += offset;
     }
 
-    /// A datagram lies there.
+    /// Adds a descriptor of a datagram that lies in memory.
     #[inline]
     fn describe(
         &mut self,

@@ -25,9 +25,9 @@ const UNKNOWN: &str = "unknown";
 /// queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flowtable {
-    /// The table that it belongs to.
+    /// Name of the table that it belongs to.
     pub table: String,
-    /// Its name.
+    /// Name of the flowtable.
     pub name: String,
     /// Where packets come in.
     pub interfaces: Vec<String>,

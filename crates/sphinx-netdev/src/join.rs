@@ -32,7 +32,7 @@ const CHECKSUM: usize = 16;
 /// Segments, the first ones of several packets, that can go as one.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// How many there are.
+    /// Number of segments.
     pub(crate) segments: usize,
     /// What stands in front of their payloads: the virtio header, and the headers of IP and TCP.
     pub(crate) headers: Vec<u8>,
@@ -305,7 +305,7 @@ mod tests {
     fn runs_end_where_segments_do_not_follow() {
         let segments = cut(joined(true, 10 * SIZE));
         let count = |segments: &[Vec<u8>]| Run::first(segments).map_or(1, |run| run.segments);
-        // One is missing, came twice, or was overtaken.
+        // A segment is missing, came twice, or was overtaken.
         assert_eq!(count(&[&segments[..3], &segments[4..]].concat()), 3);
         assert_eq!(count(&[&segments[..3], &segments[2..]].concat()), 3);
         let mut other = segments.clone();

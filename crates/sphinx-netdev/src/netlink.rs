@@ -20,7 +20,7 @@ const TOLD_BYTES_MAX: usize = 1 << 15;
 /// Not in libc for every target.
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 
-/// The two families.
+/// Address families: IPv4 and IPv6.
 pub(crate) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 /// Bytes in front of the attributes of a route (`struct rtmsg`).
 pub(crate) const ROUTE: usize = 12;

@@ -163,7 +163,7 @@ pub fn enter_user_namespace() -> io::Result<()> {
 /// The way in which this process can have namespaces and TUN devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// At once: it has the rights.
+    /// Directly: the process has the rights.
     Direct,
     /// After [`enter_user_namespace`].
     UserNamespace,

@@ -6,7 +6,7 @@ use crate::{netlink::Message, nfnetlink::Values, tun::index_and_mtu};
 
 /// Bytes in front of the attributes (`struct tcmsg`).
 const FIXED: usize = 20;
-/// Place of the interface's index in them.
+/// Offset of the interface's index in these bytes.
 const INDEX: usize = 4;
 const KIND: u16 = 1;
 #[cfg(test)]
@@ -33,7 +33,7 @@ pub fn kinds(interface: &str) -> io::Result<Vec<String>> {
     Ok(kinds)
 }
 
-/// The kind of one that belongs to an interface.
+/// The kind of a queueing discipline, if it belongs to the interface.
 fn kind_at(index: i32, body: &[u8]) -> Option<String> {
     let at = body.get(INDEX..)?.first_chunk::<4>()?;
     let values = Values(body.get(FIXED..)?);

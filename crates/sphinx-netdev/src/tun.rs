@@ -78,7 +78,7 @@ impl Tun {
         Tun::open_with(config, 0)
     }
 
-    /// With these flags of the device besides.
+    /// Opens the device with further flags (`IFF_…`).
     fn open_with(config: &TunConfig, flags: libc::c_int) -> io::Result<Tun> {
         let name = config.name.as_str();
         let file =
@@ -309,7 +309,7 @@ pub fn serve_in_time() -> io::Result<()> {
         let own = parameters.sched_priority;
         for priority in [(own + 1).min(REAL_TIME_MAX), own.max(1)] {
             parameters.sched_priority = priority;
-            // Threads that it starts are like others.
+            // Threads that this one starts are scheduled as usual.
             let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
             // SAFETY: 0 is the calling thread, and `parameters` is valid for reading.
             if unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } == 0 {
@@ -458,7 +458,7 @@ fn without_ipv6(error: io::Error) -> io::Error {
         Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
             io::Error::new(io::ErrorKind::Unsupported, "the kernel has no IPv6")
         }
-        // Whoever may not is told so by another one.
+        // A caller without the right is told so by another error.
         Some(libc::EACCES) => io::Error::new(
             io::ErrorKind::Unsupported,
             "IPv6 is turned off there (net.ipv6.conf.*.disable_ipv6)",

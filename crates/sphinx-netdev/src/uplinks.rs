@@ -15,7 +15,7 @@ const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_ROUTE
     | libc::RTMGRP_IPV6_IFADDR
     | libc::RTMGRP_IPV6_ROUTE) as u32;
-/// Those of rules of both families.
+/// Groups that tell of changed rules, of both families.
 const RULE_GROUPS: u32 =
     (1 << (libc::RTNLGRP_IPV4_RULE - 1)) | (1 << (libc::RTNLGRP_IPV6_RULE - 1));
 /// Flags of a route that leads nowhere at present: its interface is gone, or has no carrier.
@@ -45,7 +45,7 @@ const TUNNELS: [&str; 16] = [
 /// An interface with a default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uplink {
-    /// Its number.
+    /// Index of the interface.
     pub index: u32,
     /// Its name.
     pub name: String,

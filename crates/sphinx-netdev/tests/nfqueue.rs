@@ -48,7 +48,7 @@ fn exchange(namespace: &Namespace) {
     exchange_by(namespace, 0);
 }
 
-/// By a port, or any for 0.
+/// An exchange by TCP at this port; 0: at any free one.
 fn exchange_by(namespace: &Namespace, port: u16) {
     let contents: Vec<u8> = (0..100_000_u32).map(|n| (n >> 3) as u8).collect();
     let run = || {
@@ -286,7 +286,7 @@ fn messages_that_are_cut_off_are_left_out() {
         assert_eq!(packets(&message[..length]), []);
     }
     assert_eq!(packets(&two[..two.len() - 1]), [one]);
-    // Lengths that lie.
+    // Attributes with wrong lengths.
     for at in [0, 20, 32] {
         for length in [0, 3, 255] {
             let mut wrong = message.clone();

@@ -23,13 +23,13 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 const PAYLOAD: u32 = 1400;
 const THIN_PAYLOAD: u32 = 100;
-/// Between two segments: 50 Mbit/s.
+/// Time between two segments, in nanoseconds: 50 Mbit/s.
 const INTERVAL_NS: u64 = 230_000;
 /// A lost segment comes again behind so many others, as the round trip behind the agent is that long.
 const REPAIRED_AFTER: u32 = 10;
 const RTT_NS: u64 = REPAIRED_AFTER as u64 * INTERVAL_NS;
 const LOST_EVERY: u32 = 100;
-/// A little more than what comes.
+/// Rate of the hop in bit/s: a little more than comes.
 const RATE: u64 = 60_000_000;
 const QUEUE_BYTES: usize = 256 << 10;
 

@@ -36,7 +36,7 @@ const RATE: u64 = 50_000_000;
 const UPLOAD_RATE: u64 = 20_000_000;
 const WIRED_ONE_WAY: Duration = Duration::from_millis(48);
 const HOP_ONE_WAY: Duration = Duration::from_millis(2);
-/// For reports of losses.
+/// UDP port for reports of losses.
 const PORT: u16 = 7749;
 const QUEUE: Duration = Duration::from_millis(50);
 
@@ -209,7 +209,7 @@ fn transfer(path: &Path, cc: &str, seconds: f64) -> Outcome<(f64, f64)> {
         SockRef::from(&stream).set_tcp_congestion(cc.as_bytes())?;
         let block = vec![7; 1 << 16];
         loop {
-            // It ends when the client goes.
+            // The writing ends when the client closes the connection.
             if stream.write_all(&block).is_err() {
                 return Ok(());
             }
@@ -305,7 +305,7 @@ fn upload(path: &Path, cc: &str, seconds: f64) -> Outcome<(f64, f64)> {
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     let writer = thread::spawn(move || {
         let block = vec![7; 1 << 16];
-        // It ends when the server goes.
+        // The writing ends when the server closes the connection.
         while sending.write_all(&block).is_ok() {}
     });
     let goodput = receive(&mut stream, seconds)?;
@@ -384,9 +384,9 @@ fn used() -> io::Result<f64> {
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
-    /// By the packet filter's queue, instead of TUN devices.
+    /// Whether the agent uses the packet filter's queue instead of TUN devices.
     by_queue: bool,
-    /// It has begun before the agent, and is left alone.
+    /// Whether the connection has begun before the agent, and is left alone.
     is_old: bool,
     /// All stages that go together, instead of `snoop` alone.
     all: bool,

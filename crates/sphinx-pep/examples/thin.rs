@@ -46,7 +46,7 @@ struct Plan {
     loss: f64,
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Measured {
     /// Delays of messages, ascending.
     delays: Vec<Duration>,
@@ -110,7 +110,7 @@ fn send(
     flow: u64,
 ) -> Outcome<()> {
     stream.set_nodelay(true)?;
-    // Not all at once.
+    // The flows begin one after the other, spread over an interval.
     let first = begin + INTERVAL.mul_f64(flow as f64 / plan.flows as f64);
     for n in 0.. {
         let at = first + INTERVAL * n;
@@ -151,7 +151,7 @@ fn exchange(hosts: &[Host; 2], plan: &Plan) -> Outcome<Vec<Duration>> {
             scope.spawn(move || receive(accepted, start, delays));
             senders.push((stream, flow));
         }
-        // What the handshakes took is not part of it.
+        // The time of the handshakes is not measured.
         let begin = Instant::now();
         for (stream, flow) in senders {
             scope.spawn(move || send(stream, (start, begin), plan, flow));

@@ -33,7 +33,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const PORT: u16 = 7777;
 const INTERVAL: Duration = Duration::from_millis(30);
 const BYTES: usize = 100;
-/// What is sent before anything is measured.
+/// How long messages are sent before measuring begins.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// A namespace, with a process by which `ip` finds it.
@@ -64,7 +64,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It fails if the process has ended already.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
@@ -89,7 +89,7 @@ fn own_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Measured {
     /// Delays of messages, ascending.
     delays: Vec<Duration>,
@@ -124,7 +124,7 @@ fn write(streams: &mut [TcpStream], start: Instant, span: Duration, at_once: u32
     Ok(())
 }
 
-/// Reads them; returns how long each took.
+/// Reads all messages; returns how long each took.
 fn read(streams: &mut [TcpStream], start: Instant, done: &AtomicBool) -> Outcome<Vec<Duration>> {
     let _ = serve_in_time();
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -161,7 +161,7 @@ fn read(streams: &mut [TcpStream], start: Instant, done: &AtomicBool) -> Outcome
             for message in rest[..whole].chunks(BYTES) {
                 let written = message.first_chunk::<8>().expect("it is longer");
                 let written = Duration::from_nanos(u64::from_be_bytes(*written));
-                // The beginning is not what is asked for.
+                // The warm-up is not measured.
                 if written > WARM_UP {
                     delays.push(now.saturating_sub(written));
                 }
@@ -225,7 +225,7 @@ fn run(flows: usize, span: Duration, at_once: u32, rdb: Option<Rdb>) -> Outcome<
                     Outcome::Ok(own_time())
                 });
                 let written = writing.join().expect("a thread");
-                // What is on its way.
+                // Packets that are still on their way arrive.
                 thread::sleep(Duration::from_millis(500));
                 done.store(true, Ordering::Release);
                 let (delays, read) = reading.join().expect("a thread")?;

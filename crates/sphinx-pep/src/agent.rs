@@ -26,13 +26,13 @@ const CALM_NS: Time = 100 * MS;
 
 /// Most reports of flows that have ended and that wait for [`Agent::poll_ended`]; beyond it the oldest is forgotten.
 const ENDED_MAX: usize = 4096;
-/// Reports that nobody has taken.
+/// Most loss reports that are kept while nobody takes them.
 const REPORTS_MAX: usize = 1024;
 
-/// Why a packet comes out.
+/// Why a packet comes out of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It has just come in.
+    /// It has just come in and is passed on.
     Passed,
     /// It has just come in, and what comes before it in the stream is in front of its payload.
     Bundled,
@@ -48,14 +48,14 @@ pub enum Cause {
     Released,
 }
 
-/// A packet that comes out.
+/// A packet that comes out of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Where it goes.
+    /// The side to which it goes.
     pub to: Side,
     /// A whole IP packet.
     pub packet: Bytes,
-    /// Why.
+    /// Why it comes out.
     pub cause: Cause,
 }
 
@@ -90,7 +90,7 @@ pub struct Agent {
     rate_doubted: u64,
     /// Totals of flows that are forgotten, and of packets that belong to none.
     past: Counts,
-    /// Totals that are being added up.
+    /// Totals while they are added up in steps.
     adding: Option<Adding>,
     ended: VecDeque<FlowReport>,
     reports: VecDeque<LossReport>,
@@ -106,7 +106,7 @@ pub struct Agent {
     overloads: u64,
     packets_refused: u64,
     lag_ns_max: Time,
-    /// Since when what comes has waited, at most.
+    /// The earliest time since which packets of the next call may have waited.
     waiting_since: Option<Time>,
 }
 

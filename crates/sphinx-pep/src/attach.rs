@@ -62,7 +62,7 @@ pub(crate) trait Port: fmt::Debug + Send {
         Ok(false)
     }
 
-    /// Leads no more packets here.
+    /// Removes the rules that lead packets here.
     fn withdraw(&mut self) -> io::Result<()>;
 
     /// Packets that the kernel did not take back.
@@ -73,7 +73,7 @@ pub(crate) trait Port: fmt::Debug + Send {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
     pub(crate) packets: usize,
-    /// The input was empty afterwards.
+    /// Whether the input was empty afterwards.
     pub(crate) emptied: bool,
 }
 
@@ -273,7 +273,7 @@ impl Attachment {
                 agent.handle_waiting(*empty);
                 let served = self.port.serve(input, agent, &now)?;
                 let at = now();
-                // What comes later ends the sleep.
+                // If every input was emptied, the loop sleeps until a packet comes.
                 idle &= served.emptied;
                 if served.packets > 0 {
                     agent.handle_lag(at, at.saturating_sub(*empty));

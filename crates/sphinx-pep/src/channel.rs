@@ -72,7 +72,7 @@ impl<M: Message> Sealer<M> {
 pub struct Opener<M> {
     key: Key,
     since: u64,
-    /// The last number of each sender.
+    /// The last number of each sender, by its id.
     newest: BTreeMap<u64, u64>,
     kind: PhantomData<M>,
 }
@@ -99,7 +99,7 @@ impl<M: Message> Opener<M> {
         let number = u64::from_be_bytes(reader.take()?);
         let message = M::read(reader.0)?;
         if now.saturating_add(AGE_NS_MAX) < self.since {
-            // The clock was set back.
+            // The clock was set back after this opener began.
             self.since = now;
         }
         if number < self.since || number.abs_diff(now) > AGE_NS_MAX {
@@ -144,7 +144,7 @@ mod tests {
         let [first, second, third] = [&full, &least, &full].map(|it| sealer.seal(NOW, it));
         assert_eq!(opener.open(NOW, &first).as_ref(), Some(&full));
         assert_eq!(opener.open(NOW, &third).as_ref(), Some(&full));
-        // Again, and an older one.
+        // A message that comes again, and one older than the last, are refused.
         assert_eq!(
             (opener.open(NOW, &third), opener.open(NOW, &second)),
             (None, None)
@@ -164,7 +164,7 @@ mod tests {
         assert!(restarted.open(NOW + 100, &ahead).is_some());
         let ahead = other.seal(NOW + 2 * AGE_NS_MAX, &least);
         assert_eq!(restarted.open(NOW + 100, &ahead), None);
-        // There is an end to what is remembered.
+        // Only this many senders are remembered.
         for sender in 0..200 {
             let sealed = Sealer::new(key.clone(), 1000 + sender).seal(NOW + 200, &least);
             let _ = opener.open(NOW + 200, &sealed);

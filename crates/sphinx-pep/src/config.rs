@@ -36,7 +36,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The side whose data it helps.
+    /// The side that sends the data which an agent at this place helps.
     pub(crate) fn sender(self) -> Side {
         match self {
             Place::Base => Side::Fixed,
@@ -49,7 +49,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Nothing.
+    /// Nothing: data passes.
     Pass,
     /// What the hop has lost is sent again from a cache in front of it.
     Snoop(Profile),

@@ -161,7 +161,7 @@ impl Delay {
         self.shortest.map(|it| it.0)
     }
 
-    /// The shortest delay is longer by so much.
+    /// Adds `more` to the shortest delay.
     pub(crate) fn rebase(&mut self, more: Time) {
         if let Some((shortest, _)) = &mut self.shortest {
             *shortest = shortest.saturating_add_unsigned(more);
@@ -325,7 +325,7 @@ mod tests {
             let sent = ((woken - slept) * MS / tick) as u32;
             assert_eq!(delay.of(woken * MS, sent), None, "{tick}");
             assert!(is_told(&mut delay, [woken, woken + 20_000], slept, tick));
-            // And again, for less.
+            // The host sleeps again, and its packets tell so within 2 s instead of 20 s.
             let [woken, slept] = [112 * minute, 91 * minute];
             assert!(is_told(&mut delay, [woken, woken + 2_000], slept, tick));
         }

@@ -51,7 +51,7 @@ pub fn examine_queue(wireless: &str) -> Option<Finding> {
     better(wireless, &qdisc::kinds(wireless).ok()?)
 }
 
-/// Which of these queues does better.
+/// Finds a queue discipline among these that is better than the agent.
 fn better(interface: &str, kinds: &[String]) -> Option<Finding> {
     let has = |kind: &str| kinds.iter().any(|it| it == kind);
     if has("cake") {
@@ -84,13 +84,13 @@ pub fn examine_own(own: &Own) -> Vec<Finding> {
 /// What was read about this machine's own connections.
 #[derive(Debug)]
 struct OwnFacts {
-    /// An agent could begin, with these conditions.
+    /// Whether an agent could start, with these conditions.
     works: io::Result<()>,
-    /// Something else has the queue.
+    /// Whether another program has the queue.
     taken: bool,
     sack: bool,
     dsack: bool,
-    /// Control groups of version 2.
+    /// Whether there are control groups of version 2.
     groups: bool,
     connections: Option<(usize, usize)>,
 }
@@ -161,7 +161,7 @@ impl OwnFacts {
     }
 }
 
-/// Attaches an agent where no packet is.
+/// Attaches an agent in an empty namespace, where it gets no packets.
 fn try_own(own: &Own) -> io::Result<()> {
     let empty = Namespace::new()?;
     empty.run(|| Attachment::own(own.clone()).map(drop))?
@@ -239,10 +239,10 @@ impl Way {
     }
 }
 
-/// What was read.
+/// What was read from the system.
 #[derive(Debug)]
 struct Facts {
-    /// The interface, and whether it is there.
+    /// The wireless interface, and whether it exists.
     wireless: Option<(String, bool)>,
     wifi: bool,
     tun: bool,

@@ -116,13 +116,13 @@ enum Opening {
     Answered {
         by: Side,
         sequence: u32,
-        /// The answer's number.
+        /// Sequence number of the answering SYN.
         answer: u32,
         /// When the answer was seen; `None` if it was seen more than once, as nobody knows which one arrived.
         at: Option<Time>,
         /// From the SYN to its answer.
         rtt: Option<Time>,
-        /// Whoever asked has acknowledged the answer.
+        /// Whether the side that asked has acknowledged the answer.
         acknowledged: bool,
     },
     Missed,
@@ -160,7 +160,7 @@ impl Opening {
 /// The sequence numbers of the SYNs of a connection, by which another agent knows it from others with the same ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
-    /// Who sent the first SYN.
+    /// The side that sent the first SYN.
     pub(crate) by: Side,
     pub(crate) sequence: u32,
     pub(crate) answer: u32,
@@ -175,7 +175,7 @@ struct Offer {
     window_scale: Option<u8>,
     timestamps: bool,
     mptcp: bool,
-    /// The bits AE, CWR and ECE.
+    /// The bits AE, CWR and ECE of the SYN.
     ecn: u8,
 }
 
@@ -195,7 +195,7 @@ impl Offer {
 
 /// What the SYNs of both hosts say. Where a method takes the `sender`, that is the host whose data goes towards the hop.
 struct Handshake<'a> {
-    /// Who sent the first SYN.
+    /// The side that sent the first SYN.
     by: Side,
     /// What the first SYN offers.
     offered: Offer,
@@ -338,7 +338,7 @@ pub(crate) struct Flow {
     pub(crate) acks: Option<Box<Acks>>,
     /// What acknowledgements from the hop have said, if something is done about them.
     pub(crate) arriving: Option<Box<Arriving>>,
-    /// Segments towards the hop, if they are paced.
+    /// Paces segments towards the hop, if that is asked for.
     pub(crate) pacer: Option<Box<Pacer>>,
     /// What comes over the hop, if windows may be lowered for it.
     pub(crate) upload: Option<Box<Upload>>,

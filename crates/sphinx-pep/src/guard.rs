@@ -240,7 +240,7 @@ mod tests {
     fn a_machine_that_stood_still_is_not_the_workers_fault() {
         let mut guard = serving();
         assert_eq!(guard.poll(20 * MS), None);
-        // Nobody ran for a minute, the guard neither.
+        // The machine stood still for a minute: neither the worker nor the guard ran.
         let late = 60_000 * MS;
         assert_eq!(guard.poll(late), None);
         assert_eq!(pass(&mut guard, late, late + 100 * MS), []);

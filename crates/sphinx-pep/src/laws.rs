@@ -25,7 +25,7 @@ pub struct Laws {
     blocks: HashSet<(Side, FlowKey, (u32, u32))>,
     /// Hashes of its acknowledgements as they are at their slowest: without SACK option, with ECE, without window; and their windows.
     slowed: HashMap<(Side, u64), u16>,
-    /// The same acknowledgements with DSCP 0.
+    /// The hashes of `slowed` with DSCP 0.
     slowed_unmarked: HashMap<(Side, u64), u16>,
     /// Hashes of what they are as acknowledgements of nothing, and the timestamps that each host has echoed.
     forms: HashSet<(Side, u64)>,
@@ -45,7 +45,7 @@ struct Acknowledged {
     highest: u64,
 }
 
-/// A segment with SYN or RST.
+/// A segment with SYN or RST, which may begin or end a connection.
 #[derive(Debug, PartialEq, Eq)]
 struct Opener {
     syn: bool,
@@ -110,7 +110,7 @@ impl Laws {
             Cause::Slowed => self.is_slower(from, &output.packet, &self.slowed),
             Cause::Reconstructed => self.is_copy(from, &output.packet),
             Cause::Bundled => self.is_bundle(from, &output.packet),
-            // It may have another DSCP.
+            // A repair may have another DSCP than the packet it repeats.
             Cause::Repair => {
                 let packet = with_dscp(&output.packet, 0);
                 let is_known = self.unmarked[from as usize].contains(&hash(&packet));
@@ -228,7 +228,7 @@ fn note(known: &mut Vec<Acknowledged>, segment: &Segment) {
     known.push(connection);
 }
 
-/// An acknowledgement as it is at its slowest.
+/// The acknowledgement as it slows its sender most: window 0 and ECE.
 fn slowest(segment: &Segment) -> Option<Bytes> {
     let slowing = Slowing {
         ece: true,

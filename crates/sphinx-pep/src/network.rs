@@ -74,7 +74,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// Whether a flow is such a connection.
+    /// Whether a flow matches these ports and hosts.
     pub fn contains(&self, flow: &FlowKey) -> bool {
         let ends = [flow.fixed, flow.mobile];
         let by_port =
@@ -92,7 +92,7 @@ impl fmt::Display for Network {
 }
 
 impl fmt::Display for Match {
-    /// As it can be read.
+    /// Writes it in the form that is read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let port = |range: &RangeInclusive<u16>| match range.start() == range.end() {
             true => range.start().to_string(),

@@ -18,7 +18,7 @@ const WAITING_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 struct Waiting {
     since: Time,
-    /// Sequence numbers that it takes.
+    /// Sequence numbers that the segment takes.
     length: u64,
     output: Output,
     ack: Option<Ack>,
@@ -123,7 +123,7 @@ impl Pacer {
         self.at = self.at.saturating_add(taken);
     }
 
-    /// When so many bytes may go.
+    /// The earliest time at which this many bytes may go.
     fn ready(&self, bytes: u64) -> Time {
         let missing = u128::from(bytes.saturating_sub(self.credit));
         let srtt = u128::from(self.srtt.unwrap_or(0));

@@ -171,7 +171,7 @@ impl Filtered {
         if name_to_index(&self.queue, &interface.name) == Ok(interface.index) {
             return false;
         }
-        // Whatever is gone may come again.
+        // An interface that is gone may come again, so its rules stay.
         let Ok((index, is_port)) = index_and_is_port(&interface.name) else {
             return false;
         };

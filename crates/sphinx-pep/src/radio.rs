@@ -155,7 +155,7 @@ impl Queue {
     }
 }
 
-/// What bytes take at a rate.
+/// Nanoseconds that bytes take at a rate.
 pub(crate) fn wire_time(bytes: usize, bits_per_second: u64) -> Time {
     let bits = bytes as u128 * 8 * 1_000_000_000;
     let time = bits / u128::from(bits_per_second.max(1));

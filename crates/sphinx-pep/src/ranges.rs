@@ -1,4 +1,4 @@
-//! Parts of a stream.
+//! Ranges of positions in a stream.
 
 /// Most ranges that are remembered: a receiver reports the newest ones first, and repeats others later.
 const RANGES_MAX: usize = 128;

@@ -55,7 +55,7 @@ impl From<PcapError> for ReplayError {
     }
 }
 
-/// Totals of a replay.
+/// The results of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Packets read.

@@ -11,7 +11,7 @@ use crate::FlowKey;
 const KEY_BYTES: usize = 32;
 const TAG_BYTES: usize = 16;
 
-/// What two agents share.
+/// The secret key that two agents share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; KEY_BYTES]);
 
@@ -36,7 +36,7 @@ impl Key {
         Some(Key(key))
     }
 
-    /// 64 hexadecimal digits.
+    /// The key as 64 hexadecimal digits.
     pub fn to_text(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -347,7 +347,7 @@ impl Segment {
 /// What an acknowledgement is to say besides, so that the sender slows down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slowing {
-    /// There was congestion (RFC 3168).
+    /// Sets ECE, which tells of congestion (RFC 3168).
     pub(crate) ece: bool,
     /// No larger window than this, unscaled as in the header.
     pub(crate) window: Option<u16>,
@@ -465,7 +465,7 @@ impl Place {
         if header.is_fragmenting_payload() {
             return Err(Bypass::Fragment);
         }
-        // Joined packets beyond 64 KiB say 0.
+        // Packets that were joined beyond 64 KiB have 0 as their length.
         if header.total_len() == 0 {
             return Err(Bypass::Joined);
         }

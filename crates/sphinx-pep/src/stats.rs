@@ -43,7 +43,7 @@ pub struct Counts {
     pub bundled: u64,
     /// Payload bytes of the earlier segments that went in front of new ones.
     pub copied_bytes: u64,
-    /// New segments that went alone, and why.
+    /// New segments that went without copies, by the reason.
     pub alone: BTreeMap<rdb::Alone, u64>,
     /// Segments that the sender has sent again.
     pub resent: u64,
@@ -178,15 +178,15 @@ impl Counts {
 /// A flow that an agent knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowReport {
-    /// Its ends.
+    /// The two ends of the flow.
     #[serde(flatten)]
     pub key: FlowKey,
-    /// Why it is left alone, if it is.
+    /// Why the flow is left alone; `None` if it is helped.
     pub bypass: Option<Bypass>,
     /// What is known of its upload, if that is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upload: Option<rsfc::Report>,
-    /// What was done for it.
+    /// What was done for the flow.
     #[serde(flatten)]
     pub counts: Counts,
 }

@@ -63,7 +63,7 @@ pub(crate) struct Table {
     lists: [List; 3],
     /// The slot used last, if its flow is not forgotten.
     last: Option<usize>,
-    /// How often any slot was used.
+    /// How often slots were used, all together.
     uses: u64,
     /// When slots are to be looked at: not later than their flows want it.
     wakes: BTreeSet<(Time, usize)>,
@@ -80,7 +80,7 @@ struct Slot {
     kind: Kind,
     older: Option<usize>,
     newer: Option<usize>,
-    /// Its entry in `wakes`.
+    /// The time of this slot's entry in `wakes`.
     wakes: Option<Time>,
 }
 

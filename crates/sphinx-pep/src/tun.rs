@@ -66,7 +66,7 @@ const RULES_POLL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Devices {
     devices: [JoiningTun; 2],
-    /// What is to go into each of them.
+    /// Packets that are to go into each of the devices.
     leaving: [Vec<Bytes>; 2],
     buffer: Vec<u8>,
     refused: u64,
@@ -169,10 +169,10 @@ impl Watch {
         Ok(Watch { stop, thread, told })
     }
 
-    /// It adds nothing any more.
+    /// Ends the thread that watches the rules; afterwards it adds none.
     fn end(self) {
         drop(self.stop);
-        // If it has panicked, it adds nothing either.
+        // If it has panicked, it adds no rules either.
         let _ = self.thread.join();
     }
 }

@@ -79,7 +79,7 @@ impl Path {
         )
     }
 
-    /// With other SYNs.
+    /// A path whose SYNs are these.
     fn with(filter: AckFilter, syn: &Segment, answer: &Segment) -> Path {
         let config = Config {
             stage: Stage::Pass,
@@ -127,7 +127,7 @@ impl Path {
         outputs(&mut self.agent, &mut self.laws)
     }
 
-    /// Lets time pass.
+    /// Lets this time pass, in nanoseconds; what came out meanwhile, and when.
     fn wait(&mut self, time: u64) -> Vec<(u64, Output)> {
         let end = self.now + time;
         let mut outputs = Vec::new();
@@ -169,7 +169,7 @@ fn numbers(segments: &[Segment]) -> Vec<u32> {
 fn left(mode: Mode, segments: &[Segment]) -> (Vec<u32>, Counts) {
     let mut path = Path::new(queue(mode));
     let first = Segment {
-        // As the next one has it.
+        // ECE and timestamps as in the next acknowledgement.
         ece: segments[0].ece,
         timestamps: segments[0].timestamps,
         ..ack(2)
@@ -295,7 +295,7 @@ fn a_window_that_opens_is_told() {
     let (numbers, counts) = left(Mode::Aggressive, &all);
     assert_eq!(numbers, [1000, 1000, 2000]);
     assert_eq!(counts.acks_kept.get(&Kept::Window), Some(&1));
-    // From nothing.
+    // The window opens after it was closed.
     let closed = Segment {
         window: 0,
         ..ack(1000)
@@ -331,7 +331,7 @@ fn timestamps_never_go_backwards() {
         timestamps: Some((stamp, stamp)),
         ..ack(number)
     };
-    // They wrap.
+    // Timestamps wrap.
     let all = [stamped(1000, u32::MAX), stamped(2000, 3)];
     assert_eq!(left(Mode::Aggressive, &all).0, [2000]);
 }
@@ -404,7 +404,7 @@ fn what_may_be_discarded_says_nothing_for_another() {
         sequence: 11,
         ..ack(1500)
     };
-    // Its data is sent again.
+    // The last segment sends the same data again as the first one.
     let all = [data(1000), plain, data(2000)];
     assert_eq!(left(Mode::Aggressive, &all).0, [1000, 1500, 2000]);
 }
@@ -706,7 +706,7 @@ fn connections_that_begin_leave_room_for_others() {
 
 // The naive filter.
 
-/// Bytes in a unit of the streams here.
+/// Bytes that one unit of these streams has.
 const UNIT: u32 = 100;
 
 fn units(from: u32, to: u32) -> BTreeSet<u32> {

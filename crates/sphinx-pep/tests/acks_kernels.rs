@@ -47,9 +47,9 @@ struct Case {
     filter: AckFilter,
     congestion: &'static str,
     parameters: &'static [(&'static str, &'static str)],
-    /// So much goes the other way, too, on the same connection.
+    /// Bytes that go the other way, too, on the same connection.
     back: usize,
-    /// Other stages.
+    /// Changes the agent's configuration, to add other stages.
     with: fn(Config) -> Config,
 }
 
@@ -105,7 +105,7 @@ fn filtered(case: &Case) -> Option<Counts> {
     Some(agent.counts())
 }
 
-/// All at once, as each of them mostly waits.
+/// Runs all cases at the same time, as each of them mostly waits.
 fn together(cases: &[Case]) {
     thread::scope(|scope| {
         for case in cases {
@@ -258,7 +258,7 @@ fn an_agent_that_is_killed() {
     if attach(hosts).is_none() {
         return;
     }
-    // In the middle.
+    // The agent is killed in the middle of the transfer.
     let killed = ("the_agent_of_another_process", 500);
     exchange_abandoned(hosts, &lossy(), killed, &streams(&CASE));
 }

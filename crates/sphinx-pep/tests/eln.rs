@@ -228,12 +228,12 @@ fn a_hole_is_reported_eight_times_at_most() {
 #[test]
 fn a_segment_that_is_only_late_makes_the_base_station_careful() {
     let mut upload = Upload::new(Place::Base);
-    // A repair takes 4 ms.
+    // A segment that comes 4 ms after its report may be its repair.
     [0, 2].into_iter().for_each(|n| upload.data(n));
     assert_eq!(upload.reported(), [(1, 2)]);
     upload.now += 4 * MS;
     upload.data(1);
-    // This was none.
+    // Segment 3 comes at once after its report: it is no repair and was only late.
     upload.data(4);
     assert_eq!(upload.reported(), [(3, 4)]);
     upload.data(3);
@@ -260,7 +260,7 @@ fn what_a_queue_drops_is_not_reported() {
     assert!(upload.reported().is_empty());
     assert_eq!(upload.agent.counts().unattributed, 1);
     (22..30).for_each(|n| upload.data_after(1, n, 42));
-    // The hop has spent the time for this.
+    // A gap of 2 ms: the hop has spent the time for the missing segment.
     upload.data_after(2, 31, 42);
     assert_eq!(upload.reported(), [(30, 31)]);
     (32..34).for_each(|n| upload.data_after(1, n, 42));
@@ -302,7 +302,7 @@ fn where_the_pace_is_irregular_only_a_full_queue_drops() {
 #[test]
 fn a_late_agent_does_not_take_a_full_queue_for_one_with_room() {
     let mut upload = queued();
-    // It was read 60 ms too late.
+    // The agent read this packet 60 ms too late.
     upload.data_after(60, 20, 100);
     upload.agent.handle_lag(upload.now, 60 * MS);
     upload.now += 200 * MS;
@@ -445,7 +445,7 @@ fn reports_of_what_is_not_known_do_nothing() {
     assert_eq!(upload.lost(3, 1), []);
     upload.ack(4, &[]);
     assert_eq!(upload.lost(1, 3), []);
-    // Another flow.
+    // Segments of another flow.
     let (fixed, mobile) = ends();
     let report = LossReport {
         flow: FlowKey {
@@ -456,7 +456,7 @@ fn reports_of_what_is_not_known_do_nothing() {
     };
     upload.agent.handle_report(upload.now, &report);
     assert_eq!((upload.outputs(), upload.agent.flows_known()), (vec![], 1));
-    // A base station is told nothing.
+    // A base station is not sent reports.
     let mut upload = Upload::new(Place::Base);
     (0..4).for_each(|n| upload.data(n));
     assert_eq!(upload.lost(1, 3), []);
@@ -467,7 +467,7 @@ fn what_passed_while_the_agent_was_late_is_not_reported() {
     let mut upload = Upload::new(Place::Base);
     (0..3).for_each(|n| upload.data(n));
     upload.agent.handle_lag(upload.now, 50 * MS);
-    // These pass unread.
+    // These segments pass unread, as the agent is late.
     (3..6).for_each(|n| upload.data(n));
     upload.now += 200 * MS;
     upload.data(6);

@@ -14,7 +14,7 @@ use sphinx_pep::{
 
 const MS: u64 = 1_000_000;
 const PAYLOAD: u32 = 1000;
-/// No segment.
+/// An empty list of segments.
 const NOTHING: [u32; 0] = [];
 
 /// An agent, and the laws that it is held to: what another agent hands to it has come in there.
@@ -57,7 +57,7 @@ impl Path {
         Path::with(Config::default())
     }
 
-    /// The first one has these settings.
+    /// The first agent has these settings.
     fn with(config: Config) -> Path {
         let mut path = Path {
             bases: [Base::new(config), Base::new(Config::default())],
@@ -117,7 +117,7 @@ impl Path {
         }
     }
 
-    /// It comes to an agent, which passes it.
+    /// The segment comes to an agent, which passes it.
     fn data(&mut self, base: usize, n: u32) {
         let outputs = self.put(base, Side::Fixed, &self.segment(n));
         assert_eq!(outputs.len(), 1);
@@ -250,7 +250,7 @@ fn a_flow_that_is_pre_filled_sleeps_until_the_mobile_host_is_heard() {
     path.ack(0, 2, &[]);
     assert_eq!(path.tell(), NOTHING);
     assert_eq!(path.wait(1, 5_000), NOTHING);
-    // Where it is, it is helped as ever.
+    // The agent at which the mobile host is helps as ever.
     assert_eq!(path.ack(0, 2, &[(3, 4)]), [Cause::Repair]);
     // It moves: a segment that comes to the next agent meanwhile is not lost behind those before it.
     path.data(1, 4);
@@ -260,7 +260,7 @@ fn a_flow_that_is_pre_filled_sleeps_until_the_mobile_host_is_heard() {
     // The sender hears of the progress, which the first agent had heard of last, and not of the hole.
     let causes: Vec<Cause> = outputs.iter().map(|it| it.cause).collect();
     assert_eq!(causes, [Cause::Concealed, Cause::Repair, Cause::Repair]);
-    // Then they are here, and the rest too.
+    // The receiver has all segments now.
     assert_eq!(path.ack(1, 5, &[]), [Cause::Passed]);
 }
 
@@ -428,7 +428,7 @@ fn a_mobile_host_that_comes_back_is_helped_where_it_was() {
     let outputs = path.answer(0, 1, &[(2, 3)]);
     assert_eq!(path.sent(&outputs), [1]);
     path.data(0, 3);
-    // The other one is not told any more.
+    // The other agent is not told any more.
     assert_eq!(path.messages().len(), 0);
 }
 

@@ -18,11 +18,11 @@ struct Path {
     agent: Agent,
     laws: Laws,
     now: u64,
-    /// Behind what the sender has sent.
+    /// Sequence number behind what the sender has sent.
     next: u32,
     window: u16,
     v6: bool,
-    /// The receiver's.
+    /// The receiver's TCP port.
     port: u16,
 }
 
@@ -48,7 +48,7 @@ impl Path {
         Path::with(rdb, |_, _| {})
     }
 
-    /// With other SYNs.
+    /// A path whose SYNs have been changed.
     fn with(rdb: Rdb, change: impl Fn(&mut Segment, &mut Segment)) -> Path {
         let config = Config {
             stage: Stage::Rdb(rdb),
@@ -311,7 +311,7 @@ fn what_is_not_bundled() {
     }
     assert_eq!(path.agent.counts().alone[&Alone::Marked], 2);
 
-    // A full segment, and one behind it.
+    // A full segment, and the one behind it, get no copies.
     let mut path = Path::new(PAPER);
     path.write(100);
     assert_eq!(path.write(1460), (101, 1561));
@@ -327,13 +327,13 @@ fn what_is_not_bundled() {
     assert_eq!(path.write(100), (201, 401));
     assert_eq!(path.agent.counts().alone[&Alone::Unseen], 1);
 
-    // What the receiver has, by SACK.
+    // What the receiver has reported by SACK is not copied.
     let mut path = Path::new(PAPER);
     path.writes(2, 100);
     path.ack(1, &[(101, 201)]);
     assert_eq!(path.write(100), (201, 301));
 
-    // A window that has become smaller.
+    // No bundle goes beyond a window that has become smaller.
     let mut path = Path::new(PAPER);
     path.write(100);
     path.window = 1;
@@ -598,7 +598,7 @@ fn as_many_copies_as_are_lost_in_a_row() {
     path.writes(4, 100);
     path.ack(1, &[(301, 401)]);
     path.ack(401, &[]);
-    // Once is not enough.
+    // A run that was seen once only does not count.
     assert_eq!(path.writes(2, 100), [(401, 501), (401, 601)]);
     path.ack(601, &[(401, 501)]);
     // Again three, of which the copy of one came with the fourth.

@@ -27,11 +27,11 @@ struct Scene {
     rsfc: Option<Rsfc>,
     uploads: usize,
     bits_per_second: u64,
-    /// Each way.
+    /// One-way delay, in nanoseconds.
     delay: u64,
     /// From then on, the way up takes so much longer, or the link has another rate.
     step: Option<(u64, u64)>,
-    /// From then on, answers take so much longer.
+    /// From this time on, answers take this much longer.
     answers: Option<(u64, u64)>,
     change: Option<(u64, u64)>,
     /// The agent leaves the second upload alone, which begins then.
@@ -371,7 +371,7 @@ fn an_upload_fills_the_link_and_not_its_queue() {
     assert!(some.waited(50, from) <= 70.0 && some.waited(95, from) <= 140.0);
     assert_eq!((some.counts.uploads, some.counts.unclamped.len()), (1, 0));
     assert!(some.counts.windows_lowered > 1000);
-    // A minute, with one every 20 s.
+    // A lull every 20 s, in a minute.
     let lulls = some.counts.upload_states.get(&State::Lull);
     assert!(
         lulls.is_some_and(|count| (2..=4).contains(count)),
@@ -596,7 +596,7 @@ fn uploads_of_hosts_behind_one_address_have_their_own_links() {
 
 /// A segment of an upload whose packets wait longer and longer, and its acknowledgement.
 fn waiting(n: u32) -> (u64, Segment, Segment) {
-    // 10 ms of every 20 are waited.
+    // Segments come 20 ms apart, and each waits 10 ms longer than the one before.
     let now = (100 + 20 * u64::from(n)) * MS;
     let data = Segment {
         sequence: ISN.wrapping_add(1 + n * SEGMENT),
@@ -833,7 +833,7 @@ fn a_repair_tells_no_larger_window() {
     watched.laws.output(&repair).expect("the laws");
     assert_eq!(watched.agent.poll_output(), None);
     assert_eq!(Segment::read(&repair.packet).as_ref(), Some(&told[0]));
-    // Nor does what comes behind it.
+    // The window of the next segment is not larger than that of the repair.
     let next = Segment {
         sequence: down(3).sequence,
         ..answer.clone()

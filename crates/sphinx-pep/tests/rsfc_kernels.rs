@@ -74,7 +74,7 @@ fn helped(case: &Case) -> Option<Counts> {
     Some(agent.counts())
 }
 
-/// All at once, as each of them mostly waits.
+/// Runs all cases at the same time, as each of them mostly waits.
 fn together(cases: &[Case], check: impl Fn(&Counts) + Sync) {
     thread::scope(|scope| {
         for case in cases {
@@ -148,7 +148,7 @@ fn an_upload_outlives_its_agent() {
     if attach(hosts).is_none() {
         return;
     }
-    // In the middle, when windows are small.
+    // The agent is killed in the middle, when windows are small.
     let killed = ("the_agent_of_uploads_in_another_process", 700);
     exchange_abandoned(hosts, &deep(), killed, &CASE.streams);
 }

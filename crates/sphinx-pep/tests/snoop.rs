@@ -25,7 +25,7 @@ struct Path {
     now: u64,
     fixed: SocketAddr,
     mobile: SocketAddr,
-    /// Initial number of the fixed host.
+    /// Initial sequence number of the fixed host.
     isn: u32,
     sack: bool,
 }
@@ -144,7 +144,7 @@ impl Path {
         self.sack(n, &[])
     }
 
-    /// And these ranges of segments.
+    /// As `ack`, and the mobile host reports these ranges of segments by SACK.
     fn sack(&mut self, n: u32, blocks: &[(u32, u32)]) -> Vec<Cause> {
         let answer = self.answer(n, blocks);
         causes(&self.up(answer))
@@ -200,7 +200,7 @@ fn the_first_duplicate_is_held_and_its_hole_repaired() {
         assert_eq!(path.sack(1, &[(2, 4)]), []);
         path.now += 2 * MS;
         assert_eq!(path.ack(4), [Cause::Passed]);
-        // Nothing is left to be told.
+        // The sender need not be told of the loss any more.
         assert_eq!(path.wait(1000), []);
         let counts = path.agent.counts();
         assert_eq!((counts.held, counts.repaired, counts.spurious), (2, 1, 0));
@@ -339,7 +339,7 @@ fn what_was_lost_before_the_hop_is_the_senders() {
     path.data(2);
     assert_eq!(path.sack(2, &[(3, 5)]), [Cause::Passed]);
     assert_eq!(path.ack(5), [Cause::Passed]);
-    // The next loss of the hop is.
+    // A later loss of the hop is repaired.
     (5..8).for_each(|n| path.data(n));
     assert_eq!(path.sack(5, &[(6, 7)]), [Cause::Repair]);
 }
@@ -494,7 +494,7 @@ fn drops_of_the_agents_own_queue_are_not_repaired() {
     path.ack(1);
     assert_eq!(path.sack(1, &[(4, 5)]), [Cause::Passed]);
     assert_eq!(path.sack(1, &[(4, 6)]), [Cause::Passed]);
-    // Nor does time repair them.
+    // They are not repaired when time passes either.
     assert_eq!(path.wait(1000), []);
     // There is room again: what the sender repairs passes, and what it sends then is the agent's business.
     for n in [1, 2, 3, 6, 7, 8] {
@@ -549,7 +549,7 @@ fn drops_of_the_fair_queue_are_not_repaired() {
     }
     path.now += 2 * MS;
     assert_eq!(path.sack(4, &[(5, 7)]), [Cause::Passed]);
-    // Nor does time repair it.
+    // It is not repaired when time passes either.
     assert_eq!(path.wait(1000), []);
     let counts = path.agent.counts();
     assert_eq!((counts.repaired, counts.dropped_queue), (0, 1));
@@ -1105,7 +1105,7 @@ fn what_somebody_else_has_sent_is_not_sent_again() {
     path.down(forged);
     (1..6).for_each(|n| path.data(n));
     path.now += 2 * MS;
-    // The hop has lost what came in its place.
+    // The hop has lost the segment that passed in the place of the forged one.
     let answer = path.answer(2, &[(4, 6)]);
     let mut outputs = path.up(answer);
     assert_eq!(path.repairs(&outputs), [2, 3]);
@@ -1166,7 +1166,7 @@ fn numbers_that_nobody_guesses_tell_who_has_sent_a_packet() {
         window: 60_000,
         ..Segment::default()
     };
-    // Anybody may ask.
+    // A SYN alone proves nothing: anybody may send one.
     assert!(!is_of_host(&path, Side::Mobile, &syn));
     path.up(syn.clone());
     let answers = |number: u32| Segment {
@@ -1349,7 +1349,7 @@ fn resets_and_syns_that_nobody_obeys_change_nothing() {
     for segment in [reset(expected + far), reset(expected + 1), syn(expected)] {
         assert_eq!(causes(&path.down(segment)), [Cause::Passed]);
     }
-    // The same for an answer to nothing.
+    // A SYN that answers no SYN of the other side ends nothing either.
     let answer = Segment {
         ack: Some(5),
         ..syn(expected)
@@ -1357,7 +1357,7 @@ fn resets_and_syns_that_nobody_obeys_change_nothing() {
     assert_eq!(causes(&path.down(answer)), [Cause::Passed]);
     assert_eq!(path.sack(1, &[(2, 3)]), [Cause::Repair]);
     assert_eq!((path.agent.flows_seen(), path.agent.flows_known()), (1, 1));
-    // Any host says what it expects.
+    // A reset with the expected sequence number ends the flow, whoever sent it.
     assert_eq!(path.down(reset(expected)).len(), 2);
     assert_eq!(path.agent.flows_known(), 0);
 }
@@ -1928,7 +1928,7 @@ fn a_packet_is_repaired_eight_times_at_most() {
     path.ack(31);
     let mut repairs = 0;
     for _ in 0..40 {
-        // The receiver goes on to say the same.
+        // The receiver repeats the same acknowledgement.
         let answer = path.answer(31, &[(32, 34)]);
         let mut outputs = path.up(answer);
         outputs.extend(path.wait(10_000));

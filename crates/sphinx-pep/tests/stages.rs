@@ -515,10 +515,10 @@ fn the_machine_with_the_queue_marks_and_lets_all_go() {
     assert!(marks.iter().all(|it| it.flow.fixed.port() == 443));
     assert!(counts.acks_dropped.is_empty());
     assert!(out + path.wait(100_000 * MS).len() >= 500);
-    // A mark is nothing to it.
+    // An agent that only tells of marks ignores one that comes.
     path.agent.handle_mark(path.now, &marks[0]);
     assert_eq!(path.agent.counts().ack_ratio_max, 0);
-    // Nor to one that hears from then on.
+    // A mark from before does not count once the agent is to hear of marks.
     let config = Config {
         stage: Stage::Pass,
         ..cc(None, Marks::Hear)

@@ -104,7 +104,7 @@ impl Scene {
         }
     }
 
-    /// Of all flows, by what is told of each.
+    /// Sums over all flows, from the reports of each flow.
     fn sum(&self) -> [u64; 6] {
         let ended = self.ended.iter().map(|flow| &flow.counts);
         let known = self.agent.flows();
@@ -123,7 +123,7 @@ impl Scene {
     }
 }
 
-/// Numbers that never become less.
+/// Sums of counters that never decrease.
 fn sum<'a>(all: impl Iterator<Item = &'a Counts>) -> [u64; 6] {
     all.fold([0; 6], |sums, counts| {
         let numbers = [
@@ -163,7 +163,7 @@ fn totals_are_the_sum_of_all_flows_however_they_are_added_up() {
             }
             before = told;
         }
-        // All of it has happened.
+        // Each of these counters has counted something.
         assert!(before.iter().all(|number| *number > 0), "{before:?}");
         assert!(scene.ended.len() > 50, "{}", scene.ended.len());
     }

@@ -13,7 +13,7 @@ use crate::wire::OVERHEAD;
 const MS: Nanos = 1_000_000;
 /// Symbols of a full block: what the link carries in this time, as far as the code allows …
 const BLOCK_TIME: Nanos = 10 * MS;
-/// … and at least so many.
+/// … and at least so many symbols.
 const BLOCK_SYMBOLS_MIN: u64 = 32;
 /// Full blocks that fit a window at least.
 const BLOCKS_PER_WINDOW: u64 = 8;
@@ -46,7 +46,7 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// That of one path.
+    /// The capacity of one path.
     pub(crate) fn of(path: &Path) -> Self {
         Self {
             mtu: path.mtu(),

@@ -13,7 +13,7 @@ use crate::session::BASE_DATAGRAM;
 use crate::types::{STREAMS_MAX, Tuple};
 use crate::wire::ConnectionId;
 
-/// When the handshake was not timed.
+/// Round-trip time, nanoseconds, that is assumed where the handshake has not measured one.
 const INITIAL_RTT: Nanos = 100_000_000;
 const IDLE_TIMEOUT: Nanos = 15_000_000_000;
 /// Flow-control windows.
@@ -29,7 +29,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// That of the other end.
+    /// The role of the other end.
     pub fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
@@ -92,7 +92,7 @@ pub struct ConnectionIds {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// This end.
+    /// The role of this end.
     pub role: Role,
     /// Connection id that the peer chose.
     pub peer_cid: ConnectionId,

@@ -13,7 +13,7 @@ const LOST_MAX: usize = 64;
 /// are out of date while the path is cut for a minute. One that acknowledges none of them, and goes on asking for more, would have all memory.
 const FRAMES_MAX: usize = 1 << 17;
 
-/// A packet: numbers are those of its path.
+/// A packet: its path, and its number, which counts the packets of that path alone.
 pub(crate) type Packet = (PathId, PacketNumber);
 
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub(crate) struct ControlQueue {
     /// By number, oldest first.
     frames: BTreeMap<u64, Waiting>,
     next: u64,
-    /// Their types and numbers.
+    /// Types and numbers of the frames in `frames`.
     kinds: BTreeSet<(u8, u64)>,
-    /// Those that are to be sent, and their bytes.
+    /// Numbers of the frames that are to be sent, and the bytes of these frames.
     due: BTreeSet<u64>,
     due_bytes: usize,
     /// The frames of packets whose arrival is waited for: those under way, each with a frame that left in it last, and some that are lost.
@@ -222,11 +222,11 @@ mod tests {
         queue.lost(at(2));
         assert!(queue.is_due());
         assert_eq!(write(&mut queue, at(3)), [1, 1]);
-        // Late, but it has arrived.
+        // The first packet counted as lost, but arrives late.
         queue.arrived(at(2));
         queue.lost(at(3));
         assert_eq!(write(&mut queue, at(4)), [1]);
-        // What was lost has gone again since.
+        // The frame left again in packet 4: the loss of packet 3 changes nothing.
         queue.lost(at(3));
         assert!(!queue.is_due());
         queue.arrived(at(4));

@@ -268,7 +268,7 @@ mod tests {
         ids.tell(sequence(0), token(10));
         ids.tell(sequence(0), token(20));
         assert_eq!(ids.token(), Some(&token(10)), "the first is meant");
-        // Of ids that there are not.
+        // Tokens of ids that the peer has not issued are not kept.
         (1..100).for_each(|n| ids.tell(sequence(n), token(30)));
         assert_eq!(ids.tokens.len(), 1);
         for n in [1, 2] {

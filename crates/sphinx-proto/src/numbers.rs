@@ -28,15 +28,15 @@ macro_rules! ordinal {
         pub struct $name(u64);
 
         impl $name {
-            /// The first one, 0.
+            /// The first number, 0.
             pub const ZERO: Self = Self(0);
 
-            /// The one with so many before it.
+            /// The number that `number` others precede.
             pub const fn new(number: u64) -> Self {
                 Self(number)
             }
 
-            /// How many are before it.
+            /// How many numbers precede this one.
             pub const fn get(self) -> u64 {
                 self.0
             }
@@ -77,7 +77,7 @@ macro_rules! ordinal {
 macro_rules! truncated {
     ($name:ident) => {
         impl $name {
-            /// Above any that is used.
+            /// Larger than any number in use.
             pub const MAX: Self = Self(u64::MAX);
 
             /// The number nearest to `expected` with these low 32 bits, which are all that headers carry (`expected` is one above
@@ -86,7 +86,7 @@ macro_rules! truncated {
                 Self(expand(truncated, expected.0))
             }
 
-            /// Its low 32 bits.
+            /// The low 32 bits of the number.
             pub const fn truncated(self) -> u32 {
                 self.0 as u32
             }
@@ -149,12 +149,12 @@ impl PathId {
     /// The path of the handshake.
     pub const FIRST: Self = Self(0);
 
-    /// The one with this number on the wire.
+    /// The path with this number on the wire.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number on the wire.
+    /// The number of the path on the wire.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -166,7 +166,7 @@ impl PacketNumber {
     }
 }
 
-/// The one before is lower by `count`.
+/// The packet number that is lower by `count`.
 impl Sub<u64> for PacketNumber {
     type Output = Self;
 

@@ -53,7 +53,7 @@ pub(crate) struct Lane {
     pub(crate) is_held_up: bool,
     /// Its next SACK is to leave on the fastest path too, where the peer hears it sooner.
     is_untold: bool,
-    /// What it is to be used for.
+    /// Role, cost and limits of the path.
     policy: PathPolicy,
     /// Why it carries no data even if it works, as [`Paths::arrange`] decides; `None`: it may carry data.
     barred: Option<PathState>,
@@ -82,17 +82,17 @@ impl Lane {
         self.path.id()
     }
 
-    /// Whether the peer answers there.
+    /// Whether the peer answers on this path.
     pub(crate) fn works(&self) -> bool {
         self.path.is_validated() && !self.path.is_suspect()
     }
 
-    /// What it is to be used for.
+    /// Role, cost and limits of the path.
     pub(crate) fn policy(&self) -> PathPolicy {
         self.policy
     }
 
-    /// Whether it works, and carries data.
+    /// Whether the path works and may carry data.
     pub(crate) fn is_chosen(&self) -> bool {
         self.works() && self.barred.is_none()
     }
@@ -100,9 +100,9 @@ impl Lane {
 
 /// The paths of a session, of which there is one at least.
 pub(crate) struct Paths {
-    /// By id, rising.
+    /// Open paths, by rising id.
     lanes: Vec<Lane>,
-    /// How many may be open at a time.
+    /// How many paths may be open at a time.
     most: usize,
     /// Paths that are not open yet, and the connection id that this end has given out for each. One can be opened once both ends have given one out.
     ready_here: BTreeMap<PathId, ConnectionId>,
@@ -499,7 +499,7 @@ impl Paths {
             return lane.local_ids.add(cid);
         }
         if self.ready_here.len() >= self.to_come() {
-            // It is a spare one of the first path.
+            // The id becomes a spare one of the first path.
             return self.lanes[0].local_ids.add(cid);
         }
         let newest = self.ready_here.last_key_value().map(|(id, _)| id.get() + 1);
@@ -676,7 +676,7 @@ mod tests {
         given
     }
 
-    /// Three at a time, of which two are to come.
+    /// Paths of a session that allows three: the first is open, two are still to be opened.
     fn three() -> Paths {
         let ids = ConnectionIds {
             local: cid(1),
@@ -747,7 +747,7 @@ mod tests {
         assert_eq!(offered(&mut paths, SECOND), Some(SECOND));
         let now = time(SECONDS * 1_000_000_000);
         assert!(paths.within_limit(now));
-        // From then on both count.
+        // With two paths open, the bytes of both count.
         paths.spend(LIMIT);
         assert!(!paths.within_limit(now) && paths.limit_opens() > Some(now));
     }
@@ -770,7 +770,7 @@ mod tests {
             let policy = paths.policy(SECOND).expect("open");
             assert_eq!(policy.limit.map_or(0, NonZeroU64::get), limit);
         }
-        // That of all paths is told to nobody.
+        // The limit of all paths together is not told to the peer.
         paths.set_limit(time(0), Some(0));
         paths.spend(3_100);
         assert!(!paths.within_limit(time(SEC)));
@@ -808,7 +808,7 @@ mod tests {
         }
     }
 
-    /// What it had carried is missing in the sum.
+    /// The sum over the paths lacks what a removed path had carried.
     #[test]
     fn costs_are_weighed_behind_a_path_that_is_gone() {
         let mut paths = three();

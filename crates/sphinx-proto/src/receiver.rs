@@ -43,7 +43,7 @@ pub(crate) struct Receiver {
     /// How many symbols the block of the latest symbol lacks, if it lacks any.
     lacking: Option<u32>,
     symbols_redundant: u64,
-    /// Bytes of the symbols that were of use.
+    /// Bytes of received symbols that brought a block further.
     symbol_bytes: u64,
     packets_refused: u64,
 }
@@ -683,7 +683,7 @@ impl Receiver {
 
     // ---- the paper's mode -------------------------------------------------------------------------
 
-    /// Which block a header names.
+    /// The id of the block that a header names.
     pub(crate) fn block_of(&self, header: &Header) -> BlockId {
         self.expand_block(header.block)
     }
@@ -756,7 +756,7 @@ impl Receiver {
     /// Writes feedback about blocks (Block-SACK), and about streams as much as fits before `limit`.
     pub(crate) fn write_blocks(&mut self, limit: usize, flight_over: bool, out: &mut Vec<u8>) {
         if self.is_paper {
-            // That mode has a Block-SACK of its own.
+            // The paper's mode writes a Block-SACK of its own.
         } else if let Some(blocks) = self.completion.feedback(&self.blocks, flight_over) {
             Frame::Blocks(blocks).encode(out);
         }

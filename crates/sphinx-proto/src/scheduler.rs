@@ -36,7 +36,7 @@ const RISK_TIME: Nanos = 2_000_000_000;
 pub(crate) enum Next {
     /// An answer to the peer's challenge.
     PathResponse(PathPacket),
-    /// A challenge.
+    /// A challenge to the peer.
     PathChallenge(PathPacket),
     /// A PING padded to this UDP payload.
     MtuProbe(u16),
@@ -59,7 +59,7 @@ pub(crate) enum Next {
 /// What a path is for at present. Where there is one path, it is for all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Duty {
-    /// Everything.
+    /// The path sends everything that there is.
     All,
     /// New data only, from further back in the queue ([`Reach`]): the path is slow, and faster ones send what is needed first, repairs among it.
     Ahead(Reach),
@@ -108,7 +108,7 @@ pub(crate) struct Scheduler {
     has_carried: bool,
     /// Since when the peer's window is all that keeps symbols from leaving; `None` if it does not.
     held_since: Option<Time>,
-    /// How long it did in earlier spans, nanoseconds.
+    /// How long the window held symbols back in earlier spans, nanoseconds.
     held_for: Nanos,
 }
 
@@ -165,7 +165,7 @@ impl Scheduler {
         self.ping = true;
     }
 
-    /// So many packets may leave beyond the window.
+    /// Up to `probes` packets may leave although the congestion window is full.
     pub(crate) fn probe(&mut self, probes: u32, mtu: u16) {
         self.probes = self.probes.max(probes);
         // If only large packets vanish, the answer to a small one shows it.
@@ -186,7 +186,7 @@ impl Scheduler {
         !self.copies.is_empty()
     }
 
-    /// What was to leave on this path too.
+    /// Takes the symbols that were still to leave on this path as copies.
     pub(crate) fn take_copies(&mut self) -> VecDeque<SymbolChoice> {
         std::mem::take(&mut self.copies)
     }

@@ -28,7 +28,7 @@ pub(crate) struct Counters {
     pub(crate) source: u64,
     pub(crate) repair_proactive: u64,
     pub(crate) repair_reactive: u64,
-    /// Bytes of these symbols.
+    /// Bytes of the proactive and of the reactive repairs.
     pub(crate) repair_proactive_bytes: u64,
     pub(crate) repair_reactive_bytes: u64,
     /// Packets in which repairs rode, and bytes of these.
@@ -207,7 +207,7 @@ impl Sender {
         for (sequence, block, bytes) in self.blocks.in_turn() {
             let is_untouched = block.sent_sources() == 0;
             let is_needed = match block.lifetime {
-                // In no order.
+                // Blocks with a lifetime leave in no fixed order.
                 Some(_) => reach.is_behind,
                 None => before >= reach.bytes(bytes),
             };
@@ -367,7 +367,7 @@ impl Sender {
         let Some(cost) = self.streams.reset(stream) else {
             return Vec::new();
         };
-        // The peer has not heard of these.
+        // The peer has not heard of blocks that still wait.
         for WaitingBlock { new, part, .. } in self.waiting.take_stream(stream) {
             self.streams.complete(&[part.stream]);
             abandoned.push(new.slot);
@@ -605,7 +605,7 @@ impl Sender {
         self.blocks.following(block)
     }
 
-    /// It leaves, and so many of them all together.
+    /// A source symbol leaves together with those behind it, `count` in all.
     pub(crate) fn take_following(&mut self, block: BlockId, count: u16) {
         self.blocks.take_following(block, count);
         self.counters.source += u64::from(count);

@@ -430,7 +430,7 @@ impl Session {
         event
     }
 
-    /// The paper's mode, if that is used.
+    /// Settings of the paper's mode, if the session uses it.
     pub fn paper(&self) -> Option<&Paper> {
         self.paper.as_ref().map(paper::Ends::settings)
     }
@@ -497,7 +497,7 @@ impl Session {
             return None;
         }
         if self.paper.is_some() || self.config.sc.is_some() {
-            // Every packet is answered, or may be.
+            // In these modes each packet is answered, or may be, at once.
             return None;
         }
         if self.paths.len() > 1 {

@@ -57,7 +57,7 @@ impl StreamId {
             .ok_or(WireError::Invalid("stream"))
     }
 
-    /// As a varint.
+    /// The id as it is written on the wire, as a varint.
     pub fn to_wire(self) -> u64 {
         self.0
     }
@@ -97,11 +97,11 @@ impl StreamId {
 pub struct Urgency(u8);
 
 impl Urgency {
-    /// How many there are.
+    /// Number of urgencies.
     pub const LEVELS: usize = 8;
-    /// Nothing goes before it.
+    /// The highest urgency: nothing goes before it.
     pub const MOST: Self = Self(0);
-    /// What nobody waits for.
+    /// The lowest urgency: for data that nobody waits for.
     pub const LEAST: Self = Self(Self::LEVELS as u8 - 1);
 
     /// From 0, the most urgent, to 7; what is above counts as 7.
@@ -114,7 +114,7 @@ impl Urgency {
         self.0
     }
 
-    /// Its place in a table of all.
+    /// Index of the urgency in a table of all of them.
     pub fn at(self) -> usize {
         usize::from(self.0)
     }
@@ -187,7 +187,7 @@ pub fn block_cost(n: u16, symbol_len: u16) -> u64 {
 /// Whether a block may be handed over ([`Session::room_for`](crate::Session::room_for)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// It may.
+    /// The whole block may be handed over.
     Whole,
     /// Not whole, but one of at most this shape (source symbols, bytes of each) with its first data.
     Part(u16, u16),
@@ -200,9 +200,9 @@ pub enum Room {
 /// The addresses that a datagram travels between, as this end sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple {
-    /// The peer.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// This end, where known.
+    /// IP address of this end, where known.
     pub local_ip: Option<IpAddr>,
 }
 
@@ -251,7 +251,7 @@ pub struct PacketMeta {
 /// To be stored before the driver polls for jobs and events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
-    /// Nothing.
+    /// Nothing is left for the driver to store.
     Nothing,
     /// The body is a symbol.
     Symbol(Placement),
@@ -265,9 +265,9 @@ pub enum Received {
     /// [`SpanDecoder`](sphinx_fec::span::SpanDecoder) with [the session's limits](crate::Session::window_limits), which
     /// then restores what the core's tracker says.
     Window {
-        /// Its prefix.
+        /// The span that the packet's prefix names: which symbols the repair covers.
         span: WindowSpan,
-        /// Its row.
+        /// Row of the repair.
         row: Row,
         /// The blocks that it covers, oldest first; never empty.
         covered: Vec<CoveredBlock>,
@@ -283,7 +283,7 @@ pub enum Received {
 pub struct AbandonedBlock {
     /// Block id.
     pub block: BlockId,
-    /// Its memory.
+    /// Memory of the block.
     pub slot: Slot,
 }
 
@@ -313,7 +313,7 @@ pub struct Place {
 /// Where a received symbol goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Nowhere.
+    /// Nowhere: the symbol is of no use.
     Discard,
     /// To the block in `slot`, whose memory is n × symbol_len bytes and new if the slot was free: a source
     /// symbol into its place there, a repair beside it until the block decodes.
@@ -373,7 +373,7 @@ pub struct PartPlacement {
     pub place: u8,
     /// Bytes of the whole symbol.
     pub symbol_len: u16,
-    /// Where the part begins.
+    /// Offset of the part in the symbol, bytes.
     pub offset: usize,
     /// With this part the symbol is whole and goes there.
     pub whole: Option<Placement>,
@@ -461,7 +461,7 @@ pub enum Event {
     Closed {
         /// An exit code, or the application's.
         code: u64,
-        /// For people.
+        /// The reason as text for people; programs go by the code.
         reason: String,
     },
     /// Something has become of a path.
@@ -494,7 +494,7 @@ pub enum Content {
     Symbol {
         /// Block memory.
         slot: Slot,
-        /// Which symbol.
+        /// Symbol of the block.
         symbol: SymbolId,
         /// Repairs of the block that are to follow this one soon, most likely those of the next rows.
         more: u32,
@@ -502,20 +502,20 @@ pub enum Content {
     /// A repair of a sliding window: [`WindowSpan::encode`], then the symbol, to be computed by
     /// [`span::encode`](sphinx_fec::span::encode).
     Window {
-        /// What it covers.
+        /// The symbols that the repair covers.
         span: WindowSpan,
         /// Memory of the blocks, oldest first.
         slots: Vec<Slot>,
-        /// Row.
+        /// Row of the repair.
         row: Row,
     },
     /// The size of a symbol as a varint, the symbol, and behind it others of older blocks, each after [`Rider::encode_prefix`].
     Bundle {
         /// Block memory.
         slot: Slot,
-        /// Which symbol.
+        /// Symbol of the block.
         symbol: SymbolId,
-        /// The others.
+        /// The symbols of older blocks that follow it.
         riders: Vec<RidingSymbol>,
     },
     /// Frames, ready to be sealed.
@@ -527,9 +527,9 @@ pub enum Content {
 pub struct RidingSymbol {
     /// Block memory.
     pub slot: Slot,
-    /// Which symbol.
+    /// Symbol of the block.
     pub symbol: SymbolId,
-    /// What comes before it.
+    /// The fields in front of the symbol.
     pub rider: Rider,
 }
 
@@ -574,13 +574,13 @@ impl Transmit {
 /// What has become of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathNews {
-    /// It is no more.
+    /// The path has been abandoned.
     Abandoned,
-    /// It answers again.
+    /// The path answers again.
     Back,
     /// It has been opened, and the peer has answered there.
     Opened,
-    /// Its budget is spent: it is no more.
+    /// The byte budget of the path is spent, so that it has been abandoned.
     Spent,
     /// It does not answer although others do: these take over, and it is asked until it answers.
     Suspect,
@@ -688,8 +688,8 @@ pub struct SessionStats {
     pub ecn: EcnUse,
     /// Packets that the peer has received there with ECN-CE.
     pub packets_marked: u64,
-    /// WARNINGs sent, and received and answered (`docs/protocol.md` §14).
+    /// WARNINGs sent (`docs/protocol.md` §14).
     pub warnings_sent: u64,
-    /// The latter.
+    /// WARNINGs received and answered.
     pub warnings_received: u64,
 }

@@ -60,7 +60,7 @@ impl LocalSlicer {
         }
     }
 
-    /// Lets the writer use it.
+    /// Lets the writer use the slicer.
     pub fn with<R>(&self, write: impl FnOnce(&mut Slicer) -> R) -> R {
         write(&mut self.slicer.borrow_mut())
     }

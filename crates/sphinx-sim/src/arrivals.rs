@@ -18,7 +18,7 @@ struct Stream {
 
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// By index.
+    /// Streams by their index.
     streams: BTreeMap<u64, Stream>,
     /// (arrival, index of the stream, offset, length) of every piece.
     pub(crate) pieces: Vec<(Nanos, u64, u64, u32)>,

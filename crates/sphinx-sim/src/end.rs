@@ -115,7 +115,7 @@ pub struct End<P> {
 
     /// Where the network finds this end.
     pub address: SocketAddr,
-    /// What it calls itself.
+    /// The address that this end takes for its own.
     pub own_address: SocketAddr,
     /// Connection ids that this end answers to.
     pub cids: BTreeSet<ConnectionId>,
@@ -129,11 +129,11 @@ pub struct End<P> {
     pub rx_held_max: u64,
     /// The most that sliding windows kept besides, bytes.
     pub window_bytes_max: usize,
-    /// IP bytes of all datagrams that it sent.
+    /// IP bytes of all datagrams that this end sent.
     pub ip_bytes_sent: u64,
     /// Bytes that have arrived in order, of all streams.
     pub bytes_received: u64,
-    /// That the session ended, and why.
+    /// When and why the session ended.
     pub events: Vec<(Nanos, EndReason)>,
 }
 
@@ -393,7 +393,7 @@ impl<P: PacketProtection> End<P> {
         self.driver.be_provisional();
     }
 
-    /// It is over.
+    /// The handshake is over.
     pub fn be_certain(&mut self) {
         self.driver.be_certain();
         self.is_woken = true;
@@ -436,7 +436,7 @@ impl<P: PacketProtection> End<P> {
         self.further.push(from);
     }
 
-    /// Whether it is found there.
+    /// Whether the network finds this end at the address.
     pub(crate) fn is_at(&self, address: SocketAddr) -> bool {
         self.address == address || self.further.contains(&address)
     }

@@ -109,11 +109,11 @@ pub struct Sender {
     // For people.
     /// Losses that it has seen, several at a time, and slowed down for.
     pub recoveries: u64,
-    /// Those that were none.
+    /// Recoveries that were undone, as nothing had been lost.
     pub undone: u64,
     /// Segments that it has sent again.
     pub sent_again: u64,
-    /// Times without any answer.
+    /// Timeouts: times without any answer.
     pub timeouts: u64,
 }
 
@@ -164,7 +164,7 @@ impl Default for Sender {
 }
 
 impl Sender {
-    /// One with BBR.
+    /// A sender with BBR.
     pub fn with_bbr() -> Sender {
         Sender {
             bbr: Some(Bbr::new()),
@@ -184,7 +184,7 @@ impl Sender {
         timers.chain(sends).min()
     }
 
-    /// What its rate allows to go next goes then.
+    /// When the next segment may go at the pacing rate.
     fn paced(&self) -> Time {
         self.bbr.as_ref().map_or(0, Bbr::next_at)
     }

@@ -35,9 +35,9 @@ pub struct Pair<P = Plain> {
     pub ends: [End<P>; 2],
     /// The two directions.
     pub links: [Link<Datagram>; 2],
-    /// Those of further paths.
+    /// The two directions of each further path.
     pub further: Vec<[Link<Datagram>; 2]>,
-    /// Their processors.
+    /// The processors of the two ends.
     busy: [Busy; 2],
     /// Ends that no longer exist.
     pub cut: [bool; 2],
@@ -155,12 +155,12 @@ impl<P: PacketProtection> Pair<P> {
         }
     }
 
-    /// The end that begins.
+    /// The end that connects.
     pub fn client(&self) -> &End<P> {
         &self.ends[0]
     }
 
-    /// Its peer.
+    /// The end that listens.
     pub fn server(&self) -> &End<P> {
         &self.ends[1]
     }

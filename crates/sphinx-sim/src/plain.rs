@@ -24,7 +24,7 @@ impl Plain {
 }
 
 impl Default for Plain {
-    /// That of the first path.
+    /// The protection of the first path.
     fn default() -> Self {
         Self::of(PathId::FIRST)
     }

@@ -10,11 +10,11 @@ use crate::app::Say;
 /// The application hands over `len` bytes, which end a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
-    /// When.
+    /// When the bytes are written.
     pub at: Nanos,
-    /// On which of this end's streams: its index.
+    /// Index of the stream, among those of this end.
     pub stream: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: u64,
     /// Whether the stream ends with them.
     pub end_of_stream: bool,
@@ -22,7 +22,7 @@ pub struct Write {
 
 /// What an application says when it resets the stream with an index of 0; with others, more by these.
 pub(crate) const RESET_CODE: u64 = 1 << 20;
-/// What it says when it wants no more of it.
+/// What an application says when it stops a stream of the peer.
 pub(crate) const STOP_CODE: u64 = 1 << 21;
 
 /// When the application takes received blocks.
@@ -55,7 +55,7 @@ pub enum ReadOrder {
 /// What the application makes of the bytes of its streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Messages {
-    /// Nothing: they are bytes.
+    /// No messages: streams are bytes.
     #[default]
     No,
     /// Each write is a message, with its length in front, and read as one.
@@ -87,7 +87,7 @@ pub struct Plan {
     pub on_time: bool,
     /// How it takes what arrives.
     pub reader: Reader,
-    /// Of which stream first.
+    /// Which stream it reads first.
     pub order: ReadOrder,
     /// Decoding takes up to this long.
     pub job_delay_max: Nanos,

@@ -11,9 +11,9 @@ const SOCKET_BYTES: usize = 8 << 20;
 /// What an end's one processor takes for each datagram; nothing: it has no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Processor {
-    /// For one that it sends.
+    /// Time for a datagram that it sends, nanoseconds.
     pub send: Nanos,
-    /// For one that it receives.
+    /// Time for a datagram that it receives, nanoseconds.
     pub receive: Nanos,
 }
 
@@ -85,7 +85,7 @@ impl Busy {
         self.leaving.push_back((at, datagram));
     }
 
-    /// The next one that leaves now.
+    /// The next datagram that leaves now.
     pub(crate) fn left(&mut self, now: Nanos) -> Option<Datagram> {
         let is_due = self.leaving.front().is_some_and(|(at, _)| *at <= now);
         let (_, datagram) = is_due.then(|| self.leaving.pop_front())??;

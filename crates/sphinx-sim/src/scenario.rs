@@ -41,13 +41,13 @@ pub struct Scenario {
     pub profile: Profile,
     /// Their code; without one, nothing is repaired ahead of loss.
     pub code: Option<CodeId>,
-    /// When they compensate losses.
+    /// When both ends compensate losses.
     pub icm: Icm,
     /// Small blocks of which a repair may ride in one packet.
     pub bundle: u8,
     /// Share of first flights that may fail where they are protected ahead.
     pub epsilon: f64,
-    /// Their rate control.
+    /// Rate control of both ends.
     pub cc: CcKind,
     /// What their paths do that meet in one bottleneck.
     pub couple: Couple,

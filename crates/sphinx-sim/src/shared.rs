@@ -52,7 +52,7 @@ pub struct Shared {
     pub now: Nanos,
     /// The ends of each session.
     pub sessions: Vec<[End<Plain>; 2]>,
-    /// Of each session, its paths.
+    /// Paths of each session.
     ways: Vec<Vec<Way>>,
     commons: Vec<[Link<Of>; 2]>,
 }

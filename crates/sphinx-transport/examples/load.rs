@@ -23,7 +23,7 @@ use sphinx_transport::{Options, Server, Service, Session, Ticket, connect};
 const BEGINNING: u64 = 16;
 /// Until those at rest have nothing more to say: what a start sends late has been answered.
 const REST: Duration = Duration::from_secs(10);
-/// Until those that send have found their rates.
+/// How long sessions send before the measurement, so that they have found their rates.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 /// As `nice` counts; of this thread, and of those that it starts.
@@ -73,7 +73,7 @@ fn main() -> Outcome<()> {
     let servers = ways.map(|way| (way, Served::start(shards, active, cpus)));
     // The clients stand for other machines.
     match &*clients {
-        // Of this one they get what the servers leave.
+        // On the same processors they get the time that the servers leave.
         [] => drop(rustix::process::nice(LOWEST_PRIORITY)?),
         clients => bind(clients)?,
     }
@@ -94,7 +94,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// None, or numbers with commas between them.
+/// Processors as numbers with commas between them, or none.
 fn processors(list: &str) -> Outcome<Vec<usize>> {
     let numbers = list.split(',').filter(|number| !number.is_empty());
     Ok(numbers.map(str::parse).collect::<Result<_, _>>()?)
@@ -318,7 +318,7 @@ fn serve(shards: usize, memory: u64, cpus: Vec<usize>) -> Outcome<()> {
                 let sessions = std::mem::take(&mut *accepted.lock().expect("no panic before"));
                 println!("{}", sessions.len());
                 for session in sessions {
-                    // It ends with the process.
+                    // The thread ends with the process.
                     std::thread::spawn(move || send(&session, &AtomicBool::new(false)));
                 }
             }

@@ -54,13 +54,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let runtimes = [runtime()?, runtime()?];
 
-    // The first ones find the rate.
+    // The first transfers find the rate, and are not measured.
     by_threads(&client, &accepted, bytes)?;
     by_tasks(&runtimes, &client, &accepted, bytes)?;
     let (mut threads, mut tasks) = (Vec::new(), Vec::new());
     println!("{megabytes} MB per stream, Gbit/s\nround  threads  tasks");
     for round in 0..rounds {
-        // Whoever goes first has no advantage of it.
+        // Both take turns at going first, so that the order favours neither.
         if round % 2 == 0 {
             threads.push(by_threads(&client, &accepted, bytes)?);
             tasks.push(by_tasks(&runtimes, &client, &accepted, bytes)?);

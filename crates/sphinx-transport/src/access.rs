@@ -165,7 +165,7 @@ impl ClientKey {
         Ed25519KeyPair::from_seed_unchecked(self.0.as_slice()).expect("32 bytes are a seed")
     }
 
-    /// What servers know it by.
+    /// The public key, by which servers know the client.
     pub fn public_key(&self) -> PublicKey {
         let mut key = [0; PUBLIC_KEY_LEN];
         key.copy_from_slice(self.pair().public_key().as_ref());
@@ -240,7 +240,7 @@ pub struct AccessList {
 }
 
 impl AccessList {
-    /// Nobody.
+    /// A list that admits nobody.
     pub fn new() -> Self {
         Self::default()
     }
@@ -290,7 +290,7 @@ type Look = Arc<dyn Fn() + Send + Sync>;
 
 struct Current {
     list: Arc<AccessList>,
-    /// How often it was replaced.
+    /// How often the list was replaced.
     changes: u64,
     look: Option<Look>,
 }

@@ -144,7 +144,7 @@ fn paper_names(paper: &Paper, options: &Options) -> [&'static str; 4] {
     [icm, cc.name(), paper.code.name(), "paper"]
 }
 
-/// The same names for sessions with generations.
+/// Names of the settings in use, for sessions with generations.
 fn sc_names(sc: Sc, options: &Options) -> [&'static str; 4] {
     let codec = match sc {
         Sc::Systematic | Sc::Rlnc => "rlc",
@@ -173,7 +173,7 @@ pub(crate) struct EndpointCounts {
     /// Datagrams that belonged to nobody.
     pub(crate) strays: u64,
     pub(crate) load: Load,
-    /// The back end.
+    /// Name of the back end.
     pub(crate) io: &'static str,
 }
 
@@ -417,7 +417,7 @@ impl Association {
         Ok(self.begins.len())
     }
 
-    /// Whether a path of its begins there, or is to.
+    /// Whether a path of this session begins at the address, or is to.
     pub(crate) fn begins_at(&self, local: IpAddr) -> bool {
         let mut open = self.driver.core().tuples();
         let is_awaited = self.further.iter().any(|known| known.local == local);
@@ -836,7 +836,7 @@ impl Association {
         told.or(bound)
     }
 
-    /// Which of the options' paths it is.
+    /// Index of the path among those of the options.
     fn option_of(&self, id: u32, local: Option<IpAddr>) -> Option<usize> {
         if id == PathId::FIRST.get() {
             return self.has_options.then_some(0);

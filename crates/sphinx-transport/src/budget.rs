@@ -30,7 +30,7 @@ const CREDIT_PART: u64 = 16;
 const CREDIT_MIN: u64 = 64 << 10;
 /// The peer may have one stream of each kind open for so many bytes of the window, …
 const STREAM_BYTES: u64 = WINDOW_MAX / STREAMS_MAX;
-/// … and at least so many.
+/// … and at least so many streams.
 const STREAMS_MIN: u64 = 256;
 /// State of an open stream besides its data, bytes.
 const STREAM_STATE: u64 = 512;
@@ -49,7 +49,7 @@ const STATE_PART: u64 = 4;
 /// What a session of this end may hold, in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Bytes.
+    /// Size of the window, bytes.
     pub(crate) bytes: u64,
     /// Bytes that the peer may send before the application accepts the session.
     pub(crate) credit: u64,
@@ -77,7 +77,7 @@ impl Window {
 pub(crate) enum Growth {
     /// It grows to so many bytes.
     To(u64),
-    /// It may not grow.
+    /// The window may not grow.
     None,
     /// It may grow as soon as other sessions hold less.
     OthersHaveIt,

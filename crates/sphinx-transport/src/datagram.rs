@@ -113,7 +113,7 @@ impl DatagramOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DatagramInfo {
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
     /// The flow that its sender has put it in.
     pub flow: u64,

@@ -59,7 +59,7 @@ struct LobbyState {
     refused: Option<Error>,
     /// An engine cannot go on, or has ended.
     failed: Option<Error>,
-    /// Engines that have ended.
+    /// How many engines have ended.
     ended: usize,
     /// Wakes the engine of a client, once it has begun.
     engine: Option<Waker>,
@@ -187,7 +187,7 @@ pub struct Server {
 struct EngineOf {
     waker: Waker,
     pool: BufferPool,
-    /// Until it is waited for.
+    /// The engine's thread, until its end has been waited for.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -389,7 +389,7 @@ impl Server {
         }
     }
 
-    /// Its engines have ended.
+    /// Waits until all engines have ended.
     pub(crate) fn poll_stopped(&self, waiter: &mut Waiter, cx: &Context<'_>) -> Poll<()> {
         self.lobby.poll_until(waiter, cx, |state| {
             (state.ended == self.engines.len()).then_some(())
@@ -576,7 +576,7 @@ fn open_client(remotes: Vec<SocketAddr>) -> Result<(UdpIo, Vec<SocketAddr>), Err
         Some(Err(error)) => {
             let remotes: Vec<_> = remotes.into_iter().filter(SocketAddr::is_ipv4).collect();
             match remotes.is_empty() {
-                // Else nobody would seem to answer.
+                // Otherwise it would seem that nobody answers.
                 true => Err(error),
                 false => Ok((open(v4)?, remotes)),
             }

@@ -18,7 +18,7 @@ pub enum ErrorKind {
     Interrupted,
     /// A file, device or address on this machine.
     LocalIo,
-    /// None of the others.
+    /// Any other error.
     Other,
     /// Nothing was heard from the peer for the idle timeout, or the network says that it is gone; or so it was the other way round, where a
     /// peer that this end took nothing from has given up as well; or the server says that it does not know the session any more.
@@ -60,7 +60,7 @@ impl ErrorKind {
 pub mod close_code {
     /// Everything has been done.
     pub const DONE: u64 = 0;
-    /// None of the others.
+    /// Any other reason.
     pub const OTHER: u64 = 1;
     /// The peer has shown no, or the wrong, secret.
     pub const AUTHENTICATION: u64 = 4;
@@ -151,7 +151,7 @@ pub(crate) fn closed_by_peer(code: u64, reason: &str) -> Error {
     let kind = ErrorKind::of_close_code(code);
     let message = match (kind, code, reason) {
         (ErrorKind::Cancelled, _, "") => "the peer closed the session".to_owned(),
-        // It has cancelled nothing.
+        // The peer was done, so that nothing was cancelled.
         (ErrorKind::Cancelled, close_code::DONE, reason) => {
             format!("the peer closed the session: {reason}")
         }

@@ -114,7 +114,7 @@ pub fn datagram(data: &[u8]) {
             sealed => sealed.expect("numbers rise"),
         }
         let (at, turned) = (input.below(datagram.len() as u64) as usize, input.byte());
-        // Kept as it is as often as not.
+        // Half of the datagrams are kept as they are.
         let turned = if turned & 1 == 0 { 0 } else { turned };
         datagram[at] ^= turned;
         let opened = opener.unprotect(&mut datagram).and_then(|header| {

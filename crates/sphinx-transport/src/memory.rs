@@ -23,7 +23,7 @@ use sphinx_proto::PathMemory;
 const VERSION: &str = "sphinx-paths 2";
 /// Paths kept, the latest ones.
 const ENTRIES_MAX: usize = 256;
-/// More than that many paths need.
+/// Largest file that is read: more than so many paths need.
 const FILE_MAX: u64 = 64 << 10;
 /// How long a path is remembered: networks change.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);

@@ -19,7 +19,7 @@ const PART: usize = 16 * 1024;
 #[derive(Debug)]
 pub struct MessageSender(SendStream);
 
-/// Receives them.
+/// Receives the messages of a stream.
 #[derive(Debug)]
 pub struct MessageReceiver {
     stream: RecvStream,

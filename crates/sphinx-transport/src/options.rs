@@ -28,7 +28,7 @@ pub enum Profile {
     /// Bulk, unless the application asks for latency.
     #[default]
     Auto,
-    /// Goodput.
+    /// Goodput of large transfers.
     Bulk,
     /// Completion time of blocks and messages.
     Latency,
@@ -88,7 +88,7 @@ const CODECS: [(&str, Codec); 8] = [
 ];
 
 impl Codec {
-    /// The one with this name on the command line.
+    /// The codec with this name on the command line.
     pub fn by_name(name: &str) -> Option<Self> {
         let mut named = CODECS.iter();
         let (_, codec) = named.find(|(its, _)| *its == name)?;
@@ -175,7 +175,7 @@ impl Service {
         }
     }
 
-    /// Of those that an end of this version serves.
+    /// The service with this number; what this version does not serve itself is the application's.
     pub(crate) fn of_wire(service: crate::control::Service) -> Self {
         match service {
             crate::control::Service::FILES => Self::Files,
@@ -242,11 +242,11 @@ impl fmt::Display for LocalPath {
 /// A path of a connecting end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathOptions {
-    /// Where it begins.
+    /// Where the path begins.
     pub begin: LocalPath,
     /// Where it leads, `host:port`, unless that is where the ticket does. The server has to be the same.
     pub to: Option<String>,
-    /// What it is to be used for.
+    /// Role, cost and limits of the path.
     pub policy: PathPolicy,
 }
 
@@ -270,9 +270,9 @@ pub struct Options {
     pub io: Io,
     /// Address family to use where both are possible.
     pub family: Family,
-    /// Redundancy.
+    /// What redundancy is for.
     pub profile: Profile,
-    /// Code.
+    /// Erasure code.
     pub codec: Codec,
     /// When losses are compensated.
     pub icm: Icm,

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::options::{LocalPath, PathOptions};
 use crate::shared::Session;
 
-/// The engine looks sooner, or not at all.
+/// How long the application waits for the engine's answer: it comes sooner, or not at all.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the engine is to do with paths of a running session.
@@ -31,9 +31,9 @@ pub(crate) enum PathWish {
         path: PathId,
         answer: SyncSender<bool>,
     },
-    /// Use this one so.
+    /// Use a path according to this policy.
     Policy { path: PathId, policy: PathPolicy },
-    /// From now on they are for this.
+    /// Use all paths in this mode from now on.
     Bond(Bond),
 }
 
@@ -179,7 +179,7 @@ fn begin(path: &LocalPath, remote: SocketAddr) -> Result<(IpAddr, Option<String>
             };
             match routed_to(remote).map_err(no_route)? {
                 Some(name) => begin(&LocalPath::Interface(name), remote),
-                // It is this machine.
+                // The peer is on this machine.
                 None => {
                     let address = UdpIo::address_towards(remote, None).map_err(no_route)?;
                     Ok((address, None))

@@ -21,7 +21,7 @@ pub struct RecvStream {
     chunk: Option<Chunk>,
     ended: bool,
     partly: Partly,
-    /// More has arrived.
+    /// Waits until more has arrived.
     changed: Waiter,
     /// Why no more is wanted, once the stream is dropped.
     stop_code: u64,

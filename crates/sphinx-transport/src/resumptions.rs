@@ -24,7 +24,7 @@ use crate::ticket::Ticket;
 const VERSION: &str = "sphinx-sessions 1";
 /// Resumptions kept, the latest ones.
 const ENTRIES_MAX: usize = 64;
-/// More than that many need.
+/// Largest file that is read: more than so many resumptions need.
 const FILE_MAX: u64 = 256 << 10;
 
 /// The file of an application that begins sessions at once, and whom it is for.
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(taken(&file), None);
         file.keep(resumption(2), unix_now());
         assert_eq!(taken(&file), Some(2));
-        // Nor is anything behind a link.
+        // A file behind a symbolic link is not used either.
         let other = directory.path().join("other");
         fs::rename(&file.file, &other).unwrap();
         std::os::unix::fs::symlink(&other, &file.file).unwrap();

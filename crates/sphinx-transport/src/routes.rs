@@ -21,7 +21,7 @@ impl Routes {
         self.sessions.get(&cid).copied().unwrap_or(cid)
     }
 
-    /// `spare` is `session`'s from now on.
+    /// The id `spare` belongs to `session` from now on.
     pub(crate) fn add(&mut self, spare: ConnectionId, session: ConnectionId) {
         self.sessions.insert(spare, session);
     }

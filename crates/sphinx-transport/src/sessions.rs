@@ -17,7 +17,7 @@ pub(crate) struct Sessions<T> {
 
 struct Entry<T> {
     session: T,
-    /// In `ready`.
+    /// Whether the session is in `ready`.
     is_ready: bool,
     /// The entry in `timers`.
     timer: Option<Time>,
@@ -112,7 +112,7 @@ impl<T> Sessions<T> {
         }
     }
 
-    /// How many are ready.
+    /// Number of sessions that are ready.
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
     }

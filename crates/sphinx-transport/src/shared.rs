@@ -162,7 +162,7 @@ pub(crate) struct Shared {
     ringing: AtomicBool,
     pool: BufferPool,
     remote: Mutex<SocketAddr>,
-    /// Who the client is; at the server.
+    /// How the client has shown who it is; `None` at the client.
     who: Option<Peer>,
     service: Service,
     /// Zero of the engine's clock.

@@ -48,9 +48,9 @@ pub struct PathEvent {
     pub id: u32,
     /// Which of the paths of this end's options it is.
     pub option: Option<usize>,
-    /// Where it begins, if that is known.
+    /// Local address of the path, if that is known.
     pub local: Option<IpAddr>,
-    /// What.
+    /// What has become of the path.
     pub news: PathNews,
 }
 
@@ -58,14 +58,14 @@ pub struct PathEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum EarlyData {
-    /// It did not.
+    /// The session began after its handshake.
     #[default]
     None,
-    /// It did, and the handshake is not over.
+    /// The session began early, and the handshake is not over.
     Pending,
-    /// It did, and the connecting end knows, or the listening end has heard, that nothing has to be sent again for that.
+    /// It began early, and the connecting end knows, or the listening end has heard, that nothing has to be sent again for that.
     Accepted,
-    /// It did, and the listening end knew nothing of it: what had been sent was sent again.
+    /// It began early, and the listening end knew nothing of it: what had been sent was sent again.
     Refused,
 }
 
@@ -86,7 +86,7 @@ impl EarlyData {
 pub struct Stats {
     /// Since the first handshake datagram was sent, or received.
     pub elapsed: Duration,
-    /// Since the last packet of the peer that opened.
+    /// Time since the last packet of the peer that could be opened.
     pub silence: Duration,
     /// Since the first packet left that wants an answer, after the last one of the peer; zero if there is none.
     pub unanswered: Duration,
@@ -122,7 +122,7 @@ pub struct Stats {
     pub rtt: Duration,
     /// Smallest round-trip time.
     pub min_rtt: Duration,
-    /// Pacing rate.
+    /// Pacing rate of this end.
     pub pacing_rate: u64,
     /// What is in use of ECN for what this end sends on the first path (`EcnUse::name`).
     pub ecn: &'static str,
@@ -162,7 +162,7 @@ pub struct Stats {
     /// WARNINGs that a generation was about to hold everything up: those that this end sent, and those that it was sent and answered. Only
     /// with [`Options::sc`](crate::Options::sc).
     pub warnings_sent: u64,
-    /// The latter.
+    /// WARNINGs that this end was sent and answered.
     pub warnings_received: u64,
     /// Bytes multiplied and added over GF(2^8) for generations at this end.
     pub field_operations: u64,
@@ -204,17 +204,17 @@ pub struct Load {
     pub gso_downgrades: u64,
     /// Datagrams, received and sent, that went by the kernel's socket although the back end bypasses it.
     pub kernel_datagrams: u64,
-    /// Workers that code for it.
+    /// Workers that code for this engine.
     pub workers: usize,
     /// Engines behind the port ([`Options::shards`](crate::Options::shards)), of which one has the session. All other figures are of this one.
     pub shards: usize,
-    /// Which of them, from 0.
+    /// Number of this engine among them, from 0.
     pub shard: usize,
     /// What decides at which of them a datagram arrives: `bpf`, its connection id; `hash`, its addresses. None if there is one.
     pub steering: Option<&'static str>,
     /// Datagrams that arrived at another one and were handed over.
     pub handovers: u64,
-    /// Time for which they were busy, all together.
+    /// Time for which the workers were busy, all together.
     pub busy: Duration,
 }
 

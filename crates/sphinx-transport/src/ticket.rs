@@ -135,7 +135,7 @@ impl Ticket {
         (*own != [0; OWN_SECRET_LEN]).then(|| TicketSecret::new(*own))
     }
 
-    /// What the client signs with.
+    /// The key with which the client signs.
     pub(crate) fn key(&self) -> Option<&ClientKey> {
         self.key.as_ref()
     }
@@ -343,7 +343,7 @@ impl Identity {
         &self.key
     }
 
-    /// What is of the first ticket alone.
+    /// The part of the secret that belongs to the first ticket alone.
     pub(crate) fn own_secret(&self) -> TicketSecret {
         TicketSecret::new(*split(&self.secret).1)
     }

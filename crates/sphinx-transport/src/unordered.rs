@@ -131,7 +131,7 @@ impl UnorderedReceiver {
         block_on(|cx| self.poll_recv(cx))
     }
 
-    /// The same, polled.
+    /// Polls for the next message, as [`Self::recv`] waits for it.
     pub(crate) fn poll_recv(&mut self, cx: &Context<'_>) -> Poll<Result<Vec<u8>, Error>> {
         // Before anything is looked at, so that nothing that comes now is missed.
         self.news.lock().1 = Some(cx.waker().clone());

@@ -52,7 +52,7 @@ fn open(client: &Session, server: &Session, ends: &mut Vec<(SendStream, RecvStre
     }
 }
 
-/// Ends them all.
+/// Ends all these streams.
 fn close(ends: &mut Vec<(SendStream, RecvStream)>) {
     for (sender, _) in ends.iter_mut() {
         sender.finish().unwrap();

@@ -38,9 +38,9 @@ const ADDRESSES_TIME: Duration = Duration::from_millis(500);
 /// What a client is to forward.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Listeners here (`-L`).
+    /// Forwards that listen at this end (`-L`).
     pub local: Vec<Forward>,
-    /// Listeners at the other end (`-R`).
+    /// Forwards that listen at the other end (`-R`).
     pub remote: Vec<Forward>,
     /// SOCKS5 and HTTP CONNECT (`-D`).
     pub proxies: Vec<SocketAddr>,
@@ -369,7 +369,7 @@ enum Listening {
     Udp(UdpSocket, Giving),
 }
 
-/// A socket's file, which goes with it.
+/// The file of a Unix socket, which is removed with it.
 struct RemovedPath {
     path: PathBuf,
     /// Device and inode number of the file.
@@ -385,7 +385,7 @@ impl RemovedPath {
 
 impl Drop for RemovedPath {
     fn drop(&mut self) {
-        // Somebody may have put something else there.
+        // Another process may have put another file there.
         if file_at(&self.path).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.path);
         }

@@ -264,7 +264,7 @@ pub(crate) mod tests {
                 count.fetch_add(1, Ordering::Relaxed);
                 if name.ends_with(".silent") {
                     let end = end.lock().unwrap_or_else(PoisonError::into_inner);
-                    // That is its end.
+                    // Waits until the silence is dropped.
                     let _ = end.recv();
                 }
                 Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])

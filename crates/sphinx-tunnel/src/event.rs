@@ -24,7 +24,7 @@ pub enum Event {
     Connected {
         /// Where the server is.
         server: SocketAddr,
-        /// Round-trip time.
+        /// Round-trip time of the session.
         rtt: Duration,
     },
     /// A server has a client, or one less.
@@ -33,7 +33,7 @@ pub enum Event {
         client: SocketAddr,
         /// What it is called, its address if it has no name.
         name: String,
-        /// Why the client has gone; `None` when it comes.
+        /// Why the client has gone; `None` when it has come.
         gone: Option<String>,
     },
     /// A listener works.
@@ -45,7 +45,7 @@ pub enum Event {
     },
     /// A network interface is there whose packets are carried.
     Tun {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
         /// Its addresses, with the lengths of their prefixes.
         addresses: Vec<String>,
@@ -58,7 +58,7 @@ pub enum Event {
         id: u64,
         /// `tcp`, `udp` or `unix`.
         proto: &'static str,
-        /// Where it led.
+        /// Target of the forward.
         target: String,
         /// Bytes from the end that began it.
         bytes_up: u64,
@@ -80,7 +80,7 @@ pub enum Event {
     },
     /// The session is lost, or an attempt to replace it has failed.
     Reconnecting {
-        /// Why.
+        /// Why the session or the attempt failed.
         reason: String,
         /// How many attempts there were since there was a session.
         attempt: u32,

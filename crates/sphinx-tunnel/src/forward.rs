@@ -102,7 +102,7 @@ pub struct Forward {
     pub target: Target,
     /// What it carries.
     pub carried: Carried,
-    /// As it was written.
+    /// The forward as it was written.
     pub text: String,
 }
 

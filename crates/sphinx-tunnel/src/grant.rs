@@ -81,12 +81,12 @@ impl Grant {
         &self.name
     }
 
-    /// How much of it the client may have.
+    /// How many streams and bytes the client may have.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What it may do.
+    /// Rules for what the client may do.
     pub fn permit(&self) -> &Arc<Permit> {
         &self.permit
     }
@@ -125,12 +125,12 @@ impl Granted {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(grant);
     }
 
-    /// Whether both are clones of one.
+    /// Whether both are clones of the same one.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// What holds now.
+    /// The grant that holds now.
     pub fn now(&self) -> Arc<Grant> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

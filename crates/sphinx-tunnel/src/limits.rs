@@ -20,7 +20,7 @@ pub(crate) struct Count(Arc<AtomicUsize>);
 pub(crate) struct Counted(Count, usize);
 
 impl Count {
-    /// One more, if there are fewer than `most`.
+    /// Counts one more, if there are fewer than `most`.
     pub(crate) fn enter(&self, most: usize) -> Option<Counted> {
         self.add(1, most)
     }

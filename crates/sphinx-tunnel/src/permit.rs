@@ -238,7 +238,7 @@ fn normal(name: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Rule {
     Connect {
-        /// `None`: any.
+        /// TCP or UDP; `None`: any.
         transport: Option<Transport>,
         host: Host,
         ports: RangeInclusive<u16>,

@@ -159,7 +159,7 @@ impl Proxy {
     async fn associate(
         &self,
         protocol: Socks5ServerProtocol<TcpStream, states::CommandRead>,
-        // Where it has found this end, and where it is.
+        // Address at which the program has reached this end, and address of the program.
         (own, program): (IpAddr, IpAddr),
         live: Live,
     ) -> Result<(), SocksServerError> {

@@ -319,7 +319,7 @@ impl Client {
             exchange::refuse(send, &Refusal::new(Status::Denied, why)).await;
             return Ok(());
         };
-        // It writes to a file.
+        // Enrolling writes to a file, which may block.
         let joined = tokio::task::spawn_blocking(move || enrol()).await;
         if let Err(why) = joined.unwrap_or_else(|error| Err(error.to_string())) {
             return Err(Refusal::new(Status::Denied, why));

@@ -99,7 +99,7 @@ impl Target {
             }
             Self::Name(name, port) => {
                 out.put_u8(FORM_NAME);
-                // Checked where it was made.
+                // The length was checked where the name was made.
                 out.put_u8(name.len().min(NAME_MAX) as u8);
                 out.put_slice(&name.as_bytes()[..name.len().min(NAME_MAX)]);
                 out.put_u16(*port);
@@ -112,7 +112,7 @@ impl Target {
         }
     }
 
-    /// Takes one from the front of `data`.
+    /// Takes a target from the front of `data`.
     pub(crate) fn take(data: &mut &[u8]) -> Result<Self, WireError> {
         let short = |_| WireError::Length;
         Ok(match data.try_get_u8().map_err(short)? {
@@ -210,17 +210,17 @@ pub(crate) enum Request {
     Tun {
         /// The first of the numbers that its datagrams have.
         flow: u64,
-        /// Those that this end would have; none: any.
+        /// Addresses that this end asks for; none: any.
         addresses: Vec<IpAddr>,
     },
     /// A listener has accepted a connection.
     Accepted {
-        /// Which listener.
+        /// Number of the listener.
         listener: u32,
     },
     /// A listener has heard from a new source.
     AcceptedUdp {
-        /// Which listener.
+        /// Number of the listener.
         listener: u32,
         /// The number that its datagrams have.
         flow: u64,
@@ -425,7 +425,7 @@ pub enum Status {
     TimedOut,
     /// Too many at a time.
     Limit,
-    /// Not known, or not possible there.
+    /// A request that is not known, or not possible there.
     Unsupported,
     /// Somebody listens there already.
     InUse,
@@ -433,7 +433,7 @@ pub enum Status {
     Other,
 }
 
-/// As they stand in a reply.
+/// Codes of refusals in a reply.
 const STATUSES: [(u8, Status); 10] = [
     (1, Status::Denied),
     (2, Status::Refused),
@@ -451,7 +451,7 @@ const STATUSES: [(u8, Status); 10] = [
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// Why.
+    /// Why the request was refused.
     pub status: Status,
     /// The reason in words.
     pub message: String,

@@ -75,7 +75,7 @@ impl Clients {
         Self { process, wanted }
     }
 
-    /// So many more: their sessions at the server.
+    /// Starts `count` more clients; returns their sessions at the server.
     fn come(&mut self, count: usize, server: &sphinx_transport::Server) -> Vec<Session> {
         writeln!(self.wanted, "{count}").unwrap();
         let next = || server.accept(Some(PATIENCE)).unwrap().expect("in time");

@@ -124,7 +124,7 @@ impl<T: Job> Crew<T> {
         members.append(&mut state.fresh);
     }
 
-    /// How many there are.
+    /// Number of workers.
     pub fn workers(&self) -> usize {
         lock(&self.state).hands.len()
     }
@@ -151,7 +151,7 @@ impl<T: Job> Drop for Crew<T> {
             thread.thread().unpark();
         }
         for thread in threads {
-            // It catches panics.
+            // An error would be a panic, which the thread catches itself.
             let _ = thread.join();
         }
     }
@@ -210,7 +210,7 @@ impl<T: Job> State<T> {
         for hand in &mut self.hands {
             while let Ok(Parcel { member, task }) = hand.done.pop() {
                 hand.out -= 1;
-                // Its member may be gone.
+                // The member that gave the task may be gone.
                 if let Some(returned) = self.returned.get_mut(&member) {
                     if returned.is_empty() {
                         self.fresh.push(member);
@@ -256,7 +256,7 @@ impl<T: Job> Hand<T> {
         })
     }
 
-    /// How much it has to do.
+    /// Size of the tasks that the worker has not done yet.
     fn load(&self) -> u64 {
         self.given - self.progress.done.load(Ordering::Relaxed)
     }

@@ -24,7 +24,7 @@ pub struct XdpConfig {
 /// Queues of an interface for what arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queues {
-    /// All that it has.
+    /// All queues of the interface.
     All,
     /// From the first to the second of these numbers.
     Range(u32, u32),

@@ -71,7 +71,7 @@ pub enum XdpError {
         interface: String,
         /// Queues that it has, of those that were asked for.
         has: usize,
-        /// Engines.
+        /// Engines, each of which wants a queue of its own.
         wanted: usize,
     },
     /// Another process has the queue.
@@ -87,7 +87,7 @@ pub enum XdpError {
         "the limit on locked memory is below the {bytes} bytes that are shared with the kernel"
     )]
     LockedMemory {
-        /// What is needed for each queue.
+        /// Bytes of locked memory that each queue needs.
         bytes: usize,
     },
     /// The kernel does not know what is needed.

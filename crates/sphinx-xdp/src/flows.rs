@@ -22,12 +22,12 @@ const ASK_INTERVAL: Duration = Duration::from_millis(20);
 const ENTRIES_MAX: usize = 4096;
 const ACTIVE_FLOW_LIFETIME: Duration = Duration::from_secs(10);
 
-/// From where and to where.
+/// Remote address of a flow, and its local one where that is set.
 type Ends = (SocketAddr, Option<IpAddr>);
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Packets so far, up to [`KERNEL_FIRST`].
+    /// Packets sent so far, up to [`KERNEL_FIRST`].
     sent: u32,
     /// When the kernel is asked, again or for the first time.
     ask_at: Instant,
@@ -202,7 +202,7 @@ mod tests {
         }
         for number in 3..6 {
             let flow = flows.headers(&to(number), now).unwrap();
-            // That of this address.
+            // Uses the flow of this address.
             let mut frame = vec![0; flow.header_bytes()];
             flow.complete(&mut frame, 0);
             assert_eq!(frame[30..34], (0x0a53_0000 + number as u32).to_be_bytes());

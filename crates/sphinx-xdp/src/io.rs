@@ -67,7 +67,7 @@ pub struct XdpIo {
     turns: Turns,
 
     pending: Vec<Pending>,
-    /// Those before this one have been handed over.
+    /// Entries of `pending` before this one have been handed over.
     sent: usize,
     taken: usize,
     counters: Counters,
@@ -116,7 +116,7 @@ struct Held {
 /// Where a datagram is.
 #[derive(Debug)]
 enum Place {
-    /// In this frame, of which it is this part.
+    /// In a frame: where that is, and which part of it.
     Frame(Range<usize>, Range<usize>),
     /// It was put together from several, in this buffer.
     Linear(usize, Range<usize>),
@@ -126,7 +126,7 @@ enum Place {
 #[derive(Debug)]
 struct Pending {
     slot: u32,
-    /// Bytes of it.
+    /// Bytes of the frame.
     len: usize,
     flow: Arc<Flow>,
     to: Destination,
@@ -178,7 +178,7 @@ impl XdpIo {
             .map_err(|error| XdpError::of("making a BPF map", name, error))?;
         let (link, attach) = attach(config, &interface, &map, &addresses, local, frame_max)?;
         let transfer = match attach {
-            // The driver has no part in it.
+            // Generic mode works without the driver, which zero copy needs.
             Attach::Generic => Some(Transfer::Copy),
             Attach::Native => config.transfer,
         };
@@ -343,7 +343,7 @@ impl XdpIo {
     fn recv_by_kernel(&mut self) -> io::Result<usize> {
         let held = self.kernel.rx().recv()?;
         self.is_kernel_batch = held > 0;
-        // There may be more.
+        // More datagrams may wait.
         self.is_kernel_due = held > 0;
         Ok(held)
     }
@@ -362,7 +362,7 @@ impl XdpIo {
 
     /// The queue that packets leave by.
     fn out(&mut self) -> &mut Queue {
-        // There is one at least.
+        // There is at least one queue.
         &mut self.queues[0]
     }
 

@@ -39,7 +39,7 @@ const COPIED_MIN: u32 = 16;
 const BIND_ATTEMPTS: u32 = 40;
 const BIND_PAUSE: Duration = Duration::from_millis(50);
 
-/// What frames are like.
+/// Sizes of frames, chunks and rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     /// Bytes of a chunk.
@@ -400,7 +400,7 @@ fn copy_all(
     (calls, Ok(true))
 }
 
-/// It may go better another time.
+/// Whether the same call may succeed later.
 fn is_later(error: Errno) -> bool {
     matches!(
         error,
@@ -477,7 +477,7 @@ mod tests {
         told: u32,
         tells: bool,
         part: u32,
-        /// What it has room for.
+        /// How many entries it has room for.
         room: u32,
     }
 

@@ -22,7 +22,7 @@ struct Parts<T> {
     flags: Option<NonNull<AtomicU32>>,
     entries: NonNull<T>,
     mask: u32,
-    /// What all of them point into.
+    /// The mapping that all these pointers point into.
     _memory: Mapping,
 }
 
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(producer.waiting(), 8);
         let taken: Vec<u64> = std::iter::from_fn(|| consumer.pop()).collect();
         assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6, 7]);
-        // It is full until they are released.
+        // The ring is full until the entries are released.
         assert!(!producer.push(8));
         consumer.release();
         assert!(producer.push(8) && producer.waiting() == 0);

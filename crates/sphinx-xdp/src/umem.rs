@@ -36,7 +36,7 @@ mod system {
     unsafe impl Send for Mapping {}
 
     impl Mapping {
-        /// Zeros.
+        /// Maps memory that is all zeros.
         pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
             let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
             // SAFETY: the kernel chooses where, so that nothing that is there is replaced.

@@ -97,7 +97,7 @@ impl MessageIn for MessageReceiver {
 const SENT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long the message that says that there are no more may take.
 const END_PATIENCE: Duration = Duration::from_secs(60);
-/// Shorter than any message that is measured.
+/// Marks the end of the messages; one byte, shorter than any message that is measured.
 const END_MESSAGE: &[u8] = &[0];
 
 /// Waits until it is known what became of all datagrams so far: the counts.

@@ -16,7 +16,7 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// For how long all of an answer is waited for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Until files may have been closed.
+/// Pause after a failed `accept`: until then, files may have been closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Connections of a listener that goes on whatever fails: one that has gone again, or more than the process may have, which is so for a while.
@@ -31,7 +31,7 @@ pub(super) fn accepted<T>(
     resting.flatten()
 }
 
-/// Whoever listens under a name.
+/// A connection to the process that listens at a name.
 pub(super) struct Asked {
     stream: UnixStream,
     user: Uid,
@@ -43,7 +43,7 @@ impl Asked {
     /// # Errors
     /// `ConnectionRefused` if nobody listens; `PermissionDenied` if it is another user.
     pub(super) fn connect(name: &[u8]) -> io::Result<Self> {
-        // One who listens and takes nobody is not waited for.
+        // Non-blocking: a listener that accepts nobody is not waited for.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -57,7 +57,7 @@ impl Asked {
         Ok(Self { stream, user })
     }
 
-    /// Whose it is.
+    /// The user whose process listens there.
     pub(super) fn user(&self) -> Uid {
         self.user
     }

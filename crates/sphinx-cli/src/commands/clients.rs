@@ -55,7 +55,7 @@ pub(super) struct Roster {
     place: Place,
     _running: Lock,
     state: Arc<Mutex<State>>,
-    /// The ticket of `--permit`, which no file has.
+    /// Secret and permit of the ticket that `--permit` makes for this run; no file holds it.
     first: Option<(TicketSecret, Permit)>,
     loader: OnceLock<Arc<Loader>>,
 }
@@ -65,7 +65,7 @@ struct State {
     clients: Clients,
     tickets: Tickets,
     limits: Limits,
-    /// What those who are connected may do.
+    /// The peers that are connected, with what each of them may do.
     granted: Vec<(Peer, Granted)>,
     /// Addresses of the server's network that belong to clients.
     reserved: Reserved,
@@ -103,7 +103,7 @@ impl Roster {
         keep_addresses(&self.place.state, addresses)
     }
 
-    /// Where it was the last time.
+    /// The addresses at which the server listened the last time.
     pub(super) fn was_at(&self) -> Outcome<Vec<String>> {
         addresses(&self.place.state)
     }
@@ -153,7 +153,7 @@ impl Roster {
             Ok((list, next))
         };
         let loader = Loader::new(files, list, access);
-        // A roster is watched once.
+        // Fails only if it is set already, and a roster is watched once.
         let _ = self.loader.set(Arc::clone(&loader));
         Watch::start(loader, reporter)
     }
@@ -177,7 +177,7 @@ impl Roster {
         Ok(granted)
     }
 
-    /// Somebody has gone.
+    /// Forgets what was granted to a peer that has gone.
     pub(super) fn forget(&self, granted: &Granted) {
         lock(&self.state)
             .granted
@@ -213,13 +213,13 @@ impl Roster {
         let name = entry.name.clone();
         let place = self.place.clone();
         let Some(settings) = entry.grant else {
-            // A ticket together with a key is a ticket.
+            // It is no invitation but a ticket, for which the client's key does not matter.
             return self.by_ticket(id);
         };
         let loader = self.loader.get().cloned();
         let enrol = move || {
             let enrolled = enrol(&place, id, key, &name, &settings);
-            // Who is told so may come at once.
+            // The client may connect as soon as it is told: so the files are read again first.
             let enrolled = enrolled.and_then(|()| loader.as_ref().map_or(Ok(()), |it| it.load()));
             enrolled.map_err(|failure| failure.message)
         };
@@ -448,7 +448,7 @@ mod tests {
         assert!(clients.named("laptop").is_some() && tickets.0.is_empty());
     }
 
-    /// As a crash between the two leaves it.
+    /// As a crash leaves it after the client was written and before its invitation was removed.
     #[test]
     fn an_invitation_whose_client_is_there_lets_nobody_else_in() {
         let scratch = tempfile::tempdir().unwrap();

@@ -213,7 +213,7 @@ impl End<'_> {
         format!("{} {}{by}", done.summary(), self.place())
     }
 
-    /// Of one that has changed nothing.
+    /// The summary of a dry run, for people.
     fn trial_summary(&self, transferred: &Transferred) -> String {
         let Transferred { counts, work, .. } = transferred;
         let verb = match self.job {

@@ -27,7 +27,7 @@ use crate::text::printable;
 const SOCKET: &str = "sphx-ctl-";
 /// Longest question.
 const QUESTION_BYTES_MAX: u64 = 4096;
-/// Whoever asks is waited for no longer.
+/// How long a client may take to write its question, and to read a piece of the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The session that is asked about, and what its paths are called.
@@ -52,7 +52,7 @@ impl Control {
                     let _ = tell(&stream, &current);
                 }
             };
-            // It ends with the process.
+            // The thread is not joined: it ends with the process.
             let _ = thread::Builder::new()
                 .name("control".to_owned())
                 .spawn(body);
@@ -88,7 +88,7 @@ fn name_of(process: u32) -> String {
 fn tell(stream: &UnixStream, current: &Current) -> io::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-    // Connections of others are nobody's business.
+    // Only root and the user of this process may ask.
     let user = socket_peercred(stream)?.uid;
     if !user.is_root() && user != geteuid() {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -207,7 +207,7 @@ fn the_only_one() -> Outcome<u32> {
     }
 }
 
-/// Those that listen, of a table as the kernel writes it.
+/// The processes that listen, from a table of sockets as the kernel writes it.
 fn processes(table: &str) -> Vec<u32> {
     let name = |line: &str| {
         let name = line.rsplit_once(' ')?.1.strip_prefix('@')?;

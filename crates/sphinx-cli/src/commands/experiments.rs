@@ -96,7 +96,7 @@ fn exit_code(results: &Results) -> Outcome<u8> {
     }
     let missing = results.missing.iter();
     let missing = missing.map(|(name, reason)| (name.as_str(), reason.as_str()));
-    // What ran says more than what could not.
+    // Failures of runs come first: they say more than contestants that could not run.
     let mut all = failed(results).chain(reasons(results)).chain(missing);
     Err(fail(
         ErrorKind::Other,
@@ -163,7 +163,7 @@ fn cannot_write(failure: ScenarioFailure) -> Failure {
     }
 }
 
-/// Names with reasons.
+/// Names and reasons as a JSON object.
 fn pairs(missing: &[(String, String)]) -> serde_json::Value {
     let missing = missing.iter();
     missing
@@ -469,7 +469,7 @@ mod tests {
         let fail = |results: &mut Results, reason: &str| {
             results.cells[0].1[0].failures.push(reason.to_owned());
         };
-        // What a contestant cannot carry is missing.
+        // A contestant that cannot carry the workload counts as missing, not as failed.
         fail(&mut results, &format!("{MISSING}does not speak HTTP"));
         assert_eq!(exit_code(&results), Ok(0));
         fail(&mut results, "the sender failed: no reason");

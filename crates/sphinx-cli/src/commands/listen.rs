@@ -33,7 +33,7 @@ const END_INTERVAL: Duration = Duration::from_millis(5);
 const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 /// How long sessions get to end after a signal.
 const STOP_TIME_MAX: Duration = Duration::from_secs(2);
-/// More than the longest ticket.
+/// Longest ticket file that is read; every ticket is shorter.
 const TICKET_FILE_BYTES_MAX: u64 = 4096;
 /// Sessions served at a time; more wait in the endpoint.
 const SESSIONS_MAX: usize = 1024;
@@ -59,7 +59,7 @@ pub(super) fn bind(
 /// What a listening end is for, what it is known by, and the ticket that it gives out.
 pub(super) struct Known<'a> {
     pub(super) services: &'a [Service],
-    /// Asked once for each address that is tried.
+    /// Gives the server's key; called once for each address that is tried.
     pub(super) key: &'a dyn Fn() -> Outcome<ServerKey>,
     pub(super) ticket: Given,
     /// Where tickets have said that it is, if that is kept. Asked for while the machine has no network.
@@ -68,15 +68,15 @@ pub(super) struct Known<'a> {
 
 /// The ticket that is given out at the start.
 pub(super) enum Given {
-    /// That of the key.
+    /// The ticket that belongs to the server's key.
     First,
-    /// One that was kept.
+    /// A ticket that was kept from an earlier run.
     Kept(TicketSecret),
-    /// None: there are others.
+    /// No ticket is given out: there are others.
     None,
 }
 
-/// A server that nobody has been told of yet.
+/// A server that is bound and not announced yet.
 pub(super) struct Bound {
     pub(super) server: Server,
     ticket: Ticket,
@@ -84,12 +84,12 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Where tickets say that it is.
+    /// The addresses that its tickets name.
     pub(super) fn addresses(&self) -> &[String] {
         self.ticket.addresses()
     }
 
-    /// Tells the world where it is.
+    /// Tells where the server listens: prints the ticket or writes its file.
     pub(super) fn announce(
         self,
         args: &ListenArgs,
@@ -220,7 +220,7 @@ fn announce_text(ticket: &Ticket, context: &Context, command: &str) -> Outcome<(
     ));
     reporter.data(&ticket.to_string());
     reporter.end_data();
-    // Without the ticket nobody could ever connect.
+    // Waits for the reader: without the ticket nobody could ever connect.
     reporter.delivered("the ticket")
 }
 
@@ -256,7 +256,7 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
             true => true,
             false => return refuse("it exists and is no ticket"),
         },
-        // A device or a pipe is written to as it is.
+        // A device or a pipe is written to in place, and not replaced by a file.
         Ok(_) => match fs::metadata(path) {
             Ok(target) if !target.is_file() && !target.is_dir() => {
                 let mut device = OpenOptions::new().write(true).open(path)?;
@@ -343,7 +343,7 @@ impl Crowd {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Serves one more; its failure is reported.
+    /// Serves one more session in a thread of its own; its failure is reported.
     pub(super) fn serve<T>(
         &self,
         session: Session,
@@ -389,9 +389,9 @@ impl Crowd {
 /// How long a server accepts sessions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
-    /// Until there has been one.
+    /// The server ends after the first session.
     pub(super) once: bool,
-    /// At most this long.
+    /// The server ends after this time.
     pub(super) expires: Option<Duration>,
 }
 
@@ -478,7 +478,7 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
-        // That was no ticket.
+        // A file whose contents are no ticket is not replaced.
         assert!(write_private(&path, "newer\n").is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
         fs::write(&path, "").unwrap();

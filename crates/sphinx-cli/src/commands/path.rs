@@ -52,7 +52,7 @@ pub(super) fn run(
     reporter.event(done);
     match report.carried.is_complete() {
         true => Ok(0),
-        // The rest has arrived.
+        // Only a part has arrived.
         false => Ok(PARTIAL),
     }
 }

@@ -30,9 +30,9 @@ use crate::units::{show_rate, show_size};
 const BLOCK_BYTES_USUAL: u64 = 100_000;
 /// Of live messages, unless another one is given.
 const DEADLINE_LIVE: Duration = Duration::from_millis(120);
-/// Less is no time for any packet.
+/// Shortest deadline of a message: no packet could arrive in less time.
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
-/// Before a host, in the place of a ticket.
+/// Stands before a host that is reached by ssh, where a ticket may stand otherwise.
 const SSH_PREFIX: &str = "ssh:";
 const TIME_DEFAULT: Duration = Duration::from_secs(10);
 
@@ -74,7 +74,7 @@ pub(super) fn serve_one(
     let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     let stats = session.clone();
-    // The client decides.
+    // The end of the data that the server is; unknown until the client has said which.
     let role = Arc::new(OnceLock::new());
     let known = Arc::clone(&role);
     let ticker = Ticker::start(&reporter, progress.clone(), Some(peer.clone()), move || {
@@ -193,7 +193,7 @@ fn measure_over(
     Ok(())
 }
 
-/// What `--profile auto` means.
+/// The profile that `--profile auto` chooses: latency for paced blocks, otherwise bulk.
 fn profile_of(paced: bool) -> Profile {
     match paced {
         true => Profile::Latency,
@@ -259,7 +259,7 @@ fn request(args: &PerfClientArgs) -> Outcome<Request> {
     })
 }
 
-/// What has repairs that may ride.
+/// Refuses `--bundle` where no small messages are sent.
 fn check_bundle(args: &PerfClientArgs) -> Outcome<()> {
     let is_bulk = args.common.profile == ProfileArg::Engine(Profile::Bulk);
     if args.bundle.is_some() && (is_bulk || args.message_size.is_none()) {
@@ -270,7 +270,7 @@ fn check_bundle(args: &PerfClientArgs) -> Outcome<()> {
     Ok(())
 }
 
-/// What goes with the paper's mode.
+/// Refuses options that do not go with `--paper`.
 fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
     if args.paper.is_none() {
         return Ok(());
@@ -301,7 +301,7 @@ fn check_paper(args: &PerfClientArgs) -> Outcome<()> {
     }
 }
 
-/// What goes with generations.
+/// Refuses options that do not go with generations.
 fn check_sc(args: &PerfClientArgs) -> Outcome<()> {
     let Some(sc) = args.paths.sc() else {
         return Ok(());
@@ -316,7 +316,7 @@ fn check_sc(args: &PerfClientArgs) -> Outcome<()> {
     Ok(())
 }
 
-/// What carries messages, if there are any.
+/// How messages are carried; refuses options for messages where there are none.
 fn mode(args: &PerfClientArgs) -> Outcome<Mode> {
     let is_live = args.common.profile == ProfileArg::Live;
     if is_live && args.message_size.is_none() {
@@ -336,7 +336,7 @@ fn mode(args: &PerfClientArgs) -> Outcome<Mode> {
     }
 }
 
-/// What the modes of messages can do.
+/// Refuses sizes and deadlines that this mode of messages cannot carry.
 fn check_mode(mode: Mode, args: &PerfClientArgs) -> Outcome<()> {
     let size = args.message_size.unwrap_or(0);
     if args

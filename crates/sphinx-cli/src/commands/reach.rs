@@ -37,7 +37,7 @@ pub(super) struct Reached<T> {
     pub(super) met: Met,
     /// What the only thing that is sent to it is to be called, if that is another name.
     pub(super) name: Option<Vec<u8>>,
-    /// What was done while ssh connected.
+    /// The result of what was done while ssh connected.
     pub(super) meanwhile: T,
     /// The other end works for as long as this lives: last, so that it is the last to go.
     pub(super) ssh: Ssh,
@@ -56,7 +56,7 @@ impl Watch {
         let (pipe, session, told) = (ssh.pipe.clone(), session.clone(), gone.clone());
         let body = move || {
             pipe.wait_end();
-            // Its farewell may come by the session.
+            // The other end may still close the session with a reason, which says more.
             if session.wait_closed(FAREWELL_TIMEOUT).is_none() {
                 told.store(true, Ordering::Relaxed);
                 session.close(code::CANCELLED, "the ssh connection has ended");
@@ -70,7 +70,7 @@ impl Watch {
         })
     }
 
-    /// `failure`, or what is behind it.
+    /// `failure`, or its cause where that was the end of ssh or of the other end.
     pub(super) fn reason(&self, failure: Failure) -> Failure {
         // Without its pipe the other end gives up, and may say so by the session.
         let is_cancelled = failure.kind == ErrorKind::Cancelled && self.pipe.has_ended();
@@ -158,7 +158,7 @@ impl Way<'_> {
         });
     }
 
-    /// What would let UDP through.
+    /// A hint for people: which UDP ports to let in at the other end's host.
     pub(super) fn advice(&self) -> String {
         let host = printable(self.host.destination.as_bytes());
         format!("let UDP ports {} in at {host}", self.args.udp_port)

@@ -55,7 +55,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
         },
     };
     let bound = listen::open(&args.listen, &args.common, &known, &options, context)?;
-    // Before anybody hears of it.
+    // The tickets are watched before the server is announced.
     let _watch = match &standing {
         Some(standing) => {
             standing.listens_at(bound.addresses())?;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
             ErrorKind::Authentication => {
                 session.close(code::AUTHENTICATION, &failure.message);
             }
-            // What it is, is told here.
+            // The failure itself is reported at this end only.
             _ => session.close(code::REMOTE_IO, "the receiver cannot use what it keeps"),
         })?;
         let using = Some((standing, id));
@@ -115,7 +115,7 @@ pub(crate) fn run(args: RecvArgs, context: &Context) -> Outcome<u8> {
     }
 }
 
-/// Where what is sent with a ticket goes.
+/// The destination of files that are sent with a ticket.
 fn of_ticket(ticket: &Entry, rules: Rules, output: Option<&Path>) -> Outcome<Destination> {
     Ok(match (output, &ticket.directory) {
         (Some(output), Some(below)) => {
@@ -161,7 +161,7 @@ fn destination(args: &RecvArgs) -> Outcome<Destination> {
 pub(super) struct Receiver<'a> {
     pub(super) consent: &'a Consent,
     pub(super) running: &'a Running,
-    /// It waits for more when one has ended.
+    /// The receiver waits for further transfers after this one.
     pub(super) stays: bool,
     pub(super) context: &'a Context,
 }
@@ -170,7 +170,7 @@ impl Receiver<'_> {
     /// What is to be said of a transfer that has begun and failed.
     fn explain(&self, failure: Failure, session: &Session, turn: Option<&Turn>) -> Failure {
         let Some(turn) = turn else {
-            // Nothing that could be gone on with.
+            // No transfer has begun, so there is none to go on with.
             return failure;
         };
         if turn.makes_way() {
@@ -217,7 +217,7 @@ pub(super) fn receive_one(
     let reporter = context.reporter.session();
     let progress = Arc::new(Progress::default());
     let place = destination.to_string();
-    // A bar would write over the question.
+    // Started after the question for consent: a progress bar would write over it.
     let ticker = RefCell::new(None);
     // Until what was being received has let go of its files.
     let turn = RefCell::new(None);

@@ -50,7 +50,7 @@ struct EngineLine {
 
 fn options(task: &PeerTask) -> Result<Options, PeerError> {
     let line = refused("options", EngineLine::try_parse_from(&task.options))?;
-    // Somebody waits for every answer.
+    // Latency: somebody waits for every answer.
     let mut options = refused("options", line.common.options(Profile::Latency))?;
     options.paper = line.paper.as_deref().copied();
     Ok(options)
@@ -127,7 +127,7 @@ struct StreamClient {
 /// A session and who waits for its next answers.
 struct Exchange {
     session: Session,
-    /// In the order of their requests.
+    /// Who waits for an answer, in the order of the requests.
     waiting: Mutex<VecDeque<mpsc::Sender<RecvStream>>>,
 }
 
@@ -145,7 +145,7 @@ impl Exchange {
         while let Ok(stream) = self.session.accept_uni() {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(who) = waiting.pop_front() {
-                // Whoever gave up waiting wants no answer.
+                // It fails where nobody waits for this answer any more.
                 let _ = who.send(stream);
             }
         }

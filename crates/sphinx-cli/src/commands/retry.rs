@@ -13,16 +13,16 @@ use crate::units::show_duration;
 /// Between a lost session and the next attempt to connect.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// For how long, and since when there has been no session.
+/// How long it is tried again, and since when there has been no session.
 pub(super) struct Retry {
     time: Option<Duration>,
     lost: Option<Instant>,
-    /// There has been a session.
+    /// Whether there has been a session.
     begun: bool,
 }
 
 impl Retry {
-    /// Without a time nothing is tried again.
+    /// Without a `time`, a failure is final.
     pub(super) fn new(time: Option<Duration>) -> Self {
         Self {
             time,
@@ -76,7 +76,7 @@ impl Retry {
     }
 }
 
-/// What a command does.
+/// What a command does, in the words of its hints.
 #[derive(Clone, Copy)]
 pub(super) enum Deed {
     /// To an end that somebody else has started, whose ticket is another one when it is started again.
@@ -109,14 +109,14 @@ pub(super) fn tell_how(
     Err(explained(failure, deed, &line))
 }
 
-/// A failure with what is to be done about it.
+/// The failure with a hint on how to go on.
 fn explained(failure: Failure, deed: Deed, line: &str) -> Failure {
     if failure.is_refusal {
         return match failure.hint.is_empty() {
             true => failure.with_hint(
                 "the same command is refused again, until whoever runs the other end allows more",
             ),
-            // It is this end that has to allow more.
+            // The refusal came from this end, whose hint says what to allow.
             false => failure,
         };
     }
@@ -131,7 +131,7 @@ fn explained(failure: Failure, deed: Deed, line: &str) -> Failure {
     failure.with_hint(hint)
 }
 
-/// Something was left out.
+/// The hint where entries were left out and all others arrived.
 fn what_is_missing(deed: Deed, line: &str) -> String {
     let done = match deed {
         Deed::Sends => "sent",
@@ -141,7 +141,7 @@ fn what_is_missing(deed: Deed, line: &str) -> String {
     format!("once that is put right, what is missing is {done} by the same command: {line}")
 }
 
-/// All of it came to an end.
+/// The hint where a transfer broke off and the same command goes on with it.
 fn goes_on(deed: Deed, kind: ErrorKind, line: &str) -> String {
     let when = match kind {
         ErrorKind::RemoteIo => "once that is put right, ",
@@ -203,13 +203,13 @@ mod tests {
                 hint(fail(kind, "it ended"), Deed::Copies),
                 format!("{when}the same command goes on: sphx it")
             );
-            // What else there is to do comes first.
+            // A hint that the failure has already comes first.
             assert_eq!(
                 hint(fail_hint(kind, "it ended", "look there"), Deed::Sends),
                 format!("look there; {when}the same command goes on {ticket}: sphx it")
             );
         }
-        // The same again would end the same.
+        // After these failures the same command would fail in the same way: no hint to repeat it.
         for kind in [
             ErrorKind::LocalIo,
             ErrorKind::Protocol,

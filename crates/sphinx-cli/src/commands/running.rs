@@ -11,7 +11,7 @@ use crate::files::{Announced, SourceId};
 
 /// How long an older session of the same sender gets to let go of its files.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Why an older one ends, at both ends.
+/// The reason with which an older session of the same sender is closed.
 pub(super) const COME_AGAIN: &str = "the same sender has come again";
 /// Transfers that a person's consent is remembered of.
 const ACCEPTED_MAX: usize = 1024;
@@ -30,7 +30,7 @@ struct Inner {
 struct State {
     sessions: BTreeMap<SourceId, One>,
     number: u64,
-    /// What was accepted, at most.
+    /// The totals that were accepted of each source, and that its rest may not exceed.
     accepted: BTreeMap<SourceId, Announced>,
 }
 
@@ -38,7 +38,7 @@ struct One {
     /// Tells one that has been given up from the one after it.
     number: u64,
     session: Session,
-    /// The same sender has come again.
+    /// The same sender has come again, and this session ends for it.
     makes_way: bool,
 }
 

@@ -58,15 +58,15 @@ pub(crate) fn run(args: SendArgs, context: &Context) -> Outcome<u8> {
     tell_how(sent, Deed::Sends, can_go_on && retry.has_begun(), context)
 }
 
-/// What has been established before a session.
+/// What stays the same for all sessions of one sending command.
 struct Sending<'a> {
     ticket: Ticket,
     options: Options,
-    /// Of its paths.
+    /// Names of the session's paths.
     names: Names,
-    /// Answers who asks about them.
+    /// Answers questions about the paths (`sphx ctl`).
     control: Option<Control>,
-    /// Its paths follow the machine's uplinks.
+    /// Whether paths follow the machine's uplinks.
     is_auto: bool,
     roots: Vec<Root>,
     key: SourceKey,

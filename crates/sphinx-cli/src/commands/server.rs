@@ -59,7 +59,7 @@ pub(super) fn run(args: ServerArgs, context: &Context) -> Outcome<()> {
         serving: args.serving,
     };
     let bound = bind(&args, &listen, &mut roster, context)?;
-    // Before anybody hears of it.
+    // The files are watched before the server is announced.
     let _watch = match &roster {
         Some(roster) => {
             roster.listens_at(bound.addresses())?;
@@ -329,7 +329,7 @@ impl Others {
         server.watch(&session, granted).await;
     }
 
-    /// What a client may have done, if it may.
+    /// The work for a client that wants this service; `None` if its permit does not allow it.
     fn work(&self, wanted: Service, permit: &Permit) -> Option<Work> {
         match wanted {
             Service::Files => {
@@ -355,11 +355,11 @@ impl Others {
         };
         let opened = OutputDir::open(&place, recv::rules_usual());
         let opened = opened.inspect_err(|_| {
-            // What it is, is told here.
+            // The failure itself is reported at this end only.
             session.close(code::REMOTE_IO, "the server cannot use its directory");
         });
         let destination = Destination::Directory(opened?);
-        // Its rule is the consent.
+        // The permit is the consent: nobody is asked.
         let consent = Consent::new(true, &self.context.reporter);
         let receiver = recv::Receiver {
             consent: &consent,
@@ -442,7 +442,7 @@ impl Drop for Reload {
     }
 }
 
-/// What a server cannot change while it runs.
+/// The settings that a server cannot change while it runs.
 #[derive(PartialEq)]
 struct Fixed(String);
 

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &SshEndArgs, context: &Context) -> Outcome<u8> {
     let pipe = Pipe::start(File::from(input), File::from(output))?;
     let served = serve(&pipe, args, context);
     if let Err(failed) = &served {
-        // Whoever has gone does not ask why.
+        // It fails if the other end has gone, which needs no reason then.
         let _ = pipe.failed(failed.clone());
     }
     served.map_err(Failure::from)
@@ -67,7 +67,7 @@ fn serve(pipe: &Pipe, args: &SshEndArgs, context: &Context) -> Result<u8, Failed
     let common = &args.common;
     let (service, profile) = match args.measure {
         false => (Service::Files, Profile::Bulk),
-        // What is measured decides.
+        // Auto: the profile depends on what the client measures.
         true => (Service::Perf, Profile::Auto),
     };
     let options = Options {
@@ -180,7 +180,7 @@ fn prepare(request: &Request) -> Result<(Job, Option<Vec<u8>>), Failed> {
     }
 }
 
-/// The same for a synchronization.
+/// As [`prepare`], for a synchronization.
 fn prepare_sync(request: &Request, sync: Arc<Sync>) -> Result<(Job, Option<Vec<u8>>), Failed> {
     let job = match &request.task {
         Task::Receive {

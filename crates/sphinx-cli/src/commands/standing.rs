@@ -34,9 +34,9 @@ pub(super) struct Standing(Arc<Inner>);
 struct Inner {
     state: StateDir,
     _running: Lock,
-    /// Transfers under way, by their tickets.
+    /// The number of transfers under way with each ticket.
     under_way: Mutex<HashMap<TicketId, u32>>,
-    /// What was sent with each in part.
+    /// The sources of transfers that broke off, by ticket.
     interrupted: Mutex<HashMap<TicketId, BTreeSet<SourceId>>>,
 }
 
@@ -70,7 +70,7 @@ impl Standing {
         keep_addresses(&self.0.state, addresses)
     }
 
-    /// Where it was the last time.
+    /// The addresses at which the receiver listened the last time.
     pub(super) fn was_at(&self) -> Outcome<Vec<String>> {
         addresses(&self.0.state)
     }
@@ -93,7 +93,7 @@ impl Standing {
     pub(super) fn ticket(&self, id: TicketId) -> Outcome<Entry> {
         let mut tickets = Tickets::read(&self.0.state)?.unwrap_or_default();
         tickets.of_id(&id).cloned().ok_or_else(|| {
-            // The engine ends its session by itself.
+            // The engine closes the session of a revoked ticket by itself.
             fail_hint(ErrorKind::Authentication, "the ticket was revoked", "")
         })
     }
@@ -187,7 +187,7 @@ pub(super) fn addresses(state: &StateDir) -> Outcome<Vec<String>> {
         .collect())
 }
 
-/// A transfer under way; over when dropped.
+/// The use of a ticket by one transfer; it is settled when this is dropped.
 pub(super) struct Use {
     standing: Standing,
     id: TicketId,
@@ -238,7 +238,7 @@ impl Drop for Use {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some((bytes, is_whole)) = self.ended {
-            // What cannot be written counts as used up.
+            // If this cannot be written, the bytes that were reserved stay taken.
             let _ = Tickets::change(&inner.state, |tickets| {
                 if let Some(entry) = tickets.of_id(&self.id) {
                     entry.used += u32::from(is_whole && entry.uses.is_some());
@@ -277,7 +277,7 @@ pub(super) struct Loader {
 /// The files that the list is of. Held while they are looked at, and read if they have changed.
 struct Files {
     watched: Vec<Watched>,
-    /// They could not be read the last time.
+    /// Whether reading them failed the last time, so that they have to be read again.
     again: bool,
     /// When they were read last because of somebody who is not on the list.
     for_stranger: Option<Instant>,
@@ -355,7 +355,7 @@ impl Watch {
     /// The files cannot be read at the beginning.
     pub(super) fn start(loader: Arc<Loader>, reporter: &Reporter) -> Outcome<Self> {
         for file in &mut loader.files().watched {
-            // Only what changes from here on is news.
+            // Marks the present state as seen: only changes from here on count.
             let _ = file.may_have_changed();
         }
         loader.load()?;

@@ -45,7 +45,7 @@ fn new(args: NewTicketArgs, context: &Context) -> Outcome<()> {
     };
     let ticket = ticket_of(&state, &entry, &args.advertise)?;
     let name = entry.name.clone();
-    // A name that is taken costs no file.
+    // Adding comes first: where the name is taken, no ticket file is written.
     Tickets::change(&state, |tickets| {
         tickets.add(entry)?;
         match &args.ticket_file {

@@ -61,7 +61,7 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
             None => {
                 let stop = async {
                     stopped.await;
-                    // Otherwise the program has ended.
+                    // If no stop was requested, the program has ended: its last data is delivered.
                     match context.stop.requested() {
                         true => Stop::Now,
                         false => Stop::Delivered,
@@ -71,7 +71,7 @@ pub(crate) fn run(args: TunnelArgs, context: &Context) -> Outcome<u8> {
             }
         }
     });
-    // Standard input may be read for ever.
+    // A read of standard input may block for ever, so it is not waited for.
     runtime.shutdown_background();
     told.finish();
     let code = program.map(|program| program.end(ended.is_err() || context.stop.requested()));
@@ -91,7 +91,7 @@ struct Program {
 }
 
 impl Program {
-    /// With its end, the tunnel ends too.
+    /// Waits for the program in a thread; when it ends, the tunnel is told to stop.
     fn watch(waiting: inside::Waiting, stop: &Arc<Notify>) -> Outcome<Self> {
         let (mut child, directory) = waiting.into_parts();
         let id = Pid::from_child(&child);
@@ -246,7 +246,7 @@ fn credentials(path: &Path) -> Outcome<Credentials> {
         .map_err(|why| usage(format!("the first line of {shown}: {why}")))
 }
 
-/// Whether a server lets the client in.
+/// Whether the server admits the client with this ticket.
 pub(super) fn is_known(runtime: &Runtime, ticket: &Ticket, options: &Options) -> bool {
     runtime.block_on(sphinx_tunnel::is_known(ticket, options))
 }
@@ -303,7 +303,7 @@ impl Told {
         Ok(Self { events, thread })
     }
 
-    /// Waits until everything is told.
+    /// Waits until all events have been reported.
     pub(super) fn finish(self) {
         drop(self.events);
         // A panic there has been printed.
@@ -334,7 +334,7 @@ fn tell(event: Event, reporter: &Reporter) {
             let told = told.with("name", name.as_str());
             reporter.event(told.with("gone", gone.as_deref()));
             let what = gone.map_or_else(|| "connected".to_owned(), |why| format!("gone: {why}"));
-            // Who has no name is called by the address.
+            // A client without a name goes by its address, which is then shown once only.
             let who = match name == client.to_string() {
                 true => name,
                 false => format!("{name} ({client})"),

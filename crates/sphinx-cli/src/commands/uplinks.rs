@@ -21,7 +21,7 @@ const RETRY_INTERVAL: Timespec = Timespec {
 
 /// Follows the uplinks while it lives.
 pub(super) struct Following {
-    /// The thread ends with it.
+    /// The thread ends when this is closed.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -49,7 +49,7 @@ impl Following {
                     PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
                 ];
                 let patience = follower.is_behind.then_some(&RETRY_INTERVAL);
-                // A signal is as good as a change.
+                // An interruption by a signal is treated as a change of the uplinks.
                 let _ = poll(&mut ready, patience);
                 if !ready[1].revents().is_empty() {
                     return;
@@ -77,7 +77,7 @@ impl Drop for Following {
     }
 }
 
-/// Where a path begins.
+/// Where a path begins: an interface and one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     interface: String,
@@ -92,9 +92,9 @@ struct Follower {
     known: Vec<Place>,
     /// No uplinks any more, but with a path that could not be given up.
     leaving: Vec<Place>,
-    /// Something could not be done yet.
+    /// Something could not be done yet and is tried again after [`RETRY_INTERVAL`].
     is_behind: bool,
-    /// The last reason why a path could not begin.
+    /// The last reason reported for a path that could not begin.
     told: String,
 }
 

@@ -1,6 +1,6 @@
 //! What configuration files may say, and the option that each of it stands for.
 
-/// Something that a file may say.
+/// A setting that a configuration file may have.
 #[derive(Debug)]
 pub(super) struct Key {
     /// The table it stands in; nothing for the top.

@@ -164,7 +164,7 @@ fn a_flag_goes_before_a_file() {
     };
     assert_eq!(raw("listen"), "127.0.0.1:6");
     assert_eq!(raw("streams_per_client"), "5");
-    // From where the file is.
+    // The path is relative to the directory of the file.
     assert_eq!(
         PathBuf::from(raw("authorized")),
         scratch.path().join("clients")

@@ -84,7 +84,7 @@ impl Contender {
         }
     }
 
-    /// The kernel's name for it.
+    /// The kernel's name of the TCP congestion control.
     pub(super) fn congestion_control(self) -> Option<&'static str> {
         match self {
             Self::TcpCubic => Some("cubic"),

@@ -28,7 +28,7 @@ use machine::CpuMeter;
 pub(crate) use scene::Scene;
 use scene::Stage;
 
-/// The block whose latency is shown.
+/// Size of the blocks whose latency is measured, in bytes.
 const BLOCK_BYTES: u64 = 100_000;
 /// Between two blocks, where the link is fast enough.
 const BLOCK_INTERVAL: Duration = Duration::from_millis(40);
@@ -40,7 +40,7 @@ struct Row {
     goodput_mbit_s: Option<f64>,
     /// IP bytes handed to the link per byte delivered.
     wire_per_byte: Option<f64>,
-    /// Of the whole machine, emulator included.
+    /// CPU seconds of the whole machine per GB delivered, those of the emulator included.
     cpu_s_per_gb: Option<f64>,
     block_ms_mean: Option<f64>,
     block_ms_p99: Option<f64>,

@@ -21,7 +21,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) struct Process {
     child: Arc<Mutex<Child>>,
-    /// Its JSON events.
+    /// The JSON events that the process prints.
     events: Receiver<Value>,
     /// Closed with this process: the child watches it and ends.
     _stdin: Option<ChildStdin>,
@@ -135,6 +135,6 @@ impl Drop for Process {
 }
 
 fn kill(child: &Mutex<Child>) {
-    // It may have ended already.
+    // It fails if the process has ended already.
     let _ = child.lock().unwrap_or_else(PoisonError::into_inner).kill();
 }

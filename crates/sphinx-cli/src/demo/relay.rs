@@ -100,7 +100,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // What it relayed has been counted.
+            // If it has panicked, what it relayed has still been counted.
             let _ = thread.join();
         }
     }
@@ -176,7 +176,7 @@ impl Direction {
                     .delivered_bytes
                     .fetch_add(packet.ip_len() as u64, Ordering::Relaxed);
             }
-            // See above.
+            // An error is a full or a vanished socket, as above: for a link, a lost packet.
             let _ = self.to.send_to(&packet.payload, packet.destination);
         }
     }

@@ -23,7 +23,7 @@ const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 #[derive(Debug)]
 pub(crate) enum Scene {
     Namespaces,
-    /// With the reason why not namespaces.
+    /// Relays over loopback, with the reason why there are no namespaces.
     Relay(String),
 }
 
@@ -117,7 +117,7 @@ impl Stage {
         }
     }
 
-    /// The receiver listens there now.
+    /// Tells the emulated link the address at which the receiver listens now.
     pub(super) fn connect(&self, receiver: SocketAddr) {
         if let Self::Relay(relay) = self {
             relay.connect(receiver);
@@ -153,7 +153,7 @@ impl Stage {
 /// losses towards the receiver only.
 fn links(args: &DemoArgs) -> (LinkConfig, LinkConfig) {
     let product = u128::from(args.rate) * args.rtt.as_nanos() / 8_000_000_000;
-    // A queue must hold a few packets to be one.
+    // At least ten packets of 1500 bytes, or the queue could not even out anything.
     let queue = u64::try_from(product).unwrap_or(u64::MAX).max(15_000);
     let back = LinkConfig {
         seed: args.seed.wrapping_mul(2).wrapping_add(1),

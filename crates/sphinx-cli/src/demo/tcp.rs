@@ -16,7 +16,7 @@ use sphinx_transport::{ErrorKind, Stats};
 use crate::channel::{Channel, Incoming, Outgoing};
 use crate::failure::{Failure, Outcome, fail};
 
-/// A silent peer is a dead peer.
+/// A peer from which nothing has come for so long counts as gone.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(20);
 /// The connection of the control messages: both directions carry something.
 const CONTROL: u16 = 0;
@@ -133,7 +133,7 @@ fn wait_for_connection(listener: &TcpListener, control: Option<&TcpStream>) -> i
         if control.peek(&mut [0])? == 0 {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        // A message for later lies there.
+        // What has come is for a later call, and stays in the socket.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -181,12 +181,12 @@ impl Channel for TcpChannel {
     fn close(&self, _code: u64, _reason: &str) {
         let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         for stream in state.connections.values() {
-            // Perhaps the peer was faster.
+            // It fails if the peer has closed first.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// TCP ends without a word.
+    /// TCP closes without an error code.
     fn peer_code(&self) -> Option<u64> {
         None
     }
@@ -218,7 +218,7 @@ impl Incoming for TcpEnd {
     fn read(&mut self, buf: &mut [u8]) -> Outcome<usize> {
         let read = self.stream.read(buf).map_err(broken)?;
         if read == 0 && !buf.is_empty() && self.id != CONTROL {
-            // Only once; later calls find it done.
+            // It takes effect once; at later calls the socket is shut down already.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
         Ok(read)

@@ -110,7 +110,7 @@ mod tests {
             drop(let_in);
             assert_eq!(mode(&path), before);
         }
-        // What is enough stays.
+        // Permissions that already suffice are not changed.
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o555)).unwrap();
         let (_opened, let_in) = open_own(&parent, b"d", Mode::RUSR | Mode::XUSR).unwrap();
         assert!(let_in.is_none() && mode(&path) == 0o555);

@@ -19,7 +19,7 @@ pub(super) const CHUNKS_MAX: usize = 1 << 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) bytes: u32,
-    /// The first half of BLAKE3 of it.
+    /// The first 16 bytes of the chunk's BLAKE3 hash.
     pub(super) hash: [u8; 16],
 }
 
@@ -48,12 +48,12 @@ impl Chunks {
         Ok(Some(Self { mean_log2, list }))
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all chunks together.
     pub(super) fn bytes(&self) -> u64 {
         self.list.iter().map(|chunk| u64::from(chunk.bytes)).sum()
     }
 
-    /// Where each is.
+    /// Offset in the file and length of the first chunk with each hash.
     pub(super) fn places(&self) -> HashMap<[u8; 16], (u64, u32)> {
         let mut at = 0;
         let mut places = HashMap::new();
@@ -75,7 +75,7 @@ pub(super) fn chunk_of(data: &[u8]) -> Chunk {
     let hash = blake3::hash(data);
     let (hash, _) = hash.as_bytes().split_first_chunk().expect("32 bytes");
     Chunk {
-        // At most four times the largest mean.
+        // It fits: a chunk has at most four times the largest mean.
         bytes: data.len() as u32,
         hash: *hash,
     }

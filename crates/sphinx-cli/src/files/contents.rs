@@ -12,7 +12,7 @@ use super::source::{Seal, Sealed};
 use super::target::Place;
 use super::temporary::Temporary;
 
-/// Read back at once, to be hashed.
+/// Bytes that are read back from the file at a time, to be hashed.
 const READ_BYTES: usize = 64 << 10;
 
 /// Contents on their way into a file.
@@ -25,7 +25,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) struct Contents {
     place: Option<Place>,
     digest: ContentDigest,
-    /// Everything below is in the digest.
+    /// Everything before this offset is in the digest.
     hashed: u64,
     /// Ranges that are written beyond the hashed part: starts and ends, neither overlapping nor touching.
     ahead: BTreeMap<u64, u64>,
@@ -39,17 +39,17 @@ pub(super) struct Contents {
     buffer: Vec<u8>,
 }
 
-/// What has become of contents.
+/// What has become of the contents of a file.
 pub(super) enum Finished {
-    /// They are in this file.
+    /// They were written to this file; with their BLAKE3 hash.
     Written(Temporary, [u8; 32]),
-    /// They were there before.
+    /// A file with the same contents was there before; with their BLAKE3 hash.
     Present([u8; 32]),
-    /// Nobody wanted them, or what was there is something else.
+    /// The contents were not wanted, or differ from the file that was there.
     Nowhere,
     /// What is there is like them by size and time, but something else.
     Different,
-    /// Their digest is another one than that of what was sent.
+    /// The digest of the contents differs from that of what was sent.
     Damaged,
 }
 
@@ -69,12 +69,12 @@ impl Contents {
         }
     }
 
-    /// Whether they go anywhere still.
+    /// Whether the contents are still written somewhere, or compared.
     pub(super) fn wanted(&self) -> bool {
         self.place.is_some()
     }
 
-    /// What it has cost.
+    /// The bytes that were read, reused and received for these contents.
     pub(super) fn work(&self) -> Work {
         self.work
     }
@@ -164,7 +164,7 @@ impl Contents {
         Ok(())
     }
 
-    /// They go nowhere any more.
+    /// Drops the place: what still comes of these contents is not written.
     pub(super) fn abandon(&mut self) {
         self.place = None;
     }

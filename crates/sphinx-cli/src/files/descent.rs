@@ -98,7 +98,7 @@ pub(super) fn open_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, E
 /// One's way through real directories, for links; see [`link_target`](super::paths::link_target).
 pub(super) struct Wanderer {
     at: Arc<OwnedFd>,
-    /// Directories above `at` that one is at.
+    /// How many directories above `at` the current one is.
     ups: usize,
 }
 
@@ -111,7 +111,7 @@ impl Wanderer {
         self.ups += 1;
     }
 
-    /// The directory where one is.
+    /// Opens the current directory.
     pub(super) fn here(&mut self) -> Result<&Arc<OwnedFd>, Errno> {
         if self.ups > 0 {
             // The parents of a real directory are real directories: no link is followed.

@@ -92,12 +92,12 @@ impl From<&Checkpoint> for ContentDigest {
 }
 
 impl Checkpoint {
-    /// How many values stand for its data.
+    /// How many hash values of subtrees stand for the data before it.
     pub(super) fn subtrees(&self) -> usize {
         self.subtrees.len()
     }
 
-    /// Where in the file it lies.
+    /// The offset in the file up to which it goes.
     pub(super) fn offset(&self) -> u64 {
         self.data + self.hole_bytes
     }
@@ -107,7 +107,7 @@ impl Checkpoint {
         [&numbers.concat()[..], &self.holes, &self.subtrees.concat()].concat()
     }
 
-    /// Nothing if no file could have it.
+    /// `None` if the bytes are no checkpoint that a file could have.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (data, rest) = bytes.split_first_chunk()?;
         let (hole_bytes, rest) = rest.split_first_chunk()?;
@@ -139,9 +139,9 @@ struct TreeHash {
     /// Leaves whose values are in `subtrees`.
     leaves: u64,
     subtrees: Vec<ChainingValue>,
-    /// The leaf after those.
+    /// The leaf that is still being filled.
     open: Hasher,
-    /// Bytes in it.
+    /// Bytes in the open leaf.
     filled: u64,
 }
 
@@ -211,7 +211,7 @@ impl TreeHash {
     }
 }
 
-/// The hasher of the leaf with this number.
+/// The hasher of the leaf with this number, counted from 0.
 fn leaf(number: u64) -> Hasher {
     let mut hasher = Hasher::new();
     hasher.set_input_offset(number * LEAF_BYTES);

@@ -122,7 +122,7 @@ impl Extraneous {
         self.plan_below(&mut descent, parent.name, path, doomed)
     }
 
-    /// Whether all of it is to go.
+    /// Plans the deletion of an object and of what is in it; whether all of it is to go.
     fn plan_below(
         &self,
         descent: &mut Descent,
@@ -220,7 +220,7 @@ impl Extraneous {
     }
 }
 
-/// Where something is.
+/// A directory, and its own name in the one above.
 struct Parent<'p> {
     directory: Arc<OwnedFd>,
     name: &'p [u8],
@@ -247,7 +247,7 @@ mod tests {
             std::fs::write(root.path().join(name), b"").unwrap();
         }
         std::fs::create_dir(root.path().join("Dir")).unwrap();
-        // Its own name, although the same file.
+        // A second name of the same file counts as a file of its own.
         std::fs::hard_link(root.path().join("bar"), root.path().join("link")).unwrap();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let directory = Arc::new(fs::open(root.path(), flags, Mode::empty()).unwrap());

@@ -5,7 +5,7 @@ use crate::text::printable;
 
 /// Longest rule. With the longest path it costs some millions of steps to match, not more.
 const RULE_BYTES_MAX: usize = 4096;
-/// Many more than anybody writes.
+/// Most rules of a filter: many more than anybody writes.
 const RULES_MAX: usize = 65_536;
 
 /// Rules in their order; the first that matches decides.
@@ -30,9 +30,9 @@ struct Rule {
 enum Start {
     /// At the top of the tree.
     Top,
-    /// So many names from the end.
+    /// This number of names before the end of the path.
     Last(usize),
-    /// With any name.
+    /// At any name of the path.
     Anywhere,
 }
 
@@ -81,7 +81,7 @@ impl Filter {
         Ok(Self(rules))
     }
 
-    /// Whether nothing is ever left out.
+    /// Whether there are no rules, so that nothing is left out.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -223,7 +223,7 @@ fn class_name(text: &[u8]) -> Option<(&[u8], usize)> {
 /// The name of a class, and the ranges that make it.
 type Class = (&'static [u8], &'static [(u8, u8)]);
 
-/// Those of POSIX, of ASCII only.
+/// The character classes of POSIX, for ASCII only.
 const CLASSES: [Class; 12] = [
     (b"alnum", &[(b'0', b'9'), (b'A', b'Z'), (b'a', b'z')]),
     (b"alpha", &[(b'A', b'Z'), (b'a', b'z')]),

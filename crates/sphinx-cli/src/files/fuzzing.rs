@@ -256,7 +256,7 @@ fn names(directory: &Path) -> Vec<String> {
 /// What a directory holds, and the directories below it.
 #[derive(Default)]
 struct Held {
-    /// Each behind the one that it is in.
+    /// Every directory comes after the one that it is in.
     directories: Vec<PathBuf>,
     others: Vec<PathBuf>,
 }
@@ -326,7 +326,7 @@ struct Stream {
     bytes: Vec<u8>,
     totals: Totals,
     series: Series,
-    /// It has named the source of what is there in part.
+    /// Whether the sender has named the source of the part that is there.
     knows: bool,
 }
 
@@ -414,7 +414,7 @@ impl Stream {
                 xattrs.add(b"user.a".to_vec(), value).expect("it is short");
                 put_entry(&mut self.bytes, &Entry::Xattrs(xattrs));
             }
-            // Files that may be there.
+            // Claims to keep files, whether or not they were offered.
             5 if kind & 0x30 == 0x30 => {
                 let (first, count) = (input.byte(), input.byte());
                 let (first, count) = (u64::from(first & 7), 1 + u32::from(count >> 6));

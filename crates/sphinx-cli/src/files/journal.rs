@@ -28,7 +28,7 @@ const _: () = assert!(FIXED_BYTES + CHECKPOINT_BYTES_MAX <= SLOT_BYTES);
 /// Which file it is that is kept in part. A journal about another file is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subject {
-    /// Of the whole file, in bytes.
+    /// Size of the whole file, in bytes.
     pub(super) size: u64,
     pub(super) source: SourceId,
     /// The part's inode: a copy of a journal beside a copy of a part proves nothing.
@@ -62,7 +62,7 @@ impl Slot {
         bytes
     }
 
-    /// Nothing if it is torn, empty or impossible.
+    /// `None` if the slot is torn, empty or impossible.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(MAGIC)?;
         let (number, rest) = rest.split_first_chunk()?;
@@ -90,7 +90,7 @@ impl Slot {
         (is_whole && slot.sealed.checkpoint.offset() <= slot.subject.size).then_some(slot)
     }
 
-    /// The newer one of those that are whole.
+    /// The newest valid slot of a journal.
     pub(super) fn newest(journal: &[u8]) -> Option<Self> {
         let slots = journal.chunks(SLOT_BYTES).take(SLOTS as usize);
         slots
@@ -140,7 +140,7 @@ pub(super) struct Files {
     pub(super) subject: Subject,
     /// The next slot's number.
     pub(super) number: u64,
-    /// Their names are in stable storage.
+    /// Whether the names of part and journal are in stable storage.
     pub(super) named: bool,
 }
 
@@ -193,7 +193,7 @@ impl Journal {
         self.thread = started.ok();
     }
 
-    /// Takes back what the journal has said so far.
+    /// Takes back the checkpoints that the journal has recorded so far.
     pub(super) fn forget(&mut self) -> io::Result<()> {
         if let Some(files) = &self.files {
             clear(&files.journal)?;

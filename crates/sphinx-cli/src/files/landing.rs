@@ -12,7 +12,7 @@ use sphinx_transport::ErrorKind;
 /// What `cp` makes of its last argument.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Landing {
-    /// Exists.
+    /// The directory, which exists, into which things are copied.
     pub(crate) directory: PathBuf,
     /// The name that the only thing copied gets, if that is another one.
     pub(crate) name: Option<Vec<u8>>,

@@ -41,7 +41,7 @@ pub(super) struct TransferLock {
     root: Arc<OwnedFd>,
     id: String,
     file: File,
-    /// What the file says.
+    /// What the lock file says: the transfer's directory.
     directory: Vec<u8>,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Unfinished {
 pub(super) enum Found {
     /// It is complete, or has nothing to do with transfers.
     Nothing,
-    /// A transfer is going on in it.
+    /// A transfer that still runs is writing into it.
     InUse,
     Unfinished(Unfinished),
 }
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// As NFS asks for.
+    /// The lock file is open for writing: NFS locks no other.
     #[test]
     fn what_is_locked_is_open_for_writing() {
         let root = tempfile::tempdir().expect("a temporary directory");
@@ -377,7 +377,7 @@ mod tests {
                 let hidden = String::from_utf8(hidden).expect("whole characters");
                 assert!(COMPONENT_BYTES_MAX - hidden.len() < 3, "{hidden}");
             }
-            // What is no text is cut anywhere.
+            // A name that is not UTF-8 is cut at any byte.
             let hidden = hidden_name(&[0xe5; 255], "0123abcd", end);
             assert_eq!(hidden.len(), COMPONENT_BYTES_MAX);
         }

@@ -62,7 +62,7 @@ pub(crate) struct Transferred {
 pub(crate) struct Work {
     /// Read from files: at the receiver, what was there or was read back.
     pub(crate) read: u64,
-    /// Not sent, because the receiver had it.
+    /// Not sent, because the receiver had these bytes.
     pub(crate) reused: u64,
     /// At the receiver: sent, whatever became of it.
     pub(crate) received: u64,
@@ -84,7 +84,7 @@ impl Transferred {
         }
     }
 
-    /// What people should know beyond the numbers.
+    /// What the summary for people says besides the numbers of bytes.
     fn remark(&self) -> String {
         let mut remark = String::new();
         if self.counts.files_present > 0 {

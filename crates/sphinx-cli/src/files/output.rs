@@ -40,9 +40,9 @@ pub(crate) struct Rules {
     pub(crate) partial: bool,
     /// Give permissions that the umask would take away.
     pub(crate) exact_modes: bool,
-    /// In one transfer.
+    /// Most bytes of one transfer.
     pub(crate) max_bytes: Option<u64>,
-    /// In one transfer.
+    /// Most entries of one transfer.
     pub(crate) max_entries: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Destination {
 #[derive(Debug)]
 pub(crate) struct Expected {
     pub(crate) names: BTreeSet<Vec<u8>>,
-    /// Whether these may be directories.
+    /// Whether the expected names may be directories.
     pub(crate) directories: bool,
 }
 
@@ -82,13 +82,13 @@ pub(crate) struct OutputDir {
     pub(super) rules: Rules,
     /// Permission bits that no object gets.
     umask: u16,
-    /// What comes at the top, where that is known.
+    /// The names that may come at the top; `None` allows any.
     pub(super) expected: Option<Arc<Expected>>,
     /// The request of a synchronization, if it is one.
     pub(super) sync: Option<Arc<Sync>>,
     /// The directory does not exist and is not made (a dry run): `root` must not be looked into.
     pub(super) missing: bool,
-    /// Its name, for people.
+    /// The directory's name, as it is shown to people.
     pub(super) shown: String,
 }
 
@@ -305,7 +305,7 @@ pub(super) struct Own {
 
 /// Why something is refused: one entry of a transfer, or all that follows.
 pub(super) enum Refused {
-    /// This entry; others may do better.
+    /// This entry only; later ones may succeed.
     Entry(Failure),
     /// The rest of the transfer: whatever follows would fail, too.
     Transfer(Failure),

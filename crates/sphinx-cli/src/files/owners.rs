@@ -38,7 +38,7 @@ impl Owner {
     }
 }
 
-/// A name that is too long to travel is none.
+/// The name, or an empty one if it is too long for the wire.
 fn short(name: String) -> Vec<u8> {
     match name.len() {
         0..=NAME_BYTES_MAX => name.into_bytes(),

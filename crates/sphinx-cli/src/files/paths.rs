@@ -86,7 +86,7 @@ pub(super) fn below(directory: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// Somebody who walks through real directories, starting in that of a link.
 pub(super) trait Walker {
-    /// To the directory above.
+    /// Goes to the directory above.
     fn up(&mut self);
     /// Into a directory; false if there is none of this name. A link to one is none.
     fn enter(&mut self, name: &[u8]) -> bool;

@@ -273,7 +273,7 @@ impl<'a, 'l, I: Incoming> Tree<'a, 'l, I> {
         Ok(false)
     }
 
-    /// Files that are as this end has said.
+    /// Handles files that were offered and that the sender leaves as this end has them.
     fn kept(&mut self, first: u64, count: u32) -> Outcome<()> {
         for step in 0..u64::from(count) {
             let there = (first.checked_add(step)).and_then(|offer| self.answers.take(offer));

@@ -54,11 +54,11 @@ struct State {
 /// What the receiver has of a file that was offered.
 pub(super) enum Answer {
     Part(Sealed),
-    /// One like it, by size and time.
+    /// It has a file of the same size and time.
     Present,
-    /// Another version, of these chunks.
+    /// It has another version of the file, made of these chunks.
     Chunks(Chunks),
-    /// One of that size, with this digest.
+    /// It has a file of the same size, with this digest.
     Digest([u8; 32]),
 }
 
@@ -145,7 +145,7 @@ impl Replies {
             .map(drop)
     }
 
-    /// So many offers have been made.
+    /// Notes how many offers have been made, all of which will be answered.
     pub(super) fn expect_answers(&self, offered: u64) {
         self.heard.lock().offered = offered;
     }

@@ -33,7 +33,7 @@ pub(super) struct Sealed {
 pub(crate) struct SourceKey([u8; KEY_BYTES]);
 
 impl SourceId {
-    /// `None` for all zeros, which stand for no id.
+    /// `None` for all zeros, which on the wire mean that there is no id.
     pub(super) fn from_bytes(bytes: [u8; SOURCE_ID_BYTES]) -> Option<Self> {
         (bytes != [0; SOURCE_ID_BYTES]).then_some(Self(bytes))
     }
@@ -138,7 +138,7 @@ fn make(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
     temporary.as_file().sync_all()?;
     match temporary.persist_noclobber(path) {
         Ok(_) => Ok(key),
-        // Another sender was faster.
+        // Another process has made the key first, and that one is used.
         Err(_) => read(path),
     }
 }

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome, fail, fail_hint, local_io, protocol};
 use crate::text::printable;
 use sphinx_transport::ErrorKind;
 
-/// Written at once for a hole.
+/// Zeros that are written for a hole, so many at a time.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Reads the records of a transfer and writes the contents of its first file; everything else is left

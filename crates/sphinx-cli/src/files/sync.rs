@@ -14,7 +14,7 @@ pub(crate) struct SyncRequest {
     pub(crate) dry_run: bool,
     /// Deletes what the receiver has and the sender has not.
     pub(crate) delete: bool,
-    /// No more than this, or nothing.
+    /// Where more would have to be deleted, nothing is.
     pub(crate) max_delete: Option<u64>,
     /// Files are compared by their contents, not by size and time.
     pub(crate) checksum: bool,

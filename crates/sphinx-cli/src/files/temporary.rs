@@ -91,7 +91,7 @@ impl Temporary {
         found
     }
 
-    /// The part of a journal that is locked.
+    /// Opens the part that belongs to a journal, which is locked.
     fn adopt(
         directory: &Arc<OwnedFd>,
         (part_name, journal_name): &(Vec<u8>, Vec<u8>),
@@ -168,7 +168,7 @@ impl Temporary {
         self.file.set_len(bytes)
     }
 
-    /// Takes up what was there.
+    /// Takes the checkpoint of the part that was there, to go on from it.
     pub(super) fn take_there(&mut self) -> Option<Sealed> {
         let partial = self.partial.as_mut()?;
         let there = partial.there.take()?;
@@ -195,7 +195,7 @@ impl Temporary {
         }
     }
 
-    /// Nothing of it is to be kept.
+    /// Marks the part: nothing of it is kept.
     pub(super) fn discard(&mut self) {
         if let Some(partial) = &mut self.partial {
             partial.discarded = true;

@@ -234,7 +234,7 @@ fn a_sparse_file_stays_sparse() {
             "{} blocks",
             there.blocks()
         );
-        // It is there already.
+        // The file has arrived: another transfer of it sends nothing.
         let again = transfer(&[&path], &to, Rules::default()).1.unwrap();
         assert_eq!((again.files, again.files_present), (1, 1));
     }
@@ -430,7 +430,7 @@ fn feed(bytes: &[u8], output: &Path) -> Outcome<Counts> {
 /// A record that a hostile sender could invent, valid in itself or nearly.
 fn record() -> impl Strategy<Value = Vec<u8>> {
     let attributes = (0_u16..0o1000, -3_i64..3).prop_map(|(mode, mtime_s)| Attributes {
-        // Directories that the test can clean up.
+        // With all rights of the owner, so that the test can clean up directories.
         mode: mode | 0o700,
         mtime_s,
         mtime_ns: 0,

@@ -34,7 +34,7 @@ pub(super) enum Step {
     DirectoryEnd {
         attributes: Attributes,
         ids: Ids,
-        /// Read where a tree is synchronized.
+        /// Extended attributes; they are read where a tree is synchronized.
         xattrs: Xattrs,
     },
     File {
@@ -55,9 +55,9 @@ pub(super) enum Step {
         ids: Ids,
         target: Vec<u8>,
     },
-    /// Nothing that follows could do better.
+    /// The walk ends: nothing that follows could succeed.
     Failed(Failure),
-    /// Left out.
+    /// An entry that is left out.
     Skipped {
         name: Name,
         failure: Failure,
@@ -91,7 +91,7 @@ struct OpenDirectory {
 }
 
 impl<'a> Walk<'a> {
-    /// To send what is found.
+    /// A walk that opens files, to send their contents.
     pub(super) fn new(roots: &'a [Root]) -> Self {
         Self {
             roots: roots.iter(),
@@ -420,7 +420,7 @@ fn open(parent: &OwnedFd, name: &Name) -> Result<(Stat, OwnedFd), Errno> {
     Ok((fs::fstat(&file)?, file))
 }
 
-/// Follows a link's target in what is sent.
+/// Walks through the source tree to find out where a link leads.
 struct Reader(Wanderer);
 
 impl Walker for Reader {

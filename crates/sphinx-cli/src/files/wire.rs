@@ -83,7 +83,7 @@ pub(super) enum Entry {
         name: Name,
         attributes: Attributes,
         size: u64,
-        /// Its id, if a part of it is worth keeping.
+        /// The file's id, if a part of it is worth keeping.
         source: Option<SourceId>,
     },
     /// A file whose size shows only at its end.
@@ -116,7 +116,7 @@ pub(super) enum Entry {
     Ask,
     /// Files in the directory that is open, offered one after the other, which are as the receiver has said.
     Kept {
-        /// The number of the first one's offer.
+        /// The number of the offer of the first of these files.
         first: u64,
         count: u32,
     },
@@ -204,7 +204,7 @@ pub(super) enum Piece {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announced {
     pub(crate) entries: u64,
-    /// `None` if nobody knows.
+    /// `None` if the size is not known.
     pub(crate) bytes: Option<u64>,
     /// What the sender calls all of it.
     pub(crate) source: Option<SourceId>,
@@ -225,7 +225,7 @@ pub(crate) struct Counts {
     pub(crate) totals: Totals,
     /// Files in place.
     pub(crate) files: u64,
-    /// Their sizes.
+    /// Bytes of the files in place.
     pub(crate) bytes: u64,
     /// Those of them that were there before, with the same contents.
     pub(crate) files_present: u64,
@@ -236,7 +236,7 @@ pub(crate) struct Counts {
 /// Changes at the receiver that are reported beside the files that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A directory or a link.
+    /// A directory or a link was made.
     Made,
     Deleted,
 }
@@ -424,7 +424,7 @@ pub(super) fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             out.push(REPLY_CHUNKS);
             put_u64(out, *offer);
             out.push(chunks.mean_log2);
-            // There are far fewer.
+            // The count fits: there are far fewer than 2^32 chunks.
             out.extend_from_slice(&(chunks.list.len() as u32).to_be_bytes());
             for chunk in &chunks.list {
                 out.extend_from_slice(&chunk.bytes.to_be_bytes());

@@ -24,11 +24,11 @@ pub(super) struct Bulk<'a> {
     pub(super) progress: &'a Progress,
 }
 
-/// One of these streams.
+/// One stream of the measurement.
 pub(super) struct Stream<S: ?Sized> {
     stream: Box<S>,
     index: u16,
-    /// Bytes so far.
+    /// Bytes of this stream so far.
     at: u64,
 }
 

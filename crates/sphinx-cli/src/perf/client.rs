@@ -13,7 +13,7 @@ use crate::report::Progress;
 use sphinx_netdev::usage::cpu_time;
 use sphinx_transport::ErrorKind;
 
-/// What the user asked for.
+/// The measurement that the user asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) direction: Direction,

@@ -17,7 +17,7 @@ const MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub(super) const STREAMS_MAX: u16 = 10_000;
 /// Each has a thread, which waits for the time of its next block.
 pub(crate) const PACED_STREAMS_MAX: u16 = 256;
-/// Every block carries its header inside.
+/// Smallest block: it has to hold its own header.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 32;
 pub(super) const BLOCK_BYTES_MAX: u64 = 16 << 20;
 /// Longest message that is live or a datagram: the largest UDP payload over IPv4.
@@ -109,7 +109,7 @@ impl Pacing {
         }
     }
 
-    /// How long a block is of use.
+    /// The time after which a message is late; `None` if there is no deadline.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let deadline = self.messages.and_then(|messages| messages.deadline_ns);
         deadline.map(Duration::from_nanos)

@@ -23,7 +23,7 @@ pub(crate) struct BlockNumbers {
     pub(crate) unsent: u64,
     /// Present when the blocks are messages.
     pub(crate) messages: Option<Punctuality>,
-    /// `None` when there was nothing but warm-up.
+    /// `None` when only warm-up blocks arrived.
     pub(crate) ms: Option<BlockMs>,
 }
 
@@ -337,7 +337,7 @@ impl Done {
     }
 }
 
-/// `None` of nothing.
+/// `part` of `whole`, rounded to three digits; `None` if `whole` is 0.
 fn ratio(part: u64, whole: u64) -> Option<Value> {
     (whole > 0).then(|| rounded(part as f64 / whole as f64, 3))
 }

@@ -85,7 +85,7 @@ impl Figures {
         Some(self.stats.rtt.as_secs_f64() * 1e3).filter(|ms| *ms > 0.0)
     }
 
-    /// The smallest one.
+    /// Shortest round trip in milliseconds; `None` before there is one.
     pub(crate) fn min_rtt_ms(&self) -> Option<f64> {
         Some(self.stats.min_rtt.as_secs_f64() * 1e3).filter(|ms| *ms > 0.0)
     }

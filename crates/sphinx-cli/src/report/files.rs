@@ -19,9 +19,9 @@ const REMINDED_ENTRIES_MIN: u64 = 50;
 /// What was left out of a session.
 #[derive(Default)]
 pub(super) struct Skipped {
-    /// The first lines about it.
+    /// The first lines about entries that were left out.
     lines: Vec<String>,
-    /// How many lines there were in all.
+    /// How many such lines there were, those not kept included.
     told: u64,
 }
 

@@ -135,7 +135,7 @@ struct Inner {
     /// Progress is drawn as bars.
     bars: bool,
     next_bar: AtomicU64,
-    /// The same where both are one terminal.
+    /// Where both outputs are one terminal, the same outlet as `stderr`.
     stdout: Outlet,
     stderr: Outlet,
     /// Lines other than progress that were dropped and not told of yet.
@@ -154,7 +154,7 @@ struct SessionOutput {
 }
 
 impl Reporter {
-    /// Starts no thread before the first line.
+    /// Starts no thread: the first line does that.
     pub(crate) fn new(settings: Settings, stop: Stop) -> Self {
         let terminal = io::stderr().is_terminal();
         let (stdout, stderr) = outlets(terminal && io::stdout().is_terminal(), &settings, &stop);
@@ -325,7 +325,7 @@ impl Reporter {
         self.event(error_event(failure, exit_code(failure.kind, None)));
     }
 
-    /// The command has said its last word.
+    /// Notes that the line that ends the command has been printed.
     pub(crate) fn ended(&self) {
         self.inner.ended.store(true, Ordering::SeqCst);
     }

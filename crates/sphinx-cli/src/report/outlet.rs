@@ -25,7 +25,7 @@ const STOP_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the reader may take for the rest after a signal.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Clones are the same output.
+/// An output with its queue; clones share both.
 #[derive(Clone)]
 pub(super) struct Outlet(Arc<Shared>);
 
@@ -42,7 +42,7 @@ pub(super) struct Unread;
 pub(super) enum Room {
     /// While the reader keeps up. Never waits: the next such item says more.
     WhenRead,
-    /// While its session has not used up its share.
+    /// While the item's session has not used up its share of the queue.
     OfSession,
     /// While all sessions together have not used up everything.
     OfAll,

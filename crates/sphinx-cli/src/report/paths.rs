@@ -29,7 +29,7 @@ impl Names {
         name.filter(|name| !name.is_empty())
     }
 
-    /// A path has come.
+    /// Sets the name of the path with this place among the options.
     pub(crate) fn put(&self, option: usize, name: &str) {
         put(&mut self.lock(), option, name);
     }

@@ -14,7 +14,7 @@ use super::{Bar, Event, Figures, Reporter};
 use crate::units::{show_duration, show_percent, show_rate, show_size};
 
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
-/// Between two looks at whether it stalls.
+/// How often it is looked whether the transfer stalls.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a transfer has done so far; written by the thread that transfers.
@@ -189,7 +189,7 @@ struct View {
 /// Rates in bits per second.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// What the streams carry.
+    /// Rate of the bytes that the streams carry.
     rate: f64,
     /// What this end gets through with, the bytes that need not be sent included: it tells how long the rest takes.
     through: f64,
@@ -375,7 +375,7 @@ mod tests {
             line.starts_with("25 %, 1.00 of 4.00 MiB, 8.39 Mbit/s, 3.00 s left"),
             "{line}"
         );
-        // The sender has announced less than it sends.
+        // A sender that has announced less than it sends is shown at 100 %.
         let still = of_streams(0.0);
         let line = view.message(3, Some(2), still, &stats);
         assert!(line.starts_with("100 %, "), "{line}");
@@ -392,7 +392,7 @@ mod tests {
         view.last.0 = second_ago.expect("the machine has run for a second");
         progress.pass_over(1 << 30);
         assert_eq!(progress.bytes(), 1 << 30);
-        // Little goes over the link meanwhile.
+        // Less goes over the link in this second than is passed over.
         let stats = Stats {
             bytes_delivered: 125_000,
             ..Stats::default()

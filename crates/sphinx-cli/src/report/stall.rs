@@ -14,13 +14,13 @@ const SILENT: Duration = Duration::from_secs(4);
 enum Cause {
     /// A read or write of this end.
     OwnDisk,
-    /// Anything at all from the other end.
+    /// Any packet from the other end.
     Path,
-    /// Room at the other end.
+    /// The other end's window: it takes nothing more at present.
     PeerTakesNothing,
     /// The last word of the other end, which has received everything.
     PeerConfirmsNothing,
-    /// Data of the other end, which lives.
+    /// Data from the other end, which is heard of and sends none.
     PeerSendsNothing,
 }
 
@@ -50,7 +50,7 @@ impl Look<'_> {
     }
 }
 
-/// A stall that was told.
+/// A stall that was reported.
 #[derive(Clone, Copy)]
 struct Told {
     cause: Cause,
@@ -120,7 +120,7 @@ impl StallWatch {
         news
     }
 
-    /// Whether what was waited for has come.
+    /// Whether what the stall waited for has come, so that it is over.
     fn goes_on(&self, told: &Told, look: &Look<'_>) -> bool {
         match told.cause {
             Cause::OwnDisk => !look.is_at_disk_for_long(),
@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// A look so many seconds after the beginning.
+    /// Makes looks at given times after the beginning, in seconds.
     struct At<'a> {
         watch: &'a mut StallWatch,
         start: Instant,
@@ -322,7 +322,7 @@ mod tests {
             watch.find(&look)
         };
         assert_eq!(find(0.0, false), None);
-        // Somebody there was asked meanwhile, say.
+        // The other end may have waited meanwhile, for instance for its user's consent.
         assert_eq!(find(60.0, false), None);
         assert_eq!(find(60.1, true), None);
         assert_eq!(find(62.0, true), None);

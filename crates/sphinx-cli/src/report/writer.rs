@@ -27,7 +27,7 @@ pub(super) enum Item {
         position: u64,
         message: String,
     },
-    /// The bar is not wanted any more.
+    /// Removes the bar.
     Clear { id: u64 },
     /// Nothing more comes on standard output: its reader sees its end.
     End,

@@ -44,7 +44,7 @@ pub(crate) struct Request {
 /// What is asked for with a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CopyRules {
-    /// Directories too.
+    /// Directories may be copied, too.
     pub(crate) recursive: bool,
     pub(crate) preserve: bool,
     pub(crate) partial: bool,
@@ -92,7 +92,7 @@ impl Task {
     }
 }
 
-/// What is sent, and the name that it gets.
+/// A source that is sent, and the name that it gets at the receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Named {
     pub(crate) path: Vec<u8>,
@@ -143,7 +143,7 @@ pub(crate) enum Carrier {
     ToStarted,
     /// A session with the endpoint of the end that asks.
     ToAsking,
-    /// This pipe.
+    /// The pipe through ssh itself.
     Ssh,
 }
 
@@ -400,7 +400,7 @@ mod tests {
             let failure = read(&mut &bytes[..]).unwrap_err();
             assert_eq!(failure.kind, ErrorKind::Protocol, "{bytes:?}");
         }
-        // Reasons that come later.
+        // Reasons that a later version may have.
         let bytes = framed(FAILED, br#"{"why":"new","message":"","hint":""}"#);
         let read = read(&mut &bytes[..]).expect("a frame");
         assert!(matches!(

@@ -55,7 +55,7 @@ struct Shared {
 #[derive(Default)]
 struct Waits {
     before: Duration,
-    /// When the write that is under way began.
+    /// When the write that is under way began; `None` if there is none.
     since: Option<Instant>,
 }
 
@@ -78,10 +78,10 @@ struct State {
     messages: VecDeque<Message>,
     data: VecDeque<u8>,
     finished: bool,
-    /// Why nothing more comes; `None` while it may.
+    /// Why nothing more can come; `None` while something may.
     ended: Option<Failure>,
     peer_code: Option<u64>,
-    /// This end wants nothing more.
+    /// This end has closed the pipe and takes nothing more.
     closed: bool,
     /// The one stream of each direction has been given out.
     opened: bool,
@@ -540,7 +540,7 @@ mod tests {
         });
     }
 
-    /// However fast the pipe is.
+    /// A rate limit holds, however fast the pipe is.
     #[test]
     fn a_limit_is_kept() {
         let (near, far) = pair();

@@ -142,7 +142,7 @@ pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<O
             ),
             Err(_) => String::new(),
         };
-        // Login shells differ, sh does not.
+        // The line runs in sh, as login shells differ in what they understand.
         let line = format!(
             "exec sh -c '{pushed}\
              command -v sphx >/dev/null 2>&1 && exec sphx \"$@\"; exit 127' sh"
@@ -150,7 +150,7 @@ pub(super) fn remote_line(sphx: Option<&OsStr>, options: &[String]) -> Outcome<O
         return Ok(OsString::from_vec([line.into_bytes(), arguments].concat()));
     };
     let bytes = sphx.as_bytes();
-    // The home directory is the shell's to know.
+    // `~/` is left unquoted, so that the shell at the other end resolves it.
     let (home, path) = match bytes.strip_prefix(b"~/") {
         Some(path) => (&b"~/"[..], path),
         None => (&b""[..], bytes),
@@ -355,7 +355,7 @@ impl Drop for Ssh {
     }
 }
 
-/// Why there is no end of ours.
+/// Why the other end could not be started.
 pub(crate) enum NoEnd {
     /// There is no sphx, or none that does what it is started for.
     Unfit(Failure),

@@ -22,7 +22,7 @@ const HEAD: &str =
 const KEYS: [&str; 8] = [
     "permit", "rate", "streams", "flows", "pending", "memory", "address", "expires",
 ];
-/// Most of them.
+/// Most clients of a file.
 const CLIENTS_MAX: usize = 100_000;
 
 /// One client.
@@ -145,7 +145,7 @@ impl Client {
     }
 }
 
-/// All of a file.
+/// All clients of a file, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Clients(pub(crate) HashMap<PublicKey, Client>);
 
@@ -183,7 +183,7 @@ impl Clients {
         Self::parse(text).map_err(|(number, why)| wrong_line(path, number, &why))
     }
 
-    /// Addresses that belong to one of them.
+    /// Addresses that belong to clients.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.0.values().filter_map(|client| client.rights.address)
     }

@@ -22,7 +22,7 @@ impl Moment {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        // A day begins at midnight.
+        // A date without a time means midnight at its beginning.
         let full = match text.len() == "2027-01-01".len() {
             true => format!("{text}T00:00:00Z"),
             false => text.to_owned(),

@@ -31,7 +31,7 @@ use sphinx_transport::ErrorKind;
 const FILE_BYTES_MAX: u64 = 32 << 20;
 /// Held by whoever changes something, for as long as that takes.
 const LOCK: &str = "lock";
-/// Held by the receiver or server that runs.
+/// Lock that the receiver or server holds as long as it runs.
 const RUNNING: &str = "running";
 
 /// A directory of a receiver, a server, or a user.

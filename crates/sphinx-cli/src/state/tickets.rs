@@ -29,7 +29,7 @@ const KEYS: [&str; 9] = [
 ];
 /// Most bytes that a line can name: 18 digits.
 const QUOTA_MAX: u64 = 999_999_999_999_999_999;
-/// Most of them; more are a mistake.
+/// Most tickets of a file; more are a mistake.
 const TICKETS_MAX: usize = 100_000;
 
 /// One ticket.
@@ -47,7 +47,7 @@ pub(crate) struct Entry {
     pub(crate) taken: u64,
     /// The directory below the output directory into which files sent with it go.
     pub(crate) directory: Option<PathBuf>,
-    /// What it may do at a server.
+    /// The services that the ticket permits at a server.
     pub(crate) permit: Option<String>,
     /// It is an invitation: what the client that joins with it gets, as settings of its line.
     pub(crate) grant: Option<String>,
@@ -69,7 +69,7 @@ impl Entry {
         }
     }
 
-    /// Whether it begins sessions.
+    /// Whether the ticket admits new sessions at this time.
     pub(crate) fn admits(&self, now: Moment) -> bool {
         self.expires.is_none_or(|end| now < end)
             && self.uses.is_none_or(|uses| self.used < uses)
@@ -181,7 +181,7 @@ pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// All of a file.
+/// All tickets of a file, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tickets(pub(crate) Vec<Entry>);
 
@@ -280,7 +280,7 @@ impl Tickets {
         })
     }
 
-    /// Adds all to a list of who may connect.
+    /// Adds all tickets to the list of those that may connect.
     pub(crate) fn admit(&self, list: &mut AccessList, now: Moment) {
         for entry in &self.0 {
             list.add_ticket(entry.secret.clone(), entry.admits(now));

@@ -28,7 +28,7 @@ impl Scratch {
         Self { root }
     }
 
-    /// Removes it: nobody writes to it any more.
+    /// Removes the directory, into which no process may write any more.
     pub(crate) fn remove(self) {
         self.root.close().expect("nobody writes to it");
     }
@@ -55,7 +55,7 @@ impl Scratch {
         running
     }
 
-    /// The same without waiting.
+    /// As `recv`, without waiting until it listens.
     pub(crate) fn start_recv(&self, more: &[&str]) -> Running {
         let base = [
             "recv",
@@ -171,7 +171,7 @@ pub(crate) fn until(code: i32, mut run: impl FnMut() -> Ended) -> Ended {
     }
 }
 
-/// How it ended.
+/// How a process ended, and what it printed.
 pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) events: Vec<Value>,
@@ -191,7 +191,7 @@ impl Running {
         Self::spawn(command, arguments)
     }
 
-    /// The same in a network namespace.
+    /// Starts the binary in a network namespace.
     #[cfg(all(feature = "lab", feature = "pep"))]
     pub(crate) fn start_in_namespace(
         namespace: &sphinx_netdev::netns::Namespace,
@@ -220,7 +220,7 @@ impl Running {
         Self::spawn(command, &["by another command"])
     }
 
-    /// The same in a directory.
+    /// Starts the binary in a directory.
     pub(crate) fn start_in(directory: &Path, arguments: &[&str]) -> Self {
         Self::spawn(command(directory, arguments), arguments)
     }

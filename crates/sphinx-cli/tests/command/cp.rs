@@ -90,7 +90,7 @@ fn trees_are_copied_as_they_are_and_only_what_has_changed_again() {
         let link = fs::read_link(scratch.path(copy).join("link")).unwrap();
         assert_eq!(link, Path::new("sub1/f1"));
     }
-    // Files say what became of them.
+    // The states of the files, as their events tell them.
     let states = |ended: &Ended| -> Vec<String> {
         let files = ended.events.iter().filter(|event| event["event"] == "file");
         files
@@ -147,7 +147,7 @@ fn the_destination_means_what_it_means_to_cp() {
         let error = ended.events.last().unwrap();
         let message = error["message"].to_string();
         assert!(message.contains("at the other end"), "{message}");
-        // Nothing has begun that could go on.
+        // No transfer has begun, so the hint does not say that one goes on.
         assert!(!error["hint"].to_string().contains("goes on"), "{error}");
     }
     // What is neither file nor link stays what it is.
@@ -292,7 +292,7 @@ fn this_program_is_put_where_there_is_none() {
     let put = pushed(&sshd);
     assert_eq!(mode(&put), 0o700);
     assert_eq!(fs::read_dir(put.parent().unwrap()).unwrap().count(), 1);
-    // From then on it is there.
+    // The pushed program is found the next time without `--push`.
     let again = cp(&scratch, &sshd, &["a", &to]).expect(0);
     assert_eq!(again.done()["bytes"], 1000);
     // A machine of another kind.
@@ -422,7 +422,7 @@ fn mistakes_come_with_the_right_line() {
         (vec!["--udp-port", "9-8", "a", "h:"], ""),
         (vec!["-e", "ssh 'x", "a", "h:"], ""),
     ] {
-        // No ssh is started.
+        // The error comes before ssh would be started: there is no such program.
         let base = ["cp", "--json", "-e", "/none/ssh"];
         let base = if arguments[0] == "-e" {
             &base[..2]
@@ -471,7 +471,7 @@ fn a_jump_host_is_on_the_way() {
     let ended = Running::start(&scratch, &arguments, &[]).end().expect(0);
     assert_eq!(ended.done()["bytes"], 100_000);
     scratch.assert_same("a", "in/a");
-    // So is a tree, there and back.
+    // A tree is synchronized through the jump host, there and back.
     scratch.file("tree/b", 200_000);
     let remote = format!("{}/", there(&scratch, "synced"));
     for (from, to) in [("tree/", remote.as_str()), (&remote, "back/")] {

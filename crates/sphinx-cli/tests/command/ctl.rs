@@ -81,7 +81,7 @@ fn processes_of_others_are_not_asked() {
     if !crate::common::may_make_namespaces() {
         return;
     }
-    // Nobody but those of this test is in it.
+    // A namespace of its own, in which no other test's processes listen.
     let host = Host::new();
     let listen_there = |process: u32, user: Uid| {
         let listening = || {
@@ -167,7 +167,7 @@ fn an_agent_that_says_no_end_is_not_waited_for() {
     let trickle = |listener: UnixListener| {
         thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {
-                // Until nobody wants it any more.
+                // Until the client has closed the connection.
                 while stream.write_all(b" ").is_ok() {
                     thread::sleep(Duration::from_millis(100));
                 }

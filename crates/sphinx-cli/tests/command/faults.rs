@@ -179,7 +179,7 @@ fn a_killed_receiver_is_lost() {
 #[test]
 fn a_killed_receiver_is_noticed_by_what_the_network_says() {
     let scratch = Scratch::new();
-    // Longer than this test waits for anything.
+    // The idle timeout is longer than this test waits for anything.
     let (recv, sender) = slow_transfer(&scratch, &[], &["--idle-timeout", "300s"]);
     recv.signal(Signal::KILL);
     let ended = sender.end().expect(6);
@@ -228,7 +228,7 @@ fn a_silent_peer_is_reported_long_before_it_is_lost() {
             .is_some_and(|text| text.contains("nothing heard"))
     );
     recv.signal(Signal::CONT);
-    // It lives on.
+    // The stall ends, and the session goes on.
     assert_eq!(sender.event("stall_over")["side"], "path");
     let before = sender.event("progress")["bytes"].as_u64().expect("bytes");
     while sender.event("progress")["bytes"].as_u64().expect("bytes") == before {}

@@ -136,7 +136,7 @@ fn who_is_revoked_is_cut_off_and_the_others_notice_nothing() {
     let (_other, mut others) = tunnel(&scratch, "b", &target);
     says_back(&mut stream);
     says_back(&mut others);
-    // In the middle of a transfer.
+    // The session is cut in the middle of a transfer.
     let mut sending = stream.try_clone().expect("a socket");
     let sender = thread::spawn(move || while sending.write_all(&[0; 4096]).is_ok() {});
     let reader = thread::spawn(move || {

@@ -215,7 +215,7 @@ fn a_link_is_shown_and_changed_while_it_runs() {
     assert_eq!(state["forward"]["settings"]["rate"], "unlimited");
     assert_eq!(state["return"]["settings"]["rate"], "1mbit");
     assert_eq!(state["forward"]["offered_packets"], 0);
-    // All or nothing.
+    // If one of the settings is refused, none of them changes.
     let ended = run(
         &scratch,
         &[&["set", "--json", "delay=5ms", "loss=300%"], &name[..]].concat(),

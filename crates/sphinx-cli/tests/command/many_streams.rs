@@ -13,7 +13,7 @@ fn ten_thousand_streams_carry_bytes_side_by_side() {
         let server = server.end().expect(0);
         for done in [client.done(), server.done()] {
             assert_eq!(done["bytes"], 10_000_000, "{reverse}");
-            // Those of the data, and one of control messages.
+            // The streams of the data, and one of control messages.
             assert_eq!(done["streams_peak"], 10_001, "{reverse}: {done}");
         }
     }

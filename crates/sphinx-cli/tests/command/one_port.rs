@@ -124,7 +124,7 @@ fn who_may_do_what() {
             }
         }
     }
-    // Nothing for nobody.
+    // A client whose permit is removed is refused.
     let authorized = scratch.path("s/authorized");
     let text = fs::read_to_string(&authorized).expect("clients");
     fs::write(&authorized, text.replace("permit=perf", "")).expect("a file");

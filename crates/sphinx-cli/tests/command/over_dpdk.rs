@@ -27,9 +27,9 @@ struct Card {
     mtu: u32,
 }
 
-/// Of an Ethernet link.
+/// MTU of an Ethernet link, in bytes.
 const MTU: u32 = 1500;
-/// The router's, on either side.
+/// The router's link-local address, the same on either side.
 const LINK_LOCAL: &str = "fe80::254";
 
 impl Card {

@@ -53,7 +53,7 @@ fn links_that_lead_out_are_told_also_when_quiet() {
         ("tree/beside", "../outside/secret"),
         // By its text it leads to the tree itself; in fact to what lies beside it.
         ("tree/d/e/through", "short/../../outside/secret"),
-        // Through a link that is not sent.
+        // It leads on through a link that is not sent.
         ("tree/indirect", "beside"),
     ];
     symlink("..", scratch.path("tree/d/e/short")).unwrap();

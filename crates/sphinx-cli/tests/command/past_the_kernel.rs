@@ -52,7 +52,7 @@ impl Family {
 pub(super) struct Net {
     pub(super) client: Host,
     pub(super) server: Host,
-    /// Kept: it forwards.
+    /// The router, which forwards as long as it is kept here.
     pub(super) router: Option<Host>,
 }
 
@@ -442,7 +442,7 @@ fn a_new_address_is_carried_by_the_socket() {
     }
     let [client, server] = [client.end().expect(0), server.end().expect(0)];
     assert_eq!(server.done()["bytes"], 8_000_000);
-    // What arrives at the new address.
+    // Packets to the client's new address come through the kernel's socket.
     let by_kernel = client.done()["kernel_datagrams"].as_u64();
     assert!(
         by_kernel.is_some_and(|datagrams| datagrams > 20),
@@ -477,7 +477,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
             return;
         }
         assert!(has_program());
-        // There is room for one only.
+        // An interface has room for one XDP program only.
         let second = [
             "perf",
             "server",

@@ -143,7 +143,7 @@ fn a_replay_repairs_and_conceals_what_the_hop_lost() {
         let flow = flow.expect("a flow");
         assert_eq!(flow["mobile"], "10.0.0.9:40000");
         assert_eq!(flow["repaired"], 1);
-        // The same again is the same.
+        // The same replay gives the same file.
         replay(&scratch, &["in.pcap", "again.pcap"]).expect(0);
         assert_eq!(out, read(&scratch, "again.pcap"));
         // A dry run counts, and copies.
@@ -315,7 +315,7 @@ impl Scene {
         self.agent_and_worker(scratch, more).0
     }
 
-    /// The same; its worker too.
+    /// As [`Scene::agent`], with the process id of its worker.
     fn agent_and_worker(&self, scratch: &Scratch, more: &[&str]) -> (Running, Pid) {
         // How late the agent is on a machine that does other things is not what is tested.
         let base = ["pep", "run", "--json", "--wireless", "left"];
@@ -355,7 +355,7 @@ impl Scene {
             let contents = &contents;
             scope.spawn(move || {
                 client.write_all(contents).expect("a reader");
-                // That was all, as the stream is dropped.
+                // The stream is dropped here, which closes the connection.
             });
             let mut received = Vec::new();
             server.read_to_end(&mut received).expect("all of it");
@@ -505,7 +505,7 @@ fn kernels_are_helped_and_everything_is_removed_afterwards() {
                 .all(|address| fixed.iter().any(|it| it.ip() == *address))
         );
         assert!(!scene.rules().contains("7749"), "{}", scene.rules());
-        // Without it, the way is the old one.
+        // Without the agent, packets take their direct way again.
         scene.transfer(scene.addresses()[0], 100_000, || ());
     }
 }
@@ -619,7 +619,7 @@ fn uploads_are_helped_by_agents_on_both_sides_of_the_hop() {
         .expect("a file")
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
-    // One that is there stays.
+    // A key file that exists is not replaced.
     let text = fs::read_to_string(scratch.path("eln.key")).expect("a file");
     new_key().expect(8);
     assert_eq!(
@@ -732,7 +732,7 @@ fn a_flow_goes_to_the_agent_of_another_hop() {
     printed(&scratch, &["pep", "key", "new", "handoff.key"]);
     let key = ["--handoff-key", "handoff.key"];
     let first = scene.agent(&scratch, &[&["--attach", "tun"][..], &key].concat());
-    // No packet has to come to the next one.
+    // The next agent starts while no packet passes it.
     let start = || {
         let run = ["pep", "run", "--json", "--wireless", "uplink"];
         let more = ["--attach", "tun", "--lag-max", "10s"];
@@ -758,7 +758,7 @@ fn a_flow_goes_to_the_agent_of_another_hop() {
             let words = ["pep", "handoff", "--json", mobile, "--to", peer];
             let ended = inside(&scene.middle, &words).expect(0);
             assert_eq!(ended.events[0]["flows"], 1, "{:?}", ended.events);
-            // It is told over the wire.
+            // The hand-over goes to the other agent over the network.
             let told = |_: &i32| known()["flows_taken_over"] == before + 1;
             let tries = (0..100).find(|n| {
                 thread::sleep(Duration::from_millis(50 * u64::from(*n > 0)));
@@ -782,7 +782,7 @@ fn a_flow_goes_to_the_agent_of_another_hop() {
         let ended = agent.end().expect(130);
         assert_eq!(totals(&ended)["handovers_refused"], 0);
     }
-    // One that has no key tells nobody.
+    // An agent without a key tells no other agent.
     let agent = scene.agent(&scratch, &["--attach", "tun"]);
     let words = [
         "pep",
@@ -1084,7 +1084,7 @@ fn an_installation_that_fails_leaves_what_was_there() {
     assert!(first.contains("nothing was installed"), "{first}");
     assert!(second.contains("= 0 | daemon-reload restart"), "{second}");
     assert!(second.contains("| 2 ExecStart="), "{second}");
-    // What was there is there again, and runs.
+    // The unit from before is restored, and runs.
     let told =
         "= 8 | daemon-reload restart sphx-pep.service daemon-reload restart sphx-pep.service | 2 ";
     assert!(third.contains(told), "{third}");
@@ -1191,7 +1191,7 @@ fn a_user_of_its_own_needs_no_more_than_three_rights() {
         return sphinx_testing::skipped!("no setpriv: {error}");
     }
     let scratch = Scratch::new();
-    // Where everybody may read it.
+    // The unit's user has to be able to read the program.
     let program = scratch.path("sphx");
     // By a process of its own: a program that is open for writing does not
     // start ("Text file busy"), and every process that another test starts
@@ -1333,7 +1333,7 @@ fn a_worker_that_dies_or_stops_is_replaced() {
                 worker = next;
             });
         }
-        // The new one helps new connections.
+        // The restarted worker helps new connections.
         scene.transfer(scene.addresses()[1], 2_000_000, || ());
         // One that is stopped when it is asked to end holds up nothing.
         kill_process(worker, Signal::STOP).expect("a worker");
@@ -1457,7 +1457,7 @@ fn a_reader_that_pauses_holds_up_no_packet() {
             let connect = || TcpStream::connect_timeout(&target, PATIENCE).expect("a connection");
             let client = scene.mobile.run(connect).expect("a thread");
             let (server, _) = listener.accept().expect("a client");
-            // It is reset.
+            // Closing the connection resets it.
             set_socket_linger(&server, Some(Duration::ZERO)).expect("an option");
             drop((server, client));
         }
@@ -1621,7 +1621,7 @@ fn an_agent_that_is_late_says_so_and_passes_everything() {
         return;
     };
     let scratch = Scratch::new();
-    // No machine is that quick.
+    // No machine is quick enough for this limit, so the agent always counts as late.
     let mut agent = scene.agent(&scratch, &["--lag-max", "0ms"]);
     agent.event("overload");
     scene.transfer(scene.addresses()[0], 500_000, || ());
@@ -1711,7 +1711,7 @@ fn an_agent_that_runs_tells_what_it_does() {
     let watch = show(&["--watch", "--json"]);
     agent.signal(Signal::INT);
     agent.end().expect(130);
-    // It has nobody to ask any more.
+    // The agent that it watches has ended.
     watch.end().expect(8);
 }
 
@@ -1728,7 +1728,7 @@ fn an_agent_whose_name_another_program_has_serves_and_gets_it_later() {
     };
     let other = scene.middle.run(take).expect("a thread");
     let mut agent = scene.agent(&scratch, &[]);
-    // Others may be told first.
+    // Other notes may come before this one.
     let is_named = |note: &Value| note["message"].to_string().contains("@sphx-pep");
     while !is_named(&agent.event("note")) {}
     scene.transfer(scene.addresses()[0], 100_000, || ());

@@ -109,7 +109,7 @@ impl Bridged {
         Some(scene)
     }
 
-    /// Begins the hop.
+    /// Starts the emulated hop.
     fn connect(&mut self) {
         let link = |loss| LinkConfig {
             rate: Rate::Constant(100_000_000),
@@ -332,7 +332,7 @@ fn connections_that_are_translated_at_the_hop_are_helped() {
         let ended = agent.end().expect(130);
         are_helped(&scene, totals(&ended));
     }
-    // Downloads of those behind the machine.
+    // Downloads of hosts behind the router are helped.
     let agent = scene.agent(&scratch, &["--preset", "lte-router"]);
     for address in addresses {
         let listen = || TcpListener::bind((address, 0)).expect("a port");
@@ -403,7 +403,7 @@ fn connections_that_are_forwarded_open_where_packets_wait() {
     let mut sender = connect(("10.77.0.2", busy.local_addr().expect("an address").port()));
     let (mut receiver, _) = busy.accept().expect("a client");
     thread::scope(|scope| {
-        // Until the receiver is gone.
+        // Writes until the receiver has gone.
         scope.spawn(move || while sender.write_all(&[7; 10_000]).is_ok() {});
         // The first flight has arrived, and what is behind it waits.
         receiver

@@ -276,13 +276,13 @@ fn what_a_packet_costs() {
     );
     assert_eq!(event["paper"], false);
     let paper = ["--bytes", "20MB", "--loss", "6%", "--paper", "--json"];
-    // Once: its packets do not depend on the MTU.
+    // Measured once only: packets of the paper's mode do not depend on the MTU.
     let of_paper = cost(&paper).expect(0);
     let of_paper = of_paper.event("cost");
     assert_eq!(of_paper["paper"], true);
     let bytes = of_paper["packet_bytes"].as_f64();
     assert!(bytes < Some(1100.0), "{of_paper}");
-    // Counted or absent, and never nothing.
+    // Instructions are counted, or absent where they cannot be; they are never 0.
     for (end, stage) in [("sender", "seal"), ("receiver", "open")] {
         let counted = &event[format!("{end}_instructions")];
         assert!(
@@ -334,7 +334,7 @@ fn what_a_packet_costs_past_the_kernel() {
         assert_eq!(event["io"], "xdp");
         let bytes = event["packet_bytes"].as_f64().expect("a number");
         assert!((0.8 * most..=most).contains(&bytes), "{event}");
-        // Whole: nothing was lost between the ends.
+        // Nearly all bytes of the packets are payload: nothing was lost between the ends.
         let payload = event["payload_bytes"].as_f64().expect("a number");
         assert!(payload > 0.8 * bytes, "{event}");
         for (end, stage) in [

@@ -202,7 +202,7 @@ fn interrupted_beside_unread_reports_it_ends() {
     scratch.file("a", 20_000_000);
     let mut receiver = scratch.recv(&["--once"]);
     let (unread, end) = pipe().expect("a pipe");
-    // Full before the first report.
+    // The pipe is full before the first report is written.
     fill(&end);
     let arguments = [
         "send",
@@ -368,7 +368,7 @@ fn who_reads_the_ticket_to_the_end_of_the_pipe_gets_it() {
     let ticket = ticket.expect("it is text");
     assert!(ticket.starts_with("sphx1") && ticket.ends_with('\n'));
     assert_eq!(ticket.lines().count(), 1);
-    // It is up all the same.
+    // The receiver still serves, although nobody reads its output.
     let environment = [("SPHX_TICKET", ticket.trim())];
     let sender = Running::start(&scratch, &["send", "--json", "a"], &environment);
     sender.end().expect(0);

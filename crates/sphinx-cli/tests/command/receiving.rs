@@ -61,7 +61,7 @@ fn directories_that_exist_are_not_mixed_with_others_unless_asked() {
     scratch.file("in/tree/old", 10);
     for more in [&["--once"][..], &["--once", "--overwrite"]] {
         let recv = scratch.recv(more);
-        // The directory itself is there.
+        // The directory counts as arrived; only the file in it is left out.
         let sent = scratch.send(&["tree"]).end().expect(7);
         recv.end().expect(7);
         let skipped = sent.event("skipped");
@@ -193,7 +193,7 @@ fn a_receiver_expires() {
         let ended = recv.end().expect(code);
         assert!(ended.stderr.contains("300"), "{}", ended.stderr);
     }
-    // What has begun goes on.
+    // A transfer that has begun goes on beyond `--expires`.
     scratch.file("slow", 500_000);
     let mut recv = scratch.recv(&["--expires", "2s"]);
     let mut sender = scratch.send(&["--cc", "fixed:1mbit", "slow"]);

@@ -140,7 +140,7 @@ impl Pair {
         let mut sender = self.client.namespace.run(start).expect("a thread");
         let mut stdin = sender.stdin();
         let (go_on, may_go_on) = mpsc::channel();
-        // It ends with the process.
+        // The thread is not joined: it ends when the process does.
         thread::spawn(move || {
             let (now, later) = movie.split_at(FIRST_BYTES);
             let written = stdin.write_all(now);
@@ -330,7 +330,7 @@ fn a_sender_with_retry_waits_for_its_interface() {
     change(&format!("link set {first} down"));
     let is_told = |event: Value| event["message"].to_string().contains("connecting again");
     while !is_told(sender.event("note")) {}
-    // It tries that once a second.
+    // The sender tries to connect again once a second.
     thread::sleep(Duration::from_secs(3));
     assert!(!sender.has_ended());
     change(&format!("link set {first} up"));

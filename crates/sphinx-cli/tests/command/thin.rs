@@ -110,7 +110,7 @@ fn a_program_runs_with_an_agent_of_its_own() {
 const IS_SERVER: &str = "SPHINX_TEST_SERVER";
 /// Where it listens, in a namespace of its own.
 const SERVER: &str = "127.0.0.1:8080";
-/// Lines that it writes to its client.
+/// Lines that the server writes to its client.
 const LINES: usize = 20;
 
 /// No test of its own: the program of the next one.
@@ -152,7 +152,7 @@ fn a_server_runs_with_an_agent_of_its_own() {
     let deadline = Instant::now() + PATIENCE;
     let connect = || {
         let mut attempts = std::iter::from_fn(|| {
-            // At first it has not begun.
+            // The server may not listen yet.
             thread::sleep(Duration::from_millis(10));
             (Instant::now() < deadline).then(|| TcpStream::connect(SERVER))
         });
@@ -173,7 +173,7 @@ fn a_server_runs_with_an_agent_of_its_own() {
     is_clean(&namespace);
 }
 
-/// Under nohup, say.
+/// Signals that are ignored, as under nohup, stay ignored for the program.
 #[test]
 fn what_is_ignored_stays_so_for_the_program() {
     let Some(namespace) = place() else { return };
@@ -202,7 +202,7 @@ fn a_signal_is_for_the_program() {
     running.signal(Signal::INT);
     running.signal(Signal::TERM);
     let ended = running.end().expect(9);
-    // That, and nothing else.
+    // Standard error has this line and nothing else.
     let summary =
         "0 flows: 0 packets with copies, +0 % bytes; 0 losses repaired, 0 segments sent again\n";
     assert_eq!(ended.stderr, summary);
@@ -375,7 +375,7 @@ fn the_published_sequences_under_packetdrill() {
     let mut scripts: Vec<_> = scripts.map(|it| it.expect("a script").path()).collect();
     scripts.sort();
     for program in ["packetdrill", "python3"] {
-        // Whatever it says, it is there.
+        // Its exit code does not matter: the program exists if it can be run.
         let mut command = Command::new(program);
         command.arg("--version").stdin(Stdio::null());
         if let Err(error) = command.output() {

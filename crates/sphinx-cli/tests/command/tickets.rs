@@ -36,7 +36,7 @@ fn a_ticket_works_in_capitals_and_with_what_was_copied_around_it() {
         format!("'{ticket}'"),
         format!("\u{feff}{ticket}"),
     ] {
-        // As an argument, in the environment, and in a file.
+        // The ticket is given as an argument, in the environment, and in a file.
         Running::start(&scratch, &["send", "--json", &text, "a"], &[])
             .end()
             .expect(0);

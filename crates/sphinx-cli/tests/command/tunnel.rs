@@ -37,7 +37,7 @@ fn server_with(scratch: &Scratch, more: &[&str]) -> Running {
     server
 }
 
-/// One that is the same whenever it is started again.
+/// A server whose key stays the same when it is started again.
 fn server_with_key(scratch: &Scratch, listen: &str) -> Running {
     let base = ["server", "--json", "--listen", listen];
     let more = ["--ticket-file", "t", "--key", "key", "--permit", "tunnel"];
@@ -826,7 +826,7 @@ fn a_target_that_never_answers_holds_up_nobody() {
         Ok(last) => ends_by_reset(last),
         Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
     });
-    // Nor do thousands that come and go.
+    // Thousands of short connections do not stop the others either.
     for _ in 0..4700 {
         // Some are reset at once.
         drop(TcpStream::connect(&bound[0]));
@@ -877,7 +877,7 @@ fn a_server_that_comes_again_with_its_key_is_found_again() {
         reconnecting["next_ms"].as_u64() >= Some(200),
         "{reconnecting}"
     );
-    // What comes meanwhile waits.
+    // A connection that is opened meanwhile waits for the tunnel.
     let waits = connect(&bound[1]);
     let mut second = again();
     assert_eq!(fs::read(scratch.path("t")).expect("a ticket"), ticket);
@@ -889,7 +889,7 @@ fn a_server_that_comes_again_with_its_key_is_found_again() {
         .to_owned();
     assert_eq!(exchange(connect(&remote), b"hello"), b"hello");
     assert!(!second.has_ended());
-    // Another one is not trusted.
+    // A server with another key is not trusted.
     second.signal(Signal::TERM);
     second.end().expect(143);
     fs::remove_file(scratch.path("key")).expect("a key");
@@ -1055,7 +1055,7 @@ fn mistakes_are_told_before_anything_happens() {
             ended.stderr
         );
     }
-    // Ports come before anything is connected.
+    // A busy local port is reported before the tunnel connects to the server.
     let _server = server(&scratch, "tunnel");
     let arguments = ["tunnel", "--json", "--ticket-file", "t", "-L", &forward];
     let busy = Running::start(&scratch, &arguments, &[]).end().expect(8);
@@ -1063,7 +1063,7 @@ fn mistakes_are_told_before_anything_happens() {
     assert!(told["hint"].to_string().contains("port 0"), "{told}");
 }
 
-/// The same where packets are lost.
+/// Forwards work over a link that loses packets, too.
 #[cfg(feature = "lab")]
 #[test]
 fn forwards_cross_a_link_that_loses() {

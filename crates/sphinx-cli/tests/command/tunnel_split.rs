@@ -89,7 +89,7 @@ fn what_no_rule_of_the_server_lets_through_goes_as_packets() {
         flows.len() == 1 && flows[0].contains("[fd09::1]:9000"),
         "{events}"
     );
-    // Not asked for once more with each connection.
+    // The denied destination is asked for once, not with each connection.
     let denied = told(&scratch, "served.events");
     let denied = denied
         .lines()

@@ -13,7 +13,7 @@ use clap::{Arg, Command};
 
 /// Nonsense wherever something else than free text is expected.
 const NONSENSE: [&str; 7] = ["", "-1", "NaN", "inf", "1e300", "1 1", "%"];
-/// Sense or not, depending on the option.
+/// Values that make sense for some options only.
 const EDGES: [&str; 5] = [
     "0",
     "1",
@@ -85,7 +85,7 @@ const ENOUGH: Duration = Duration::from_secs(5);
 
 struct Trial {
     words: Vec<String>,
-    /// Whether only a usage error will do.
+    /// Whether the value has to be refused with a usage error.
     nonsense: bool,
 }
 
@@ -146,7 +146,7 @@ fn words(path: &[&str], arg: &Arg, value: &str, ending: &[&str]) -> Vec<String> 
     words
 }
 
-/// Runs it; no status if it had to be stopped.
+/// Runs the command; `None` as status if it had to be stopped.
 fn attempt(directory: &Path, words: &[String], patience: Duration) -> (Option<ExitStatus>, String) {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut child = command(directory, &words)

@@ -15,7 +15,7 @@ use crate::simulate::{self, Rows, Scenario};
 
 /// Most repairs of a block, as for all that `sphinx-fec` computes.
 const REPAIRS_MAX: u64 = params::REPAIRS_MAX as u64;
-/// Most blocks: some minutes.
+/// Most blocks of a simulation, which take some minutes.
 const BLOCKS_MAX: u64 = 10_000_000;
 /// Most symbols of a stream. The delay of each is kept.
 const STREAM_SYMBOLS_MAX: usize = 1 << 26;

@@ -9,7 +9,7 @@ use super::numbers::Numbers;
 use super::waiting::Waiting;
 use crate::pool::PoolBuffer;
 
-/// What one costs besides its memory.
+/// What a waiting datagram costs besides its memory, bytes.
 const OVERHEAD: usize = 128;
 
 /// A datagram that has arrived.
@@ -134,7 +134,7 @@ impl<S> Live<S> {
         }
     }
 
-    /// One that has arrived makes room for others.
+    /// A message that was dropped to make room for others counts as missing.
     pub(super) fn miss_one(&mut self, number: Option<u64>) {
         if let Some(number) = number {
             self.miss(number..number.saturating_add(1));

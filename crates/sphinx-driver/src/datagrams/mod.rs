@@ -20,15 +20,15 @@ pub(crate) use sending::{First, SendQueue, Sent};
 /// What an application wants of a datagram that it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendAs {
-    /// Its flow, among those of its kind.
+    /// Flow of the datagram, among those of the same kind.
     pub flow: u64,
-    /// `None`: it is given out as it comes.
+    /// Kind of the flow; `None`: the datagram is given out as it comes.
     pub kind: Option<FlowKind>,
-    /// Beside streams and other datagrams.
+    /// Urgency beside streams and other datagrams.
     pub urgency: Urgency,
-    /// How long it is of use, from now on.
+    /// How long the datagram is of use, from now on, nanoseconds.
     pub life: Nanos,
-    /// What becomes of its losses.
+    /// Whether losses are repaired.
     pub repair: RepairMode,
 }
 

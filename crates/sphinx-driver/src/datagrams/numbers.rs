@@ -5,9 +5,9 @@ use std::ops::Range;
 
 /// Ranges that are kept of a flow; beyond, the lowest gap is given up.
 pub(crate) const RANGES_MAX: usize = 1024;
-/// Of many flows each has its part of so many, …
+/// Ranges of all flows together, where there are many: each has an equal part, …
 const RANGES_ALL: usize = 4 * RANGES_MAX;
-/// … and at least.
+/// … but at least so many.
 const RANGES_MIN: usize = 32;
 
 /// Ranges that are kept of one of so many flows: a peer that leaves gaps everywhere must not fill memory with what is known of them.
@@ -18,7 +18,7 @@ pub(crate) fn ranges_max(flows: usize) -> usize {
 /// Numbers of a flow that have arrived, or will not. A range costs as much as a number.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
-    /// All below are known of.
+    /// All numbers below are known of.
     floor: u64,
     /// Above it, where they begin and end; no two touch.
     ranges: BTreeMap<u64, u64>,
@@ -74,7 +74,7 @@ impl Numbers {
         self.ranges.len()
     }
 
-    /// Whether all of these are known of.
+    /// Whether all of these numbers are known of.
     pub(crate) fn contains(&self, numbers: &Range<u64>) -> bool {
         let start = numbers.start.max(self.floor);
         let around = self.ranges.range(..=start).next_back();

@@ -44,7 +44,7 @@ pub(crate) struct RecvQueue<S> {
 }
 
 impl<S: Clone + Default> RecvQueue<S> {
-    /// One that keeps at most so many bytes.
+    /// A queue that keeps at most `bytes_max` bytes.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             ready: VecDeque::new(),
@@ -242,7 +242,7 @@ impl<S: Clone + Default> RecvQueue<S> {
         let (is_news, missed) = live.arrive(number);
         self.counts.missed = self.counts.missed.saturating_add(missed);
         if !is_news {
-            // It has been reported as missing.
+            // The message has been reported as missing already.
             self.counts.late += 1;
             return;
         }
@@ -321,7 +321,7 @@ impl<S: Clone + Default> RecvQueue<S> {
         }
         let (&flow, ordered) = ordered?;
         let (number, dropped) = ordered.waiting.pop_first()?;
-        // Nothing waits for it.
+        // The dropped datagram counts as missing, so that no other one waits for it.
         let missing = number..number.saturating_add(1);
         ordered.missing.insert(missing, most);
         self.release(now, flow);
@@ -370,7 +370,7 @@ impl<S: Clone + Default> RecvQueue<S> {
                 self.changed.push(signal);
                 self.forget_unwanted(flow);
             }
-            // Of what this end sends.
+            // Concerns what this end sends.
             FlowNews::Latency { .. } => {}
         }
     }

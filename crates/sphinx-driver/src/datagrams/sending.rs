@@ -60,7 +60,7 @@ impl Sent {
 /// The datagram that is next.
 pub(crate) struct First {
     pub(crate) urgency: Urgency,
-    /// Of a block of it alone.
+    /// Shape of a block that holds only this datagram.
     pub(crate) shape: (u16, u16),
     pub(crate) lifetime: Lifetime,
     /// It is of no use if it arrives later, not only if it leaves later.
@@ -84,7 +84,7 @@ struct Flow {
     dropped: u64,
     /// How long the peer's application wants live messages to be of use.
     wanted: Option<Nanos>,
-    /// It wants no more.
+    /// The peer's application wants no more of the flow.
     is_unwanted: bool,
 }
 
@@ -131,7 +131,7 @@ impl<S: Clone + Default> SendQueue<S> {
         self.waiting.is_empty() || self.bytes + HEADER_MAX + len <= WAITING_BYTES_MAX
     }
 
-    /// Bytes of those that wait.
+    /// Bytes of the datagrams that wait.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -291,7 +291,7 @@ impl<S: Clone + Default> SendQueue<S> {
         self.dropped.push((kind, flow, number));
     }
 
-    /// When the next one is out of date.
+    /// When the next datagram expires.
     pub(crate) fn next_expiry(&self) -> Option<Time> {
         self.expiries.first().map(|(at, ..)| *at)
     }
@@ -310,7 +310,7 @@ impl<S: Clone + Default> SendQueue<S> {
         })
     }
 
-    /// The next one goes: it would come too late.
+    /// Drops the next datagram, which would arrive too late.
     pub(crate) fn expire_first(&mut self) {
         let first = self.waiting.first_key_value().map(|(key, _)| *key);
         if let Some(waiting) = first.and_then(|key| self.remove(key)) {
@@ -372,7 +372,7 @@ impl<S: Clone + Default> SendQueue<S> {
         })
     }
 
-    /// The peer has so many of them.
+    /// The peer has received `count` datagrams.
     pub(crate) fn on_delivered(&mut self, count: u64) {
         self.counts.delivered += count;
     }

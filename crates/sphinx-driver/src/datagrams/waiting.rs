@@ -21,7 +21,7 @@ impl Waiting {
         self.datagrams.is_empty()
     }
 
-    /// Adds one: the one that had its number.
+    /// Adds a datagram; returns the one that had this number before.
     pub(crate) fn insert(&mut self, number: u64, due: Time, arrived: Arrived) -> Option<Arrived> {
         let (before, other) = self.datagrams.insert(number, (due, arrived)).unzip();
         if let Some(before) = before {
@@ -47,21 +47,21 @@ impl Waiting {
         due.map(|(_, number)| *number).max()
     }
 
-    /// Takes the one with the lowest number.
+    /// Takes the datagram with the lowest number.
     pub(crate) fn pop_first(&mut self) -> Option<(u64, Arrived)> {
         let (number, (due, arrived)) = self.datagrams.pop_first()?;
         self.dues.remove(&(due, number));
         Some((number, arrived))
     }
 
-    /// Takes the one that is due first, if it is due.
+    /// Takes the datagram that is due first, if it is due.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<Arrived> {
         let &(due, number) = self.dues.first().filter(|(due, _)| *due <= now)?;
         self.dues.remove(&(due, number));
         self.datagrams.remove(&number).map(|(_, arrived)| arrived)
     }
 
-    /// Takes all, by number.
+    /// Takes all datagrams, by number.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Arrived> + use<> {
         self.dues.clear();
         let all = std::mem::take(&mut self.datagrams).into_values();

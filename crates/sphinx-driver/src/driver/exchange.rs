@@ -273,7 +273,7 @@ impl<P: PacketProtection, E: Executor> Driver<P, E> {
     ) -> Result<bool, &'static str> {
         self.counters.bytes_received += u64::from(piece.len);
         if incoming.reset.is_some() {
-            // What still comes of it goes, and has no order.
+            // What still arrives of a reset stream is dropped, in any order.
             return Ok(false);
         }
         let before = incoming.ahead();

@@ -11,7 +11,7 @@ use crate::outbox::Outbox;
 use crate::protection::PacketProtection;
 use crate::work::{Body, GONE, body_of};
 
-/// A fault of this end.
+/// Why a session ends with a fault of this end.
 pub(super) const NO_KEYS: &str = "a path without keys";
 
 impl<P: PacketProtection, E: Executor> Driver<P, E> {

@@ -55,11 +55,11 @@ impl OpeningKey {
 /// What the first epoch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Early {
-    /// The handshake's.
+    /// It is the handshake's.
     Never,
-    /// An early one, and the handshake is not over: no other epoch follows.
+    /// It is an early one, and the handshake is not over: no other epoch follows.
     Alone,
-    /// An early one; the handshake's follow.
+    /// It is an early one; the handshake's follow.
     Followed,
 }
 
@@ -77,7 +77,7 @@ pub struct Opener {
     next: Arc<OpeningKey>,
     pub(super) next_secret: Secret,
     epoch: u64,
-    /// The next epoch does not begin before.
+    /// Earliest time at which the next epoch may begin.
     next_from: Time,
     /// Smallest and largest packet number opened with the current key.
     opened: Option<(PacketNumber, PacketNumber)>,

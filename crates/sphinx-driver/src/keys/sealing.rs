@@ -46,7 +46,7 @@ impl Permit {
         self.epoch
     }
 
-    /// Of the packet.
+    /// Number of the packet.
     pub fn packet_number(&self) -> PacketNumber {
         self.packet_number
     }
@@ -61,7 +61,7 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// Of a path on which nothing has been sealed.
+    /// The sequencer of a path on which nothing has been sealed.
     pub fn new(path: PathId) -> Self {
         Self {
             path,
@@ -138,7 +138,7 @@ impl SealingKey {
         Ok(())
     }
 
-    /// The same without header protection.
+    /// Seals a packet without header protection.
     #[inline]
     fn seal_body(
         &self,

@@ -103,7 +103,7 @@ impl<A: Application> Queues<A> {
         self.datagrams.receiving.accept()
     }
 
-    /// Notified when there is such a flow.
+    /// Notified when there is a new flow of live messages.
     pub fn accepts_live(&self) -> A::Signal {
         self.datagrams.receiving.accepts.clone()
     }

@@ -44,7 +44,7 @@ impl OpenRun {
         }
     }
 
-    /// Begins again.
+    /// Empties the run for another key, keeping its memory.
     pub(crate) fn begin_again(&mut self, path: PathId, epoch: u64, key: Arc<dyn OpenPacket>) {
         (self.path, self.epoch, self.key) = (path, epoch, key);
         self.packets.clear();
@@ -61,7 +61,7 @@ impl OpenRun {
         (self.memory, self.filled) = (memory, filled);
     }
 
-    /// Its memory, which is of use again.
+    /// Takes the run's memory, which is used again.
     pub(crate) fn take_memory(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.memory)
     }

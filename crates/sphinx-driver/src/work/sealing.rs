@@ -17,7 +17,7 @@ use crate::outbox::Outbox;
 use crate::pool::PoolBuffer;
 use crate::protection::SealPacket;
 
-/// A fault of this end.
+/// Why a session ends with a fault of this end.
 pub(crate) const GONE: &str = "a symbol of a block that is gone";
 
 /// Packets of one path and epoch that leave one after another, and the blocks that they are of.
@@ -25,22 +25,22 @@ pub(crate) struct SealRun {
     pub(crate) path: PathId,
     pub(crate) epoch: u64,
     key: Arc<dyn SealPacket>,
-    /// Whom the blocks belong to, if to anybody.
+    /// The worker that the blocks belong to, if there is one.
     pub(crate) owner: Option<WorkerId>,
     pub(crate) blocks: Vec<(Slot, Arc<TxSymbols>)>,
     pub(crate) packets: Vec<Sealing>,
     /// Where the datagrams have been sealed, one after another.
     sealed: Option<PoolBuffer>,
-    /// Of the datagrams.
+    /// Bytes of the datagrams.
     bytes: usize,
-    /// Bytes that were copied into them.
+    /// Bytes that were copied into the datagrams.
     pub(crate) copied: usize,
 }
 
 /// A packet of a run.
 pub(crate) struct Sealing {
     pub(crate) transmit: Transmit,
-    /// Until it is sealed.
+    /// The right to seal the packet, until it is used.
     permit: Option<Permit>,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct RowFacts {
     /// The terms of the row.
     begin: usize,
     end: usize,
-    /// Where its bytes begin.
+    /// Where the row's bytes begin in the output.
     pub(super) target: usize,
     /// Whether all coefficients are 1.
     pub(super) is_xor: bool,

@@ -103,7 +103,7 @@ impl Flight {
         self.bad.push(0.0);
         let mut lost = 0.0;
         for (good, bad) in self.good.iter_mut().zip(&mut self.bad) {
-            // Those who lose this packet move up by one.
+            // The states that lose this packet have one loss more.
             let losing = core::mem::replace(&mut lost, *bad);
             let through = *good;
             *good = through * (1.0 - self.enter) + losing * self.leave;

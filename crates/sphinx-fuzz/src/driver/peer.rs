@@ -50,7 +50,7 @@ pub(super) struct Made {
     pub(super) segments: Vec<Segment>,
     /// What its segments cost, in their order.
     costs: Vec<u64>,
-    /// It holds nothing wrong.
+    /// The block holds nothing wrong.
     is_right: bool,
 }
 
@@ -64,7 +64,7 @@ impl Made {
 struct Stream {
     next: u64,
     has_ended: bool,
-    /// It was given up, in these words.
+    /// The RESET with which it was given up.
     reset: Option<Reset>,
 }
 
@@ -264,7 +264,7 @@ impl Peer {
             4 => segment.stream = StreamId::new(self.role, STREAMS + 8 * index),
             5 => segment.offset = VARINT_MAX - input.below(200),
             6 => {
-                // As many as fit.
+                // As many segments as fit.
                 bytes.clear();
                 segment.len = 0;
                 segment.end_of_stream = true;

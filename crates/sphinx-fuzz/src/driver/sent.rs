@@ -43,7 +43,7 @@ pub(super) struct Got {
     pub(super) next: u64,
     pub(super) cost: u64,
     has_end: bool,
-    /// It was given up, and what all of it has cost.
+    /// Cost of the whole stream, if it was given up.
     reset: Option<u64>,
 }
 
@@ -201,7 +201,7 @@ impl Wire {
                     let block = id.truncated();
                     let sent = self.blocks.get(&block);
                     assert!(sent.is_none_or(|sent| sent.cost() == cost));
-                    // It may have been whole before.
+                    // The block may have been whole before.
                     self.given_up.insert(block);
                 }
             }

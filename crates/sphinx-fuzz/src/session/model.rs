@@ -45,7 +45,7 @@ const FAIR_WINDOW_MIN: u64 = 576 * 2 * STREAMS;
 
 /// A block being received.
 struct RxBlock {
-    /// Low bits of its id.
+    /// Low bits of the block's id.
     block: u32,
     n: u16,
     symbol_len: u16,
@@ -68,7 +68,7 @@ struct TxBlock {
     id: BlockId,
     n: u16,
     symbol_len: u16,
-    /// Of which it has a part.
+    /// Streams of which the block has a part.
     streams: Vec<StreamId>,
     /// Repairs that have been sent: code, row, and of which part.
     repairs: BTreeSet<(u8, u32, u8)>,
@@ -259,7 +259,7 @@ impl Model {
             .unwrap_or(from)
     }
 
-    /// Which end this is.
+    /// Whether this end is client or server.
     pub(super) fn role(&self) -> Role {
         self.config.role
     }
@@ -434,7 +434,7 @@ impl Model {
         if !self.is_tame {
             return blocks;
         }
-        // It keeps within the window.
+        // A tame peer keeps within the window.
         let is_open = |id: &BlockId| !self.whole.contains(&id.truncated());
         let is_clear =
             |id: &BlockId| cost_of(*id).is_some() || !self.seen.contains(&id.truncated());
@@ -463,13 +463,13 @@ impl Model {
             _ => BTreeMap::new(),
         };
         if self.is_tame && self.rx_streams.reset_of(stream).is_some() {
-            // What it has said of the stream is so.
+            // What a tame peer has said of the stream stays true.
             blocks.retain(|id, _| !is_open(id));
         }
         let new = blocks.iter().filter(|(id, _)| is_open(id));
         let new = new.fold(0_u64, |sum, (_, cost)| sum.saturating_add(*cost));
         let cost = self.rx_streams.received_of(stream).saturating_add(new);
-        // Some of it may still be to come.
+        // Blocks of the stream may still be to come.
         let more = if input.rarely(4) {
             input.below(3000)
         } else {
@@ -710,7 +710,7 @@ impl Model {
         if !self.jobs.is_empty() {
             let at = input.below(self.jobs.len() as u64) as usize;
             let at = match self.jobs[at].window {
-                // Those of windows in their order.
+                // Jobs with rows of windows are done in their order.
                 Some(_) => self.jobs.iter().position(|job| job.window.is_some()),
                 None => Some(at),
             };

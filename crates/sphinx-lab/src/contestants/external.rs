@@ -39,7 +39,7 @@ pub struct External {
     build: OnceLock<String>,
 }
 
-/// In front of the hash in the settings.
+/// Separates the settings from the hash of the program that follows.
 const BUILD: &str = " (build ";
 
 /// Programs that are known: how they take part, the receiver's command, the sender's.
@@ -100,7 +100,7 @@ impl External {
         }
     }
 
-    /// What its settings are but for the build.
+    /// The settings without the hash of the program.
     fn words(&self) -> String {
         let (receiver, sender) = (self.receiver.join(" "), self.sender.join(" "));
         format!("receiver: {receiver}; sender: {sender}")

@@ -23,7 +23,7 @@ impl Quinn {
         Quinn::with_name(program, &format!("quinn-{congestion}"), congestion)
     }
 
-    /// With another name than `quinn-CONGESTION`.
+    /// A contestant with a name of its own, not `quinn-CONGESTION`.
     pub fn with_name(program: &Program, name: &str, congestion: &str) -> Quinn {
         Quinn {
             name: name.to_owned(),

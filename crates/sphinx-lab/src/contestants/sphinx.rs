@@ -21,7 +21,7 @@ const USAGE: i32 = 2;
 /// What an earlier session carries: enough to know the path by.
 const MEETING: Workload = Workload::Bulk { bytes: 10_000_000 };
 
-/// Some messages.
+/// Options that have `sphx perf client` send small messages.
 const MESSAGES: [&str; 2] = ["--message-size=100B", "--interval=10ms"];
 
 /// `sphx perf` with any options. Requests (video, web) go over the streams of a session between two
@@ -92,7 +92,7 @@ impl Sphinx {
         self.version.get_or_init(find).as_deref()
     }
 
-    /// What its settings are but for the version.
+    /// The settings without the version.
     fn words(&self) -> String {
         let mut words = self.options.clone();
         if !self.knows_deadline {
@@ -252,7 +252,7 @@ impl Contestant for Sphinx {
         if self.is_known {
             command.env("XDG_CACHE_HOME", &task.directory);
         } else {
-            // Other contestants remember nothing either.
+            // No cache of known paths: other contestants remember nothing either.
             command.arg("--no-cache");
         }
         match workload {

@@ -50,7 +50,7 @@ impl Tcp {
         Tcp::with_settings(program, &name, TcpSettings::new(congestion))
     }
 
-    /// With other settings.
+    /// A contestant with this name and these settings.
     pub fn with_settings(program: &Program, name: &str, settings: TcpSettings) -> Tcp {
         Tcp {
             name: name.to_owned(),
@@ -67,7 +67,7 @@ impl Tcp {
         command
     }
 
-    /// What is turned off.
+    /// Kernel parameters that turn off what the settings do without, with their values.
     fn switches(&self) -> Vec<(String, String)> {
         let mut switches = Vec::new();
         if !self.settings.sack {

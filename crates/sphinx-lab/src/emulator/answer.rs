@@ -17,12 +17,12 @@ use crate::Lateness;
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Change these settings, all or none.
+    /// Changes these settings: all of them, or none.
     Set {
         /// `KEY=VALUE`, `forward.KEY=VALUE` or `return.KEY=VALUE`.
         settings: Vec<String>,
     },
-    /// Tell everything.
+    /// Asks for the whole state of the link.
     Show,
 }
 
@@ -30,11 +30,11 @@ pub enum Request {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// It has been done; this is how things are.
+    /// The request was carried out; the state of the link after it.
     State(Box<State>),
-    /// It has not been done.
+    /// The request was refused.
     Refused {
-        /// Why.
+        /// Why the request was refused.
         message: String,
         /// Whether a file of this machine is the reason.
         local: bool,
@@ -44,11 +44,11 @@ pub enum Answer {
 /// Everything about a running link.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct State {
-    /// Its name.
+    /// The link's name.
     pub name: String,
-    /// The process that runs it.
+    /// Id of the process that runs the link.
     pub process: u32,
-    /// Its time: seconds since its start.
+    /// Seconds since the link's start.
     pub seconds: f64,
     /// Addresses of the left end.
     pub left: Vec<String>,
@@ -61,7 +61,7 @@ pub struct State {
     pub back: DirectionState,
     /// How long 95 % of the packets to the right took at most from their arrival until their last bit had left, ms.
     pub wait_p95_ms: f64,
-    /// How exact it is.
+    /// How late the emulator delivered packets.
     pub lateness: Lateness,
     /// CPU time of its thread, in which the kernel does most of the receivers' work too.
     pub cpu_seconds: f64,
@@ -69,7 +69,7 @@ pub struct State {
     pub ignored_packets: u64,
     /// Packets that an interface refused.
     pub refused_packets: u64,
-    /// What went wrong meanwhile.
+    /// What went wrong while the link ran.
     pub faults: Vec<String>,
 }
 
@@ -78,12 +78,12 @@ pub struct State {
 pub struct DirectionState {
     /// Every setting as text, defaults included, in the order in which packets meet them.
     pub settings: Map<String, Value>,
-    /// Totals.
+    /// Totals of this direction.
     #[serde(flatten)]
     pub counters: Counters,
-    /// In the queue now.
+    /// Bytes in the queue at present.
     pub queue_bytes: u64,
-    /// Waiting, being sent or in flight now.
+    /// Packets in the queue, being sent or in flight at present.
     pub inside_packets: u64,
 }
 
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// Fills in what changes.
+    /// Fills in the settings and counters, which change while the link runs.
     pub(crate) fn count(&mut self, settings: [&Settings; 2], counters: &FrontCounters) {
         self.forward = DirectionState::new(
             settings[0],

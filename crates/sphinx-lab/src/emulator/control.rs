@@ -20,12 +20,12 @@ use super::{Answer, LinkError, LinkErrorKind, NAME, Request, SOCKET, State, plac
 const REQUEST_BYTES_MAX: u64 = 1 << 16;
 /// Longest answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 22;
-/// More connections than this have to wait.
+/// Most connections at a time; further ones have to wait.
 const CONNECTIONS_MAX: usize = 16;
 /// How long a connection may say nothing, and a link may leave a request without an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who answers.
+/// Answers requests about a link.
 pub(super) trait Answerer: Send + Sync {
     fn answer(&self, request: Request) -> Answer;
 }

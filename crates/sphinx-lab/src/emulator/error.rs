@@ -12,7 +12,7 @@ use crate::TestbedError;
 #[derive(Debug, Error)]
 #[error("{message}")]
 pub struct LinkError {
-    /// Whose fault it is.
+    /// What caused the failure.
     pub kind: LinkErrorKind,
     /// What happened.
     pub message: String,
@@ -20,14 +20,14 @@ pub struct LinkError {
     pub hint: String,
 }
 
-/// Whose fault a failure is.
+/// What caused a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkErrorKind {
-    /// Of what was asked for.
+    /// What was asked for: arguments, settings.
     Usage,
-    /// Of this machine: rights, files, names.
+    /// This machine: rights, files, names.
     Local,
-    /// Of no one in particular.
+    /// Anything else.
     Other,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Log {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Line<'a> {
-    /// The first one.
+    /// The first line: the link as it starts.
     Start {
         /// Time 0 of the link, in nanoseconds of Unix time.
         unix_ns: u64,
@@ -40,7 +40,7 @@ enum Line<'a> {
     Missed {
         records: u64,
     },
-    /// The last one.
+    /// The last line: the link as it ends.
     End {
         link: &'a State,
     },
@@ -49,7 +49,7 @@ enum Line<'a> {
 #[derive(Debug, Serialize)]
 struct Packet {
     at_ns: Time,
-    /// The link, where there are several.
+    /// The link's name; `None` where there is only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     link: Option<&'static str>,
     direction: &'static str,
@@ -60,11 +60,11 @@ struct Packet {
     /// Index, from 0, among the packets of its flow that have used the link (of all flows with
     /// `flows=together`); losses are by this index.
     sent: Option<u64>,
-    /// Number of the IP protocol.
+    /// Number of the IP packet's protocol.
     protocol: u8,
     source: String,
     destination: String,
-    /// Sequence number of TCP or of an ICMP echo.
+    /// Sequence number of a TCP segment or an ICMP echo.
     sequence: Option<u32>,
     bytes: usize,
 }

@@ -186,7 +186,7 @@ impl Drop for Capture {
     }
 }
 
-/// (side, time, packet)
+/// The packets of a batch: side, time, IP packet.
 fn packets(mut batch: &[u8]) -> impl Iterator<Item = (u8, Time, &[u8])> {
     std::iter::from_fn(move || {
         let (header, rest) = batch.split_first_chunk::<HEADER>()?;

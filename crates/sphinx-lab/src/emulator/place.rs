@@ -23,7 +23,7 @@ const NAME_BYTES_MAX: usize = 32;
 pub(super) struct Place {
     socket: PathBuf,
     lock_path: PathBuf,
-    /// Locked.
+    /// The lock file; held open so that the name stays locked.
     _lock: File,
 }
 

@@ -57,13 +57,13 @@ pub struct Session {
     place: Place,
 }
 
-/// What a session waits for.
+/// An event that a session waits for.
 pub(super) enum Event {
     /// A program has ended.
     Ended(Side),
-    /// The link goes on, but something does not.
+    /// Something beside the link has failed; the link goes on.
     Fault(String),
-    /// Somebody wants it to end.
+    /// The session was asked to end.
     Stop,
     /// The link has ended, whatever the reason.
     LinkEnded,
@@ -234,7 +234,7 @@ impl Session {
         })
     }
 
-    /// How things are.
+    /// The link's settings and counters at present.
     pub fn state(&self) -> State {
         self.shared.state()
     }
@@ -392,7 +392,7 @@ impl Session {
         }
     }
 
-    /// The program whose end is the end.
+    /// The side of the program whose end ends the session.
     fn principal(&self) -> Option<Side> {
         match (&self.plan.left, &self.plan.right) {
             (Some(_), _) => Some(Side::Left),
@@ -488,7 +488,7 @@ fn joining(error: FrontError) -> LinkError {
     error
 }
 
-/// What to do after an event.
+/// Whether a session goes on after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Wait,

@@ -29,7 +29,7 @@ const RECORDS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// After the programs have ended, counters and records are complete once this has passed.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// What a session starts with.
+/// The link, and what was set up for it, when a session starts.
 pub(super) struct Ground {
     /// Left and right, unless the link joins interfaces.
     pub(super) ends: Option<[End; 2]>,
@@ -43,7 +43,7 @@ pub(super) struct Shared {
     ends: Option<[End; 2]>,
     warnings: Vec<String>,
     started: Instant,
-    /// What never changes.
+    /// The parts of the state that never change; the others are filled in.
     base: State,
     changing: Mutex<Changing>,
     events: Sender<Event>,
@@ -208,7 +208,7 @@ impl Shared {
         }
     }
 
-    /// Changes all of these or nothing.
+    /// Changes all of these settings, or none.
     fn set(&self, texts: &[String]) -> Result<(), LinkError> {
         let mut changes = LinkSettings::default();
         for text in texts {

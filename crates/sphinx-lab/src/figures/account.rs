@@ -91,14 +91,14 @@ impl Account {
         row.seeds_min = row.seeds_min.max(seeds_min);
     }
 
-    /// A run of it that counts.
+    /// Counts a run of a row that is used.
     pub(super) fn run(&mut self, row: &str, run: Pairing, made: Made) {
         let row = self.rows.entry(row.to_owned()).or_default();
         row.seeds.insert(run);
         row.made.insert(made);
     }
 
-    /// A run of it that does not.
+    /// Counts a run of a row that is left out.
     pub(super) fn left_out(&mut self, row: &str) {
         self.rows.entry(row.to_owned()).or_default().left_out += 1;
     }
@@ -108,7 +108,7 @@ impl Account {
         self.rows.entry(row.to_owned()).or_default().silent += 1;
     }
 
-    /// A run of it that has no result.
+    /// Notes why a run of a row has no result.
     pub(super) fn failed(&mut self, row: &str, reason: &str) {
         let row = self.rows.entry(row.to_owned()).or_default();
         row.failures.insert(reason.to_owned());
@@ -301,7 +301,7 @@ mod tests {
         let mut account = account();
         account.expect("c", 3);
         account.run("c", (7, 0), made("c1"));
-        // Repeating it does not help.
+        // A second run with the same seed does not count as a second seed.
         account.run("c", (7, 1), made("c1"));
         assert_eq!(account.faults(Standard::Full), ["1 seed instead of 3: c"]);
         assert_eq!(account.table()[1], ["c", "c1", "7", "0"]);

@@ -43,7 +43,7 @@ pub(super) trait Case: Sync + Send {
         1
     }
 
-    /// Runs it; else, why that could not be.
+    /// Runs the case; an error says why there is no run.
     fn run(&self, studio: &Studio<'_>) -> Result<Self::Run, NoRun>;
 
     /// The line that is printed when it has been run.
@@ -146,13 +146,13 @@ fn name_of(case: &impl Case) -> String {
     format!("{}, seed {}", case.row(), case.seed())
 }
 
-/// What is known of a case.
+/// The runs of a case on file, and those that failed.
 struct Known<R> {
     commit: Option<String>,
     run: Option<(R, Made)>,
     /// How many runs did not count because the emulator was starved.
     starved: usize,
-    /// Why there was no run the last time.
+    /// Why the last attempt gave no run.
     failed: Option<String>,
 }
 
@@ -252,7 +252,7 @@ struct Line<R> {
     made: Made,
 }
 
-/// What it says.
+/// What a line of the file says of a case.
 enum Told<R> {
     Run(R),
     Without(Without),
@@ -306,7 +306,7 @@ impl<R: DeserializeOwned> Recorded<R> {
         }
     }
 
-    /// Refuses what is of something else.
+    /// Reads the lines of a file; an error if the file is of something else.
     fn of_lines(text: &[u8]) -> io::Result<Recorded<R>> {
         let mut recorded = Recorded {
             environment: Environment::default(),
@@ -333,11 +333,11 @@ impl<R: DeserializeOwned> Recorded<R> {
             if !is_ours {
                 return Err(something_else());
             }
-            // One of another version is measured again.
+            // A run of another version of the format is measured again.
             recorded.lines.extend(told.map(|told| Line {
                 told,
                 extent: line["extent"].as_str().map(str::to_owned),
-                // Older runs do not tell it themselves.
+                // Older lines do not say how the run was made: the file's environment does.
                 made: Made::deserialize(made).unwrap_or_else(|_| recorded.environment.made.clone()),
             }));
         }
@@ -364,7 +364,7 @@ mod tests {
 
     const NAME: &str = "throws";
 
-    /// What becomes of a case.
+    /// How a run of the test's case ends.
     #[derive(Clone, Copy)]
     enum Fate {
         Falls,
@@ -375,10 +375,10 @@ mod tests {
     struct Throw<'a> {
         seed: u64,
         places: usize,
-        /// How deep they may fall.
+        /// Depth in which a stone may fall; it is part of the case.
         depth: u64,
         fate: Fate,
-        /// How many have been made.
+        /// How many runs have been made.
         thrown: &'a AtomicUsize,
     }
 
@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    /// Where stones are thrown.
+    /// The file and the counter of a test.
     struct Field {
         directory: TempDir,
         environment: Environment,
@@ -542,7 +542,7 @@ mod tests {
         let page = field.draw(&[Fate::Falls; 3]);
         assert!(page.contains("| 1–3   | 0 "), "{page}");
         assert_eq!(field.thrown.load(Ordering::SeqCst), 6);
-        // Nor are they lost.
+        // The runs that do not count now are not lost: they need not be made again.
         field.depth = 1;
         field.draw(&[Fate::Falls]);
         assert_eq!(field.thrown.load(Ordering::SeqCst), 6);
@@ -617,7 +617,7 @@ mod tests {
         let field = Field::new();
         let (file, _) = JsonLines::open(&field.file()).unwrap();
         assert_eq!(field.error(), io::ErrorKind::ResourceBusy);
-        // Those who only read it may.
+        // A call that only reads the file may do so meanwhile.
         field.make(&[Fate::Falls], true).unwrap();
         drop(file);
         field.draw(&[Fate::Falls]);

@@ -18,14 +18,14 @@ pub(super) type Pairing = (u64, u32);
 /// A number of each run, or one that does not come from runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Sample {
-    /// A number of each run, by what pairs runs.
+    /// One number for each run, by the seed and repetition that pair it with others.
     Runs(BTreeMap<Pairing, Measured>),
     /// A limit, or something that was computed.
     Exactly(f64),
 }
 
 impl Sample {
-    /// Without the runs that have no such number.
+    /// A sample of these runs; runs without such a number are left out.
     pub(super) fn of_runs<V: Into<Measured>>(
         values: impl IntoIterator<Item = (Pairing, V)>,
     ) -> Sample {
@@ -155,7 +155,7 @@ enum Pairs {
     Exactly(Option<f64>, Option<f64>),
 }
 
-/// A number of every run of some.
+/// A number of every run of some contestants.
 pub(super) fn of_runs<'a>(
     runs: impl Iterator<Item = &'a Run>,
     pick: impl Fn(&Run) -> Option<Measured>,
@@ -175,7 +175,7 @@ pub enum Verdict {
     /// The runs that it needs are missing.
     #[serde(rename = "not measured")]
     NotMeasured,
-    /// The interval lies on the other side.
+    /// The interval lies on the other side of the limit.
     #[serde(rename = "does not hold")]
     Fails,
 }
@@ -247,9 +247,9 @@ impl Side {
 /// A claim that was looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// What is claimed.
+    /// The claim, in words.
     pub claim: String,
-    /// The numbers, in words.
+    /// The numbers that it was compared with, in words.
     pub measured: String,
     /// The verdict of the runs.
     pub verdict: Verdict,

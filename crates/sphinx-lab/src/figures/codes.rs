@@ -210,7 +210,7 @@ struct Round {
     time: Duration,
 }
 
-/// A line of its file: codes by symbol length.
+/// A line of the file of results: codes by symbol length.
 #[derive(Debug, Deserialize, Serialize)]
 struct Rounded {
     round: u64,
@@ -230,7 +230,7 @@ struct OfEngine {
 #[derive(Debug, Deserialize, Serialize)]
 struct Timed {
     code: String,
-    /// Older runs do not tell.
+    /// Number of repairs; `None` in older runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     repairs: Option<usize>,
     symbol_bytes: usize,
@@ -313,7 +313,7 @@ fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scen
          `lt` sends no source symbols and so restores all of them, from as many rows as it takes while 6 % of these are lost. \
          Measured: different on every machine. Every code in turn, in as many rounds as there are seeds, with other losses in each, and other rows of `srlt` and `lt`.",
     );
-    // In the order in which they are measured.
+    // Keys in the order in which they were measured.
     let mut keys: Vec<(&str, usize)> = Vec::new();
     for timed in runs.iter().flat_map(|run| &run.times) {
         let key = (timed.code.as_str(), timed.symbol_bytes);
@@ -336,7 +336,7 @@ fn draw_coding_time(studio: &Studio<'_>, sheet: &mut Sheet) -> Result<bool, Scen
         sheet.data(verb, &every_round(&runs, pick, verb));
     }
     let total = |code: &str| times(&runs, code, 1000, |it| it.encode_us + it.decode_us);
-    // What is no number is left out.
+    // NaN, which is left out, where older runs have no number of repairs.
     let repairs_of: Pick = |it| it.repairs.map_or(f64::NAN, |repairs| repairs as f64);
     let header = [
         "µs with symbols of 1000 bytes",

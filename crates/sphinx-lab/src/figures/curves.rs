@@ -22,7 +22,7 @@ pub(super) fn goodput(_: &Cell, run: &Run) -> Option<Measured> {
     Some(run.goodput_mbit_s.into())
 }
 
-/// Goodput over what the link delivers.
+/// Goodput as a share of what a perfect transport without headers would have carried.
 pub(super) fn share(cell: &Cell, run: &Run) -> Option<Measured> {
     Some((run.goodput_mbit_s * 1e6 / cell.reference_bits(run)).into())
 }
@@ -283,7 +283,7 @@ pub(super) fn csv(results: &Results) -> String {
     csv
 }
 
-/// Everything once, in one field.
+/// Different words, sorted, in one field of CSV.
 fn listed(words: impl Iterator<Item = String>) -> String {
     let words: BTreeSet<String> = words.collect();
     Vec::from_iter(words).join(" ")
@@ -393,7 +393,7 @@ mod tests {
         ] {
             assert!(both.contains(part), "{both}");
         }
-        // What a second scenario tells counts, too.
+        // The runs of all scenarios are counted together.
         let all = [results(vec![quiet.clone()]), results(vec![noisy])];
         let both = caveat(&all);
         assert!(both.contains("In 1 of 2 rows other programs"), "{both}");

@@ -101,7 +101,7 @@ const PLACES: [Place; 10] = [
     },
 ];
 
-/// How many paths, and what they do.
+/// The ways to use paths that are compared: name, number of paths, coupling.
 const COMPARED: [(&str, usize, Couple); 5] = [
     ("one path", 1, Couple::Off),
     ("two, off", 2, Couple::Off),
@@ -117,7 +117,7 @@ struct Shares {
     until: u64,
 }
 
-/// What came of it.
+/// The result of one run.
 #[derive(Debug, Deserialize, Serialize)]
 struct Share {
     place: String,

@@ -172,7 +172,7 @@ fn more(left: &Sample, right: &Sample) -> Check {
     Check::at_least("", left, MATTERS, right)
 }
 
-/// Behind what is compared: how many times.
+/// The ratio in a check's numbers, without what is compared.
 fn times(check: &Check) -> String {
     match check.measured.split_once(": ") {
         Some((_, times)) => times.to_owned(),

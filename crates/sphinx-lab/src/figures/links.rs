@@ -64,7 +64,7 @@ fn wishes_of(results: &Results, cell: &Cell) -> Vec<Wish> {
     ]
 }
 
-/// The worst run; of none, there is none.
+/// The smallest number of the runs; none if there are no runs.
 fn worst(runs: &Sample) -> Sample {
     let worst = runs.values().into_iter().reduce(f64::min);
     worst.map_or(Sample::fold([], f64::min), Sample::Exactly)

@@ -101,17 +101,17 @@ pub enum Figure {
     Short,
     /// Flows that share a bottleneck.
     Neighbours,
-    /// What else matters.
+    /// What other settings and mechanisms contribute.
     Ablations,
     /// What agents in the path do for kernel TCP.
     Snoop,
-    /// By the rate of errors.
+    /// Snoop against bit error rates.
     SnoopBer,
-    /// By the length of the wired part.
+    /// Snoop against the delay of the wired part.
     SnoopDelay,
-    /// How the sender's window moves meanwhile.
+    /// Snoop: the sender's congestion window over time.
     SnoopWindow,
-    /// Small objects over a hop with bad periods.
+    /// Snoop: small objects over a hop with bad periods.
     SnoopWeb,
     /// What agents on both sides of a hop do for uploads.
     Eln,
@@ -121,36 +121,36 @@ pub enum Figure {
     LimitedTransmit,
     /// Uploads that do not fill their senders' links.
     Rsfc,
-    /// Pages beside an upload.
+    /// RSFC: web pages beside an upload.
     RsfcWeb,
-    /// By how long packets may wait.
+    /// RSFC: how long packets may wait in the queue.
     RsfcAblation,
     /// What RDB does for thin streams that lose every tenth packet.
     RdbLoss,
-    /// Beside greedy streams.
+    /// RDB: thin streams beside greedy ones.
     RdbFairness,
-    /// Which streams are thin.
+    /// RDB: which streams count as thin.
     RdbDpifl,
-    /// Over many paths.
+    /// RDB over paths of today.
     RdbToday,
     /// Several paths and a bounded receive buffer.
     MultipathBuffer,
-    /// A path that falls silent.
+    /// Multipath: a path that falls silent.
     MultipathFailover,
     /// Several paths as people have them.
     MultipathToday,
     /// What bytes wait for in a bounded receive buffer.
     MultipathDelay,
-    /// What coding costs there.
+    /// What coding over several paths costs.
     MultipathComplexity,
-    /// Paths whose losses change.
+    /// Multipath: paths whose losses change.
     MultipathChange,
     /// Paths that meet in one bottleneck.
     MultipathFairness,
 }
 
 impl Figure {
-    /// Those of the paper.
+    /// The figures of the paper.
     pub const PAPER: [Figure; 6] = [
         Figure::Table1,
         Figure::Redundancy,
@@ -160,7 +160,7 @@ impl Figure {
         Figure::Video,
     ];
 
-    /// All, in the order of the page.
+    /// All figures, in the order of the page.
     pub const ALL: [Figure; 36] = [
         Figure::Table1,
         Figure::Redundancy,
@@ -242,7 +242,7 @@ impl Figure {
         }
     }
 
-    /// The beginning of its files' names.
+    /// The beginning of the names of the figure's files.
     pub fn name(self) -> String {
         let argument = self.argument();
         match self {
@@ -285,7 +285,7 @@ impl Figure {
         }
     }
 
-    /// The scenarios that it needs.
+    /// The scenarios whose runs the figure needs.
     pub(crate) fn scenarios(self) -> &'static [(&'static str, &'static str)] {
         match self {
             // Table 1 has the runs of figures 9 and 10.
@@ -331,13 +331,13 @@ impl Figure {
 /// What came of a figure.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What is claimed, and what runs say of it.
+    /// The figure's claims, and what the runs say of each.
     pub checks: Vec<Check>,
     /// What the page falls short of, whatever it claims: rows that were not measured, runs of several commits, few seeds.
     pub faults: Vec<String>,
-    /// What was written.
+    /// The files that were written.
     pub files: Vec<PathBuf>,
-    /// Contestants that are not there, and why.
+    /// Contestants that cannot run here, with the reasons.
     pub missing: Vec<(String, String)>,
     /// The page's table, for the terminal.
     pub summary: String,
@@ -345,23 +345,23 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
-/// Where figures are made.
+/// What figures are made with, and where.
 pub struct Studio<'a> {
     /// What the contestants are made of.
     pub programs: &'a Programs,
-    /// Where files go.
+    /// The directory of the figures' files.
     pub directory: &'a Path,
-    /// Fewer points and shorter runs.
+    /// Whether there are fewer points and shorter runs.
     pub quick: bool,
     /// Seeds of each case over a path of two hops, instead of the usual number.
     pub seeds: Option<u64>,
     /// Nothing is run: figures are drawn from the runs that are on file.
     pub recall: bool,
-    /// Where it is measured.
+    /// The machine on which it is measured.
     pub environment: &'a Environment,
     /// Becomes true when the user wants to stop.
     pub stop: &'a AtomicBool,
-    /// Progress.
+    /// Reports progress to people.
     pub progress: Progress,
 }
 

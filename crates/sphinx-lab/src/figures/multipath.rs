@@ -275,7 +275,7 @@ pub(super) fn today(studio: &mut Studio<'_>, sheet: &mut Sheet) -> Result<bool, 
     Ok(true)
 }
 
-/// What the cells are.
+/// A paragraph that lists the cells with their links.
 fn paths_paragraph(results: &Results, sheet: &mut Sheet) {
     let lines: Vec<String> = (results.cells.iter())
         .map(|(cell, _)| format!("- `{}`: {}", cell.name, cell.description()))
@@ -313,7 +313,7 @@ mod tests {
         let alone: Vec<String> = (LOSSES.iter())
             .flat_map(|(.., paths)| paths.map(str::to_owned))
             .collect();
-        // Whoever is claimed something of.
+        // Only contestants that a claim is about are checked.
         let kernel = ["sphinx", "mptcp-cubic", "mptcp-bbr"];
         check(BUFFER_SCENARIOS[0], &bounded, &kernel);
         check(BUFFER_SCENARIOS[0], &[], &["best-path", "sc"]);

@@ -16,7 +16,7 @@ use crate::path::{self, Output, Outputs, PathArgs, Plan, Report};
 /// nothing.
 const STILL_MS_MAX: f64 = 1000.0;
 
-/// What came of a path.
+/// How a run over a path ended.
 pub(super) struct Ended {
     pub(super) report: Report,
     /// What the command on the host in the middle has said, and that on the right one.

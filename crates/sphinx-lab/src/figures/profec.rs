@@ -22,9 +22,9 @@ use crate::runner::ScenarioFailure;
 /// Loss rates in millionths.
 const LOSSES: [u32; 6] = [10_000, 20_000, 40_000, 60_000, 80_000, 100_000];
 const LOSSES_QUICK: [u32; 1] = [60_000];
-/// The one that the paper tells of.
+/// The loss rate for which the paper gives numbers, in millionths.
 const PUBLISHED: u32 = 60_000;
-/// T, in millionths.
+/// The threshold T, in millionths.
 const THRESHOLDS: [u32; 3] = [300_000, 500_000, 900_000];
 const SYMBOLS: u16 = 100;
 const BLOCKS: u64 = 500;
@@ -36,7 +36,7 @@ const DRAWN_QUICK: usize = 2000;
 const LINK: u64 = 100;
 const RATE: u64 = 95;
 
-/// A file of blocks.
+/// One transfer of a file in blocks.
 struct Sent {
     threshold: u32,
     /// Whether δ is measured; otherwise it is 0.
@@ -58,7 +58,7 @@ struct Came {
     originals: u64,
     ahead: u64,
     answers: u64,
-    /// Blocks that needed another round.
+    /// Blocks that needed another round of repairs.
     again: u64,
 }
 
@@ -141,7 +141,7 @@ impl Case for Sent {
     }
 }
 
-/// The share that so many millionths are.
+/// Millionths as a share from 0 to 1.
 fn part(millionths: u32) -> f64 {
     f64::from(millionths) / 1e6
 }

@@ -34,7 +34,7 @@ const RTT: Duration = Duration::from_millis(10);
 /// Loss rates in millionths.
 const LOSSES: [u32; 4] = [0, 20_000, 60_000, 100_000];
 const LOSSES_QUICK: [u32; 1] = [60_000];
-/// The one that the paper tells of.
+/// The loss rate for which the paper gives numbers, in millionths.
 const PUBLISHED: u32 = 60_000;
 /// Bytes that a pair carries: 5000 blocks of 100 kB, as published.
 const BYTES: u64 = 500_000_000;
@@ -132,7 +132,7 @@ fn cell(loss: u32, bytes: u64, clock: Clock) -> Cell {
     }
 }
 
-/// The seed of the link of one of five.
+/// The seed of the link of one of the five pairs.
 fn seed_of(seed: u64, pair: u64) -> u64 {
     seed * PAIRS + pair
 }
@@ -256,7 +256,7 @@ struct Part {
     work: f64,
 }
 
-/// What it says of both.
+/// The cost of a packet at both ends, as `sphx perf cost` measures it.
 #[derive(Debug, Deserialize, Serialize)]
 struct Price {
     contestant: String,
@@ -393,7 +393,7 @@ impl Case for Modelled {
         format!("{} bytes", self.bytes)
     }
 
-    /// Others have been charged something else.
+    /// Whether the run is of this case; runs with other costs of a packet are not.
     fn is_of(&self, run: &Model) -> bool {
         let of_run = (run.contestant.as_str(), run.loss, run.seed);
         let is_charged = [run.send_ns, run.receive_ns] == self.costs;

@@ -36,7 +36,7 @@ pub(super) struct Sheet {
 pub(super) struct Files(BTreeMap<String, Vec<u8>>);
 
 impl Files {
-    /// Writes them, and returns their paths.
+    /// Writes the files, and returns their paths.
     pub(super) fn write(
         &self,
         directory: &Path,
@@ -108,7 +108,7 @@ fn difference(name: &str, there: &[u8], right: &[u8]) -> String {
 
 /// A sentence of the paper beside what we measure.
 pub(super) struct Sentence<'a> {
-    /// What it is about.
+    /// What the page says the figure is about.
     pub(super) about: &'a str,
     pub(super) published: &'a str,
     /// The verdict of our runs on it; `None` if it cannot be compared.

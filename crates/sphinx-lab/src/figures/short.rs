@@ -31,11 +31,11 @@ const STRANGERS: &str = "sphinx";
 const KNOWN: &str = "sphinx-known";
 
 enum Most {
-    /// Round trips and milliseconds.
+    /// Most time, as round trips plus milliseconds.
     Time(f64, f64),
-    /// A share of what another contestant takes.
+    /// Most time, as a share of what another contestant takes.
     Of(f64, &'static str),
-    /// Kilobytes there and back.
+    /// Most kilobytes, to the receiver and back.
     Bytes(f64, f64),
 }
 
@@ -59,7 +59,7 @@ impl Wish {
         Wish { cell, whose, most }
     }
 
-    /// What the runs say of each part of it.
+    /// Compares each part of the wish with the runs.
     fn looked_at(&self, results: &Results) -> Vec<wishes::Wish> {
         let ours = |pick| sample(results, self.cell, self.whose, pick);
         let found = results

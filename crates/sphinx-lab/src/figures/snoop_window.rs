@@ -24,7 +24,7 @@ const AT_ONCE: usize = 8;
 const NONE: &str = "none";
 const LL: &str = "ll";
 const SACK: &str = "sack";
-/// The name, and the agent.
+/// Kinds of help: the name, and the options of the agent.
 const HELPS: [(&str, Option<&str>); 4] = [
     (NONE, None),
     (LL, Some("snoop:profile=ll")),

@@ -147,7 +147,7 @@ fn chart(results: &Results, title: &str, csv: &mut String) -> Chart {
                 }
                 let levels = video.levels.clone();
                 series.push(Series::new(name, Style::Plain, levels).with_look(look));
-                // One in the legend is enough.
+                // Further runs have no name: one entry in the legend is enough.
                 name = "";
             }
         }

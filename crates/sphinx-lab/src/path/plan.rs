@@ -22,7 +22,7 @@ const SECOND_SEED: u64 = 0x5851_f42d_4c95_7f2d;
 #[derive(Clone, Debug)]
 pub(super) struct HopPlan {
     pub(super) settings: LinkSettings,
-    /// What they describe, both directions.
+    /// The settings as links, for both directions.
     pub(super) configs: [LinkConfig; 2],
 }
 
@@ -34,9 +34,9 @@ pub struct Plan {
     pub(super) middle: Option<String>,
     pub(super) right: Option<String>,
     pub(super) transfer: Transfer,
-    /// Instead of the transfer, if there are any.
+    /// Groups of flows; where there are any, they replace the transfer.
     pub(super) groups: Vec<Group>,
-    /// Kernel parameters of left and right.
+    /// Kernel parameters of the left and the right host.
     pub(super) parameters: Vec<(String, String)>,
     pub(super) interface_mtu: usize,
     pub(super) log: Option<PathBuf>,

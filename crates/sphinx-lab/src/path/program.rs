@@ -23,12 +23,12 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same where all is to end: both programs together get much less than the time after which the command
 /// leaves in any case, so that it completes its log and removes its files on a busy machine too.
 const SHORT_STOP_TIMEOUT: Duration = Duration::from_millis(500);
-/// Between two looks at whether it has.
+/// Time between two looks at whether it has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A program, and everything that it starts. When this is dropped, all of it is killed.
 pub(super) struct Program {
-    /// The name of its host.
+    /// Name of the host on which it runs.
     name: &'static str,
     processes: PidNamespace,
     child: Child,
@@ -97,7 +97,7 @@ impl Program {
         })
     }
 
-    /// The name of its host.
+    /// Name of the host on which it runs.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
@@ -119,7 +119,7 @@ impl Program {
         Ok(false)
     }
 
-    /// How it has ended, if it has.
+    /// The program's exit status; `None` while it runs.
     pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }

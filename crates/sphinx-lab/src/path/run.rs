@@ -27,10 +27,10 @@ const HOPS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// After the transfer, counters and records are complete once this has passed.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// What came of a path.
+/// The results of a run over a path.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What came of the transfer or the flows.
+    /// The results of the transfer or of the flows.
     #[serde(flatten)]
     pub carried: Carried,
     /// Whether the right host was the sender.
@@ -45,7 +45,7 @@ pub struct Report {
     pub hops: [State; 2],
 }
 
-/// What went over a path.
+/// The results of what was carried over a path.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Carried {

@@ -25,7 +25,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Between two looks at whether it is over, for whoever waits for its time.
 const NAP: Duration = Duration::from_millis(100);
 const BLOCK_BYTES: usize = 1 << 16;
-/// Between two looks at the sender's window.
+/// Time between two looks at the sender's congestion window.
 const WINDOWS: Duration = Duration::from_millis(10);
 
 /// What to transfer, and how.
@@ -33,9 +33,9 @@ const WINDOWS: Duration = Duration::from_millis(10);
 pub struct Transfer {
     /// Whether the right host sends to the left one, instead of the other way round.
     pub upload: bool,
-    /// How much.
+    /// Bytes to transfer.
     pub bytes: u64,
-    /// After this time it is over.
+    /// The transfer is cut off after this time.
     pub limit: Duration,
     /// Congestion control of all that send.
     pub congestion: String,
@@ -43,26 +43,26 @@ pub struct Transfer {
     pub sack: bool,
     /// Whether the host in the middle ends the connection and begins another one.
     pub split: bool,
-    /// Whether the sender's window is looked at.
+    /// Whether the sender's congestion window is recorded.
     pub windows: bool,
 }
 
-/// What came of it.
+/// The results of a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transferred {
-    /// What has arrived, in order.
+    /// Bytes that have arrived, in order.
     pub bytes: u64,
-    /// Whether that is all.
+    /// Whether all bytes have arrived.
     pub complete: bool,
     /// From the beginning of the connection to the last byte.
     pub seconds: f64,
-    /// The quotient of both.
+    /// Goodput: `bytes` over `seconds`, in Mbit/s.
     pub goodput_mbit_s: f64,
     /// The longest time in which nothing arrived in order.
     pub pause_ms_max: f64,
     /// Segments that the sending host has sent.
     pub segments_sent: u64,
-    /// How many of these it had sent before.
+    /// Segments sent again among these.
     pub segments_again: u64,
     /// The sender's congestion window every 10 ms, if that was asked for: milliseconds, segments, and the slow-start threshold (-1 if there is
     /// none yet).
@@ -434,7 +434,7 @@ mod tests {
                         until.wait(until.deadline);
                     }
                 });
-                // It waits for more until there is an end.
+                // The receiver waits for a second byte until the connection ends or is cut off.
                 let open = || TcpStream::connect(target).map(Some);
                 receive(&open, Instant::now(), 2, until)
             });

@@ -24,7 +24,7 @@ pub(super) const INNER_PORT: u16 = 5299;
 pub(super) const ENTRANCE_PORT: u16 = 5298;
 /// How long a program gets until it listens.
 pub(super) const START: Duration = Duration::from_millis(500);
-/// Between two looks.
+/// Time between two looks at what a program has done.
 pub(super) const POLL: Duration = Duration::from_millis(5);
 /// Bytes of a file that are read at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -223,7 +223,7 @@ impl Inbox {
     fn arrived(&self) -> u64 {
         let right = |(mut file, _): (fs::File, u64)| {
             let mut right = 0;
-            // As far as it can be read.
+            // The file counts as far as it can be read.
             let _ = each_piece(&mut file, 0, |at, piece| {
                 let parts = piece.chunks(PART_BYTES);
                 for (part, at) in parts.zip((at..self.bytes).step_by(PART_BYTES)) {
@@ -238,7 +238,7 @@ impl Inbox {
         self.files().map(right).max().unwrap_or(0)
     }
 
-    /// The files that there are, with their sizes.
+    /// The received files that exist, with their sizes.
     fn files(&self) -> impl Iterator<Item = (fs::File, u64)> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten();
         entries.filter_map(|entry| {

@@ -205,7 +205,7 @@ pub enum PeerError {
     /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The system call, in words.
         what: &'static str,
         /// How it failed.
         error: std::io::Error,
@@ -213,14 +213,14 @@ pub enum PeerError {
     /// A transport's library refused something.
     #[error("{what}: {reason}")]
     Refused {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// How it failed.
+        /// The reason that the library gave.
         reason: String,
     },
 }
 
-/// Says what was tried.
+/// Adds to an error what was tried.
 pub(crate) fn tried<T>(what: &'static str, result: std::io::Result<T>) -> Result<T, PeerError> {
     result.map_err(|error| PeerError::System { what, error })
 }

@@ -130,7 +130,7 @@ fn send(
     }))
 }
 
-/// A reader that has gone away needs no answer.
+/// Printing may fail: a reader that has gone away needs no answer.
 fn print(event: &Value) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{event}").and_then(|()| out.flush());

@@ -402,10 +402,10 @@ async fn bulk_to(
     Ok(())
 }
 
-/// What takes whole blocks.
+/// Sends whole blocks over a connection.
 struct Carrier<'a> {
     connection: &'a Connection,
-    /// Else a stream for each.
+    /// Whether blocks are datagrams; otherwise each has a stream.
     datagrams: bool,
 }
 
@@ -558,7 +558,7 @@ mod tests {
                 deadline: Duration::from_millis(50),
             })
         };
-        // All of them were due.
+        // All blocks are due already when the transfer begins.
         let start_ns = monotonic_ns() - 10_000_000_000;
         let preamble = Preamble {
             start_ns,

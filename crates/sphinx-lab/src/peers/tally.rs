@@ -108,7 +108,7 @@ pub struct Tally {
     /// Numbers of whole blocks, those that came after the cut-off included.
     whole: HashSet<u64>,
     blocks: u64,
-    /// Without the warm-up, as the latencies.
+    /// Blocks after their deadline, warm-up left out, as in the latencies.
     late: u64,
     latencies_ms: Vec<f64>,
 }

@@ -22,7 +22,7 @@ const READ_BYTES: usize = 256 << 10;
 /// Unsent bytes the kernel may hold while blocks are sent: a later block must not queue behind data
 /// that could not leave yet.
 const NOTSENT_LOWAT_BYTES: u32 = 16 << 10;
-/// What an end without requests cannot do.
+/// What such an end is asked for in vain: a workload of requests.
 const UNASKED: &str = "send what has to be asked for";
 /// Between two looks at the clock while nothing moves.
 const POLL: Duration = Duration::from_millis(20);
@@ -356,7 +356,7 @@ mod tests {
         thread::scope(|scope| {
             let receiver = scope.spawn(|| receive(&task, &|at| ready.send(at).unwrap()));
             let mut stream = TcpStream::connect(address.recv().unwrap()).unwrap();
-            // Nearly all of the time has passed before.
+            // The transfer began so long ago that only 200 ms are left until the cut-off.
             let limit = u64::try_from(task.limit.as_nanos()).unwrap();
             let cut_off = monotonic_ns() + 200_000_000;
             let preamble = Preamble {

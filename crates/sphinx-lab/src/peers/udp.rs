@@ -52,7 +52,7 @@ fn rate(task: &PeerTask) -> Result<u64, PeerError> {
         .ok_or(PeerError::Cannot("carry UDP without a rate"))
 }
 
-/// How long so many bytes take at a rate.
+/// How long `bytes` take at `rate` bits per second.
 fn at_rate(bytes: u64, rate: u64) -> Duration {
     let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
@@ -229,7 +229,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Of a block of so many bytes.
+    /// The parts of a block of this many bytes, none of which has come.
     fn of(bytes: u64) -> Parts {
         let missing = usize::try_from(bytes.div_ceil(PAYLOAD_BYTES)).unwrap_or(usize::MAX);
         Parts {
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn silence_in_the_middle_is_no_end() {
         let task = live(100, 100, Duration::from_millis(100));
-        // All of them were due.
+        // All blocks are due already when the transfer begins.
         let start_ns = monotonic_ns() - 10_000_000_000;
         let numbers: Vec<_> = (0..100).map(|number| (number, 0)).collect();
         let came = parts(&task, start_ns, &numbers);

@@ -15,7 +15,7 @@ use crate::{LinkSpec, PathSpec, several};
 /// The smallest buffer that a receiver of Sphinx can be bounded to.
 const RECEIVE_BUFFER_MIN: u64 = 16 << 10;
 
-/// As it is written.
+/// A `[link]` table as it is written in the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct LinkTable {
@@ -39,16 +39,16 @@ pub(super) struct LinkTable {
     /// Instead: several paths, each written as a link.
     #[serde(default)]
     path: Vec<LinkTable>,
-    /// Of a path.
+    /// Cost of a byte, where the table is one of several paths.
     cost: Option<u32>,
-    /// What receivers may hold.
+    /// Bytes that the receive buffer may hold; one cell for each value.
     receive_buffer: Option<Values<Size>>,
 }
 
 /// What cells are made of, workloads aside.
 #[derive(Debug)]
 pub(super) struct Ground {
-    /// Of the link and what it is like.
+    /// Name of the link, with the values that differ from cell to cell.
     pub(super) name: String,
     /// What several paths are together, or the one that there is.
     pub(super) link: LinkSpec,

@@ -24,9 +24,9 @@ const SCHEDULE_LIMIT: Duration = Duration::from_secs(2);
 /// An experiment.
 #[derive(Debug)]
 pub struct Scenario {
-    /// What it is called.
+    /// The scenario's title.
     pub title: String,
-    /// What it is for, in a sentence or two.
+    /// The purpose of the scenario, in a sentence or two.
     pub about: String,
     /// Links with workloads.
     pub cells: Vec<Cell>,
@@ -43,15 +43,15 @@ pub struct Scenario {
 /// Why a scenario cannot be run.
 #[derive(Debug, Error)]
 pub enum ScenarioError {
-    /// It is not what the format wants.
+    /// The file does not follow the format.
     #[error("{0}")]
     Format(String),
-    /// It contradicts itself.
+    /// The settings contradict each other.
     #[error("{0}")]
     Sense(String),
 }
 
-/// The file.
+/// A scenario file as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
@@ -484,7 +484,7 @@ without = ["paper"]
         let cell = &scenario.cells[0];
         assert_eq!(cell.name, "r10-l95x19");
         assert!((cell.link.forward_loss() - 0.95).abs() < 1e-9);
-        // Of one packet: by chance.
+        // Bursts of one packet are losses by chance.
         let scenario = parse("\"95%\"", "1").unwrap();
         assert_eq!(scenario.cells[0].link.forward, Loss::Bernoulli(0.95));
     }

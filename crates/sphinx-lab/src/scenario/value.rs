@@ -119,6 +119,6 @@ value!(
     Period, Duration, units::period_positive
 );
 value!(
-    /// From 0 to 1.
+    /// A share from 0 to 1.
     Share, f64, units::fraction
 );

@@ -14,7 +14,7 @@ use crate::{
     web::Web,
 };
 
-/// As it is written.
+/// A `[workload]` table as it is written in the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
 pub(super) enum WorkloadTable {

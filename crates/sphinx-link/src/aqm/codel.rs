@@ -25,9 +25,9 @@ pub struct CoDelState {
 /// What is to be done with a packet at the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on as it is.
+    /// The packet goes on as it is.
     Pass,
-    /// It is marked or dropped.
+    /// The packet is marked or dropped.
     Signal,
 }
 
@@ -80,7 +80,7 @@ impl CoDelState {
         Verdict::Signal
     }
 
-    /// A packet has found nothing before it.
+    /// Tells that a packet has found the queue empty.
     pub fn idle(&mut self) {
         self.first_above = None;
         self.dropping = false;

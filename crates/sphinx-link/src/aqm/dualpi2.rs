@@ -22,7 +22,7 @@ const SHARES: i64 = 10;
 /// A probability below which the controller is at rest.
 const NOTHING: f64 = 1e-12;
 
-/// Which of both queues.
+/// One of the two queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Band {
     /// ECT(1) and CE.
@@ -49,7 +49,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// The longer of both delays.
+    /// The longer one of the delays of both queues.
     fn delay(&self, now: Time) -> Time {
         let since = self.low.into_iter().chain(self.classic).min();
         since.map_or(0, |since| now.saturating_sub(since))
@@ -63,7 +63,7 @@ pub(crate) struct Leaving {
     pub(crate) index: u64,
     /// How long it has waited.
     pub(crate) sojourn: Time,
-    /// Whether it found another one waiting there.
+    /// Whether the packet found another one waiting in its queue.
     pub(crate) is_behind: bool,
 }
 
@@ -116,12 +116,12 @@ impl DualPi2State {
         self.delay = delay;
     }
 
-    /// p_C.
+    /// Probability p_C of a signal in the classic queue, 0–1.
     fn classic(&self) -> f64 {
         self.base * self.base
     }
 
-    /// p_CL.
+    /// Probability p_CL of a mark that couples the low-latency queue to the classic one, 0–1.
     fn coupled(&self) -> f64 {
         (self.settings.coupling * self.base).min(1.0)
     }
@@ -213,7 +213,7 @@ mod tests {
             assert!(is_near(classic, base * base) && dropped == 0.0, "{base}");
             let (low, dropped) = shares(&state, Band::Low, 0);
             assert!(is_near(low, 2.0 * base) && dropped == 0.0, "{base}");
-            // The relation of both.
+            // p_CL is the coupling factor, 2, times the square root of p_C.
             assert!((low - 2.0 * classic.sqrt()).abs() < 0.02, "{base}");
         }
     }

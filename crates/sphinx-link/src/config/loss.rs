@@ -8,7 +8,7 @@ use super::{TraceError, trace};
 /// together or flow by flow ([`Flows`](crate::Flows)).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Loss {
-    /// None.
+    /// No losses.
     #[default]
     None,
     /// Each with this probability (0 to 1), independently.
@@ -73,9 +73,9 @@ impl Periods {
 /// Durations whose logarithm is uniform between those of two others; always the same where these are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// At least 1 ms.
+    /// Shortest time, at least 1 ms.
     pub shortest: Duration,
-    /// Not less than `shortest`, at most a minute.
+    /// Longest time, not less than `shortest`, at most a minute.
     pub longest: Duration,
 }
 
@@ -105,7 +105,7 @@ impl Span {
 /// A recorded series of losses, one verdict per packet, which begins again at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LossTrace {
-    /// Not empty.
+    /// Whether each packet is lost; not empty.
     lost: Arc<[bool]>,
 }
 

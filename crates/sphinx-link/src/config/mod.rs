@@ -217,7 +217,7 @@ pub enum ConfigError {
     /// Periods are too short, too long, or the shortest ones are longer than the longest.
     #[error("periods must be between 1 ms and 60 s, the shorter time first")]
     Periods,
-    /// No DSCP.
+    /// A number that is no DSCP.
     #[error("a DSCP is a number from 0 to {DSCP_MAX}")]
     Priority,
     /// A probability is outside 0 to 1, or not a number.
@@ -225,7 +225,7 @@ pub enum ConfigError {
     Probability {
         /// The field of [`LinkConfig`].
         field: &'static str,
-        /// What it was.
+        /// The refused value.
         value: f64,
     },
     /// A radio with impossible times or hops.
@@ -268,14 +268,14 @@ pub struct Blackout {
 /// What a path does with ECN codepoints. Packets that are not ECN-capable pass all of these unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnRule {
-    /// It leaves them alone.
+    /// Leaves ECN bits alone.
     #[default]
     Keep,
     /// It clears them, as some routers do that rewrite the whole octet.
     Clear,
-    /// It makes ECT(0) of ECT(1).
+    /// Changes ECT(1) to ECT(0).
     Classic,
-    /// It marks all packets.
+    /// Marks all packets.
     Mark,
     /// It drops packets with one, as some firewalls do; they count among [`dropped_policer`](crate::Counters::dropped_policer).
     Drop,
@@ -338,9 +338,9 @@ pub struct Retries {
 /// A delay on top of the others, uniform between 0 and `max`, that stays the same for some time: routes that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shift {
-    /// How long each lasts.
+    /// How long each shift lasts.
     pub every: Duration,
-    /// The largest one.
+    /// The largest shift.
     pub max: Duration,
 }
 
@@ -358,7 +358,7 @@ pub struct Wake {
 pub struct Reorder {
     /// Probability (0 to 1) that a packet is held back.
     pub probability: f64,
-    /// How long, on top of all other delays.
+    /// How long the packet is held back, on top of all other delays.
     pub hold: Duration,
 }
 

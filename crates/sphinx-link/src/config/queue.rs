@@ -11,9 +11,9 @@ const TUPDATE_MIN: Duration = Duration::from_millis(1);
 /// An amount of waiting packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// IP bytes.
+    /// So many IP bytes.
     Bytes(u64),
-    /// Packets.
+    /// So many packets.
     Packets(u64),
     /// What the link sends in this time at its present rate (during a pause: at the highest rate of
     /// its schedule).
@@ -23,7 +23,7 @@ pub enum Depth {
 /// Active queue management: signals congestion before the queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Aqm {
-    /// None.
+    /// No queue management.
     #[default]
     None,
     /// Signals when packets have waited too long for too long.
@@ -34,7 +34,7 @@ pub enum Aqm {
     Step {
         /// What may wait without a signal.
         threshold: Depth,
-        /// How.
+        /// How congestion is signalled.
         signal: Signal,
     },
     /// Two queues, of which scalable flows find one short, coupled so that all flows have like shares.

@@ -50,7 +50,7 @@ impl Rate {
 /// A rate from some time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateStep {
-    /// When it begins.
+    /// When the rate begins to hold.
     pub at: Duration,
     /// Bits per second at the IP layer; 0 is a pause during which packets wait.
     pub bits_per_second: u64,

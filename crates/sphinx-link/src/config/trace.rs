@@ -9,19 +9,19 @@ pub enum TraceError {
     /// A time is before the one above it.
     #[error("line {line}: this time is before the one above it")]
     Backwards {
-        /// Counted from 1.
+        /// Line of the trace, counted from 1.
         line: usize,
     },
-    /// There is nothing in it.
+    /// The trace has no entries.
     #[error("it is empty")]
     Empty,
-    /// It has no duration.
+    /// The trace has no duration.
     #[error("all its times are 0")]
     NoDuration,
     /// Something is no time.
     #[error("line {line}: '{found}' is no time in whole milliseconds")]
     NotATime {
-        /// Counted from 1.
+        /// Line of the trace, counted from 1.
         line: usize,
         /// The beginning of what is there.
         found: String,
@@ -29,7 +29,7 @@ pub enum TraceError {
     /// Something is neither 0 nor 1.
     #[error("line {line}: '{found}' is neither 0 (arrives) nor 1 (is lost)")]
     NotAVerdict {
-        /// Counted from 1.
+        /// Line of the trace, counted from 1.
         line: usize,
         /// What is there.
         found: char,

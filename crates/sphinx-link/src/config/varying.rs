@@ -40,7 +40,7 @@ pub enum Varying {
         rates: (u64, u64),
         /// How long each lasts, the pause before it included; 1 s to a minute.
         every: Duration,
-        /// The pause, shorter than that.
+        /// The pause, which is shorter than `every`.
         pause: Span,
     },
 }

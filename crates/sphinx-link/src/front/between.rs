@@ -16,7 +16,7 @@ use crate::LinkConfig;
 /// An interface to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface<'a> {
-    /// Where.
+    /// The namespace in which the interface is made.
     pub namespace: &'a Namespace,
     /// Its name, 1 to 15 bytes; there must be none of this name yet.
     pub name: &'a str,

@@ -50,7 +50,7 @@ impl Lateness {
         Duration::from_nanos(self.sum_ns.checked_div(self.packets).unwrap_or(0))
     }
 
-    /// The most.
+    /// The largest lateness.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }

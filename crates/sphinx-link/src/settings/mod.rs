@@ -24,7 +24,7 @@ pub struct Setting {
     pub key: &'static str,
     /// What a value looks like, in one word.
     pub value_name: &'static str,
-    /// What holds without it.
+    /// The value that holds where the setting is not given.
     pub default: &'static str,
     /// What it does, and every form of its value.
     pub help: &'static str,
@@ -231,7 +231,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets one that has not been set.
+    /// Sets a setting that has not been set yet.
     fn set_if_unset(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
         let entry = self.0.entry(known(key)?);
         entry.or_insert_with(|| value.to_owned());

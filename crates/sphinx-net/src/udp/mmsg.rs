@@ -156,7 +156,7 @@ impl SendBatch {
 /// Receives batches of messages into buffers of its own.
 pub(super) struct RecvBatch {
     arrays: Arrays,
-    /// One for each message, all of the same size.
+    /// A buffer for each message, all of the same size.
     buffers: Vec<Vec<u8>>,
     buffer_size: usize,
 }

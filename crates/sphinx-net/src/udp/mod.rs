@@ -65,7 +65,7 @@ pub struct UdpConfig {
     pub recv_datagram_bytes: usize,
     /// Kernel memory to ask for, in bytes; the kernel may grant less and counts its bookkeeping.
     pub recv_buffer_bytes: usize,
-    /// The same for sending.
+    /// Kernel memory to ask for when sending, in bytes, likewise.
     pub send_buffer_bytes: usize,
     /// Memory for frames that are to be sent, in bytes: what can be [taken](PacketTx::frame) before it has to be
     /// flushed.

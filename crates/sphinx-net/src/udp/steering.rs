@@ -84,7 +84,7 @@ fn round(machine: &mut impl Machine) {
     step(V2, V1, 13, true);
 }
 
-/// Numbers.
+/// A machine that computes with the numbers themselves.
 struct Numbers([u32; WORDS]);
 
 impl Machine for Numbers {
@@ -202,7 +202,7 @@ impl Steering {
         }
     }
 
-    /// How many sockets there are.
+    /// Number of sockets.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.shards as usize

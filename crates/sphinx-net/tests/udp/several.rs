@@ -12,7 +12,7 @@ fn a_socket_that_is_detached_is_closed_and_the_first_one_goes_on() {
     let second = IpAddr::from([127, 0, 0, 2]);
     for _ in 0..3 {
         a.attach(second, None).unwrap();
-        // There is none.
+        // No socket has this address: nothing is detached.
         a.detach([127, 0, 0, 3].into());
         let from_second = Transmit {
             local_ip: Some(second),
@@ -23,7 +23,7 @@ fn a_socket_that_is_detached_is_closed_and_the_first_one_goes_on() {
         assert_eq!(place.ip(), second);
         a.detach(second);
         drop(UdpSocket::bind(place).expect("its port is free"));
-        // It is waited for by itself again.
+        // The first socket is waited for by itself again.
         for _ in 0..2 {
             std::mem::swap(&mut a, &mut b);
             let all = transmit(b.local_addr(), 0, 20);

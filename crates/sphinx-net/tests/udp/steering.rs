@@ -31,7 +31,7 @@ fn datagram(n: u32) -> Vec<u8> {
     };
     datagram.extend_from_slice(&id);
     datagram.extend_from_slice(&n.to_be_bytes());
-    // Some have no id.
+    // Some datagrams are too short to hold an id.
     datagram.truncate(if n % 40 < 4 { 7 } else { 40 });
     datagram
 }

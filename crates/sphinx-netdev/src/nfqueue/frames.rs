@@ -23,7 +23,7 @@ pub struct Way {
     pub port: u32,
     /// Where the frame seems to come from.
     pub source: Mac,
-    /// Whom it is for.
+    /// Ethernet address that the frame goes to.
     pub destination: Mac,
 }
 
@@ -88,7 +88,7 @@ mod tests {
             source: [0; 6],
             destination: [0; 6],
         };
-        // Longer than any packet of it.
+        // Longer than any packet that the port takes.
         let mut packet = vec![0; 1 << 17];
         packet[0] = 0x45;
         let mut sender = FrameSender::default();

@@ -59,7 +59,7 @@ const SEND_BYTES: usize = 16 << 20;
 /// A packet that waits for its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued<'a> {
-    /// Its number.
+    /// Number of the packet in its queue.
     pub id: u32,
     /// Number of the hook: [`Hook`] has those that [`Rules`] use.
     pub hook: u8,
@@ -247,7 +247,7 @@ fn put_verdict(it: &mut Attributes<'_>, id: u32, verdict: u32) {
 #[derive(Debug)]
 pub struct RawSender {
     usual: RawSockets,
-    /// For what these are refused.
+    /// Sockets that send once more, untracked, what `usual` is refused.
     untracked: Option<RawSockets>,
     /// The interface to addresses that each interface has.
     interface: u32,

@@ -133,7 +133,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// Whether some are known by whose they are.
+    /// Whether connections are selected by the user or control group of their socket.
     fn has_owners(&self) -> bool {
         !(self.uids.is_empty() && self.cgroups.is_empty())
     }
@@ -299,7 +299,7 @@ fn install(
     way: Way,
 ) -> io::Result<()> {
     let mut writer = Writer::default();
-    // All of it, or nothing.
+    // The kernel takes all of these messages, or none.
     batch(&mut writer, |writer| {
         for family in selection.families() {
             put_table(writer, *family, table, selection, queue, mark, way);
@@ -426,7 +426,7 @@ fn padded(name: &str) -> Vec<u8> {
     name
 }
 
-/// One rule for each.
+/// Conditions, each of which becomes a rule.
 fn conditions(selection: &Selection, hook: Hook) -> Vec<Condition> {
     let own = match selection {
         Selection::Interface(name) => {
@@ -526,7 +526,7 @@ fn is_port(it: &mut Attributes<'_>, passage: Passage, name: &[u8]) {
     });
 }
 
-/// Goes on if of SYN and ACK it has these.
+/// The rule goes on if, of SYN and ACK, exactly these flags are set.
 fn has_flags(it: &mut Attributes<'_>, set: u8) {
     flags(it);
     is(it, number::EQUAL, &[set]);
@@ -538,7 +538,7 @@ fn flags(it: &mut Attributes<'_>) {
     mask(it, &[SYN | ACKNOWLEDGES]);
 }
 
-/// Leaves these bits of what was loaded.
+/// Clears all but these bits in the register.
 fn mask(it: &mut Attributes<'_>, bits: &[u8]) {
     expression(it, "bitwise", |it| {
         it.number(1, number::REGISTER);
@@ -553,7 +553,7 @@ fn mask(it: &mut Attributes<'_>, bits: &[u8]) {
 fn is_no_part(it: &mut Attributes<'_>) {
     expression(it, "ct", |it| {
         it.number(1, number::REGISTER);
-        // The state.
+        // Key of the expression: the state of the connection.
         it.number(2, 0);
     });
     let states = number::STATE_INVALID | number::STATE_NEW;
@@ -618,7 +618,7 @@ fn is_short(it: &mut Attributes<'_>, bytes_max: u32) {
     is(it, number::AT_MOST, &bytes_max.to_be_bytes());
 }
 
-/// Goes on if what was loaded is so.
+/// The rule goes on if the register compares so with `value`.
 fn is(it: &mut Attributes<'_>, how: u32, value: &[u8]) {
     expression(it, "cmp", |it| {
         it.number(1, number::REGISTER);

@@ -55,7 +55,7 @@ impl Ack {
             && self.edge == before.edge
     }
 
-    /// Its own timestamp.
+    /// The timestamp of its sender (TSval).
     pub(crate) fn sent(&self) -> Option<u32> {
         self.timestamps.map(|(sent, _)| sent)
     }
@@ -135,7 +135,7 @@ impl Ack {
         right <= left || self.sack.iter().any(within)
     }
 
-    /// Bytes behind its position that it reports.
+    /// Bytes beyond its position that its SACK blocks report.
     fn sacked(&self) -> u64 {
         let behind = |block: &(u64, u64)| block.1.saturating_sub(block.0.max(self.position));
         let copy = usize::from(self.first_is_within_second());
@@ -215,7 +215,7 @@ impl Stream {
         Some(ack)
     }
 
-    /// Why it is kept whatever follows, if it is.
+    /// Why the acknowledgement must not be dropped; `None` if it may be.
     fn kept(&self, segment: &Segment, ack: &Ack, is_next: bool) -> Option<Kept> {
         if !segment.may_be_edited() {
             return Some(Kept::Options);

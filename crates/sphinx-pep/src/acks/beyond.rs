@@ -26,7 +26,7 @@ struct Echoes {
     way_back: Delay,
 }
 
-/// What is known of the way behind the queue.
+/// What is measured of the path beyond the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Beyond {
     flows: Map<FlowKey, Echoes>,

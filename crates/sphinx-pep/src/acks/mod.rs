@@ -65,7 +65,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dropped {
-    /// The one behind it acknowledges more.
+    /// A later acknowledgement in the queue acknowledges more.
     Acked,
     /// The one behind it has a lower number in ns-2's terms ([`Mode::Ns2`]).
     Ns2,
@@ -85,7 +85,7 @@ pub enum Kept {
     Ecn,
     /// The one behind it acknowledges less: it was overtaken.
     Older,
-    /// It has options that are not understood, or MPTCP's.
+    /// The acknowledgement has options that are not understood, or MPTCP's.
     Options,
     /// It is no acknowledgement of what came: it wants an answer. Or the one behind it is, or is sent again, which its reader may discard.
     Probe,
@@ -104,12 +104,12 @@ struct Held {
     output: Output,
 }
 
-/// Why a plain one has to wait.
+/// Whether a plain acknowledgement has to wait, and for what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// It need not wait.
+    /// It goes at once.
     AtOnce,
-    /// One goes in so many nanoseconds.
+    /// One goes in this many nanoseconds.
     Every(Time),
     /// One goes for several ([`AckCc`]), of which there are so many at most; `marked` if those of this flow wait too long for the link.
     Ratio { most: u32, marked: bool },
@@ -165,7 +165,7 @@ impl Acks {
         self.ratio.take_mark(now)
     }
 
-    /// Whether it is time to say so.
+    /// Whether the mark may be sent to the other agent at this time.
     pub(crate) fn may_tell(&mut self, now: Time) -> bool {
         self.ratio.may_tell(now)
     }

@@ -64,7 +64,7 @@ impl Waiting {
     /// The last one has come behind others. Drops of those for which the one behind them does, and the one behind that, and so on,
     /// `spare` times, the one nearest to the head: its place in the queue is that of the next one.
     fn drop_redundant(&mut self, spare: usize, counts: &mut Counts) {
-        // The one that has got another one behind it.
+        // The last acknowledgement before the new one.
         let mut at = self.entries.len().saturating_sub(2);
         while at + 1 < self.entries.len() {
             let said = self.says(at + 1, self.entries[at + 1].ack.as_ref());

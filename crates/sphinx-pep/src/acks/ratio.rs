@@ -7,11 +7,11 @@ use crate::{MS, Time, stats::Counts};
 
 /// How long an acknowledgement waits at most for others to come.
 pub(super) const WAIT_NS_MAX: Time = 100 * MS;
-/// [`AckCc::most`] unless it is set.
+/// Default of [`AckCc::most`].
 const RATIO: u32 = 25;
-/// See [`AckCc::most`].
+/// Largest value of [`AckCc::most`].
 pub const RATIO_MAX: u32 = 100;
-/// [`AckCc::mark_ns`] unless it is set.
+/// Default of [`AckCc::mark_ns`], in nanoseconds.
 const MARK_NS: Time = 50 * MS;
 /// A round trip of a connection of which none is known, as it has no timestamps or nothing comes back.
 const ROUND_NS: Time = 1_000 * MS;
@@ -23,7 +23,7 @@ const TELL_NS: Time = 20 * MS;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Marks {
-    /// Both here.
+    /// Both at this agent.
     #[default]
     Own,
     /// They wait here; an agent of the machine that sends them is told ([`Agent::poll_mark`](crate::Agent::poll_mark)).
@@ -42,7 +42,7 @@ pub struct AckCc {
     pub mark_ns: Time,
     /// For how many acknowledgements one goes on at most; [`RATIO_MAX`] at most.
     pub most: u32,
-    /// Whether another agent has a part in it.
+    /// Which of the two this agent does, if another one does the rest.
     pub marks: Marks,
 }
 
@@ -61,7 +61,7 @@ impl Default for AckCc {
 #[derive(Debug)]
 pub(super) struct Ratio {
     ratio: u32,
-    /// `ratio` has been doubled in this round trip.
+    /// Whether `ratio` has been doubled in this round trip.
     is_doubled: bool,
     /// The timestamp whose echo ends the round trip, if there are timestamps, and when the round trip began.
     round: Option<(Option<u32>, Time)>,
@@ -118,7 +118,7 @@ impl Ratio {
         may
     }
 
-    /// An acknowledgement has come.
+    /// Takes note of an acknowledgement that has come.
     pub(super) fn see(
         &mut self,
         now: Time,

@@ -175,7 +175,7 @@ impl Agent {
     /// Lets a packet go over the hop, not in a burst.
     fn leave_paced(&mut self, key: FlowKey, output: Output, ack: Option<Ack>, flow: &mut Flow) {
         if !self.config.pace {
-            // What waits from before comes first.
+            // Packets that have waited in the pacer go first.
             self.let_pacer_go(key, true, flow);
         }
         let pacer = flow.pacer.as_mut().filter(|_| self.config.pace);
@@ -425,7 +425,7 @@ impl Agent {
         if !self.goes_over_hop(from)
             && let Some(fair) = &mut self.fair
         {
-            // In a dry run, nothing has waited.
+            // In a dry run no packet has waited, so an echo says nothing of the queue.
             let is_doubtful = fair.echoed(self.now, &key, timestamps) && !self.config.dry_run;
             self.rate_doubted += u64::from(is_doubtful);
         }

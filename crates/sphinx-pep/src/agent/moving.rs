@@ -31,7 +31,7 @@ struct Mirror {
     until: Time,
 }
 
-/// What other agents are told.
+/// What other agents are told of flows whose mobile hosts move.
 #[derive(Debug, Default)]
 pub(super) struct Moving {
     mirrors: Vec<Mirror>,
@@ -48,7 +48,7 @@ impl Moving {
         !self.mirrors.is_empty()
     }
 
-    /// Memory of what nobody has taken.
+    /// Memory of messages that were not taken yet, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -74,7 +74,7 @@ impl Moving {
     }
 }
 
-/// What a message takes that nobody has taken.
+/// Memory of a message that was not taken yet, in bytes.
 fn bytes_of(message: &Handover) -> usize {
     size_of::<(SocketAddr, Handover)>() + message.packet().map_or(0, bytes::Bytes::len)
 }

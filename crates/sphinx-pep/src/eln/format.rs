@@ -15,7 +15,7 @@ use crate::{
 impl Message for LossReport {
     const MAGIC: [u8; 4] = *b"SPE\x02";
 
-    /// Ranges beyond the 32nd are left out.
+    /// Writes the report; ranges beyond the 32nd are left out.
     fn write(&self, out: &mut Vec<u8>) {
         let ranges = &self.ranges[..self.ranges.len().min(RANGES_MAX)];
         write_flow(out, &self.flow);
@@ -74,7 +74,7 @@ mod tests {
         let [first, second, third] = [false, true, false].map(|v6| sealer.seal(NOW, &report(v6)));
         assert_eq!(opener.open(NOW, &first), Some(report(false)));
         assert_eq!(opener.open(NOW, &third), Some(report(false)));
-        // Again, and an older one.
+        // A report that comes again, and one older than the last, are refused.
         assert_eq!(
             (opener.open(NOW, &third), opener.open(NOW, &second)),
             (None, None)
@@ -88,7 +88,7 @@ mod tests {
                 assert_eq!(opener.open(NOW + n, &sealed), None);
             }
         }
-        // Kept for six seconds.
+        // A report that was held back for six seconds is refused.
         let late = sealer.seal(NOW + 10, &report(false));
         assert_eq!(opener.open(NOW + 6_000_000_010, &late), None);
     }
@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(opener(&key).open(NOW, &sealed[..at]), None);
         }
         assert_eq!(opener(&Key::new([8; 32])).open(NOW, &sealed), None);
-        // More than a report.
+        // A datagram with a byte more than a report has is refused.
         let longer = [&sealed[..sealed.len() - 16], &[0]].concat();
         assert_eq!(opener(&key).open(NOW, &key.seal(longer)), None);
         assert!(opener(&key).open(NOW, &sealed).is_some());

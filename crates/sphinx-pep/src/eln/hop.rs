@@ -135,7 +135,7 @@ struct Pace {
     last: Option<Time>,
     /// Bytes that were sent again and have come since then.
     between: u64,
-    /// Nanoseconds for `PACE_BYTES`.
+    /// Time that the hop took for `PACE_BYTES`, in nanoseconds.
     paces: [Time; PACES],
     count: usize,
 }

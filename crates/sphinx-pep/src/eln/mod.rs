@@ -26,7 +26,7 @@ pub(crate) const RANGES_MAX: usize = 32;
 /// What the base station has seen the hop lose of a flow's upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LossReport {
-    /// The flow.
+    /// The flow that has lost segments.
     #[serde(flatten)]
     pub flow: FlowKey,
     /// Sequence numbers, from the first that is missing to the one behind the last; at most 32 ranges.

@@ -7,7 +7,7 @@ use crate::{FlowKey, MS, Time, segment::Segment, sequence::nearest, snoop::Rtt, 
 const HOLES_MAX: usize = 64;
 /// Segments behind a hole before it counts as lost: where the hop keeps the order, and where it was seen not to.
 const THRESHOLDS: [u32; 2] = [1, 3];
-/// How often one hole is reported.
+/// Most reports of one hole.
 const REPORTS_MAX: u32 = 8;
 /// By so much a segment has to have left behind a repair to tell that this was lost: timestamps tell milliseconds, and agents are late at times.
 const MARGIN_NS: Time = 5 * MS;
@@ -17,7 +17,7 @@ const MARGIN_NS: Time = 5 * MS;
 struct Hole {
     start: u64,
     end: u64,
-    /// Segments that have come behind it.
+    /// Segments beyond the hole that have come after it.
     behind: u32,
     reports: u32,
     /// When the hole was last reported.
@@ -143,7 +143,7 @@ impl Watch {
         }
     }
 
-    /// A part of what was missing has come.
+    /// Takes a range that has come out of the holes.
     fn fill(&mut self, now: Time, start: u64, end: u64) {
         let mut rest = Vec::new();
         for hole in self.holes.drain(..) {

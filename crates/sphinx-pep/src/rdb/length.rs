@@ -33,7 +33,7 @@ struct Row {
 }
 
 impl Length {
-    /// The longest payload that a bundle may have.
+    /// The longest payload that a bundle may have at present, in bytes.
     pub(super) fn longest(&self, now: Time) -> usize {
         match self.narrow {
             Some(since) if now.saturating_sub(since) < NARROW_NS => self.arrived,
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(length.longest(0), 1300);
         vanish(&mut length, 1);
         assert_eq!(length.longest(0), NARROW_BYTES);
-        // What arrives by itself fits.
+        // A length that arrives by itself is used.
         length.arrived(MS, 600);
         assert_eq!(length.longest(MS), 600);
         assert_eq!(length.longest(NARROW_NS), SAFE_BYTES);
@@ -142,7 +142,7 @@ mod tests {
             vanish(&mut length, 2);
             length.arrived(0, 1100);
         }
-        // A long interruption is one loss.
+        // Many losses in one long interruption count as one.
         (0..100).for_each(|_| length.lost(1000));
         length.arrived(0, 100);
         assert_eq!(length.longest(0), SAFE_BYTES);

@@ -35,27 +35,27 @@ const MSS_DEFAULT: u16 = 536;
 /// Most ranges that are remembered as lost, in case they turn out to have been overtaken.
 const JUDGED_MAX: usize = 16;
 
-/// When copies go along.
+/// When copies of earlier segments go along with a new one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// For a minute after a sign of loss, in the flow or of another one to the same host.
     #[default]
     Auto,
-    /// Always.
+    /// Always, as in the paper.
     Paper,
 }
 
-/// Which streams are thin.
+/// Which streams count as thin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Thin {
     /// Those with fewer packets in flight than so many intervals ([`Rdb::dpifl_itt_ns`]) are in a round trip.
     #[default]
     Dpifl,
-    /// Those with at most so many packets in flight.
+    /// Streams with at most so many packets in flight.
     Spifl(u32),
-    /// All.
+    /// All streams.
     Always,
 }
 
@@ -70,16 +70,16 @@ pub enum Response {
     Ecn,
     /// By a smaller window for a round trip: two segments, or half of what is in flight if that is more.
     Window,
-    /// Not at all.
+    /// The sender is not slowed down.
     None,
 }
 
 /// What is done for thin streams. Names are those of the published kernel patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Rdb {
-    /// When copies go along.
+    /// When copies of earlier segments go along with a new one.
     pub mode: Mode,
-    /// Which streams are thin.
+    /// Which streams count as thin.
     pub thin: Thin,
     /// The shortest interval between messages of a thin stream, in nanoseconds; at least 10 ms.
     pub dpifl_itt_ns: Time,
@@ -118,7 +118,7 @@ impl Default for Rdb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alone {
-    /// The receiver has what comes before it.
+    /// The receiver already has the data before it.
     Arrived,
     /// The copies of this flow, or of all, are too many already.
     Budget,
@@ -132,7 +132,7 @@ pub enum Alone {
     Marked,
     /// The stream is not thin.
     Thick,
-    /// What comes before it did not pass here.
+    /// The data before it did not pass this agent.
     Unseen,
     /// The receiver's window is closed.
     Window,
@@ -396,7 +396,7 @@ impl Bundler {
         }
     }
 
-    /// The sender has sent a range again.
+    /// Takes note that the sender has sent a range again.
     fn see_resent(&mut self, context: &mut Context<'_>, start: u64, end: u64) {
         self.copies.resent(start, end);
         if end <= self.unacked.acknowledged() {
@@ -592,7 +592,7 @@ impl Bundler {
                 .iter()
                 .any(|by| by.start == last && by.wire_start <= it.start && by.is_bundle());
             match (told, others) {
-                // It came by itself, and again as a copy.
+                // The segment came by itself, and again as a copy: nothing was repaired.
                 (true, false) => {}
                 (false, _) if by_last && clear && self.tells_copies && !carrier.resent => {
                     repaired += 1;

@@ -64,7 +64,7 @@ impl Responding {
         Some(Slowed::Window)
     }
 
-    /// The sender has answered (CWR).
+    /// The sender has reduced its window (CWR), so ECE is no longer set.
     pub(super) fn answered(&mut self) {
         self.ece = false;
     }

@@ -11,7 +11,7 @@ const RUN_MAX: u32 = 8;
 pub(super) struct Runs {
     /// The length of that run in segments, and when it was seen last.
     usual: (u32, Time),
-    /// A longer run, which was seen once, and when.
+    /// Length of a longer run that was seen once, in segments, and when.
     once: (u32, Time),
 }
 
@@ -24,7 +24,7 @@ impl Runs {
         }
         let usual = self.usual(now);
         if run <= usual {
-            // Shorter ones do not keep a longer one alive.
+            // Only an equally long run keeps the usual one alive: shorter ones do not.
             if run == usual {
                 self.usual.1 = now;
             }
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(runs.usual(3), 2);
         runs.see(4, 100);
         assert_eq!(runs.usual(4), 5);
-        // Shorter ones say nothing of it.
+        // A shorter run does not prolong the usual one.
         runs.see(ACTIVE_NS + 3, 2);
         assert_eq!(runs.usual(ACTIVE_NS + 3), 5);
         assert_eq!(runs.usual(ACTIVE_NS + 4), 0);

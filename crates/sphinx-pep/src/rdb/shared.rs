@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{ACTIVE_NS, runs::Runs};
 use crate::{Time, table::Map};
 
-/// Destinations that are remembered.
+/// Most destinations that are remembered.
 const DESTINATIONS_MAX: usize = 4096;
 /// Copies that may be sent at once after a pause: what the rate gives in so many nanoseconds.
 const BURST_NS: u128 = 100_000_000;
@@ -19,7 +19,7 @@ pub(crate) struct Shared {
     budget: Budget,
 }
 
-/// What is lost on the way to a host.
+/// The losses on the path to a host.
 #[derive(Debug)]
 struct Losses {
     /// When the last packet was lost.
@@ -66,7 +66,7 @@ impl Shared {
         self.budget.bytes
     }
 
-    /// So many bytes have been copied.
+    /// Takes these bytes of copies from the budget.
     pub(super) fn spend(&mut self, bytes: u64) {
         self.budget.bytes = self.budget.bytes.saturating_sub(bytes);
     }

@@ -8,9 +8,9 @@ use crate::Time;
 
 /// Most segments that are remembered one by one; older ones are counted together.
 const SEGMENTS_MAX: usize = 1024;
-/// No segment has a longer payload.
+/// Longest payload of a segment, in bytes.
 const PAYLOAD_MAX: u64 = 65_535;
-/// What a segment takes besides its bytes.
+/// Memory of a segment besides its payload, in bytes.
 const OVERHEAD_BYTES: usize = 128;
 
 /// A new segment of the sender, or a part of its stream that did not come by here.
@@ -19,16 +19,16 @@ pub(super) struct Sent {
     pub(super) start: u64,
     /// Position behind its last byte, or behind its FIN.
     pub(super) end: u64,
-    /// Its payload, as long as it may be repeated.
+    /// The payload; `None` once it may not be repeated any more.
     pub(super) data: Option<Bytes>,
     /// Where it began, also when a part of it is acknowledged.
     pub(super) first: u64,
     /// Where the packet begins that carried it: before `first` if it was a bundle.
     pub(super) wire_start: u64,
     pub(super) at: Time,
-    /// The sender has sent it again.
+    /// Whether the sender has sent the segment again.
     pub(super) resent: bool,
-    /// The receiver has it.
+    /// Whether the receiver has reported the segment.
     pub(super) arrived: bool,
     /// It is one segment that came by here: neither a gap, nor several that were merged.
     pub(super) seen: bool,
@@ -55,7 +55,7 @@ pub(super) struct Unacked {
 }
 
 impl Unacked {
-    /// Nothing of a stream that begins there.
+    /// No segments yet, of a stream that begins at this position.
     pub(super) fn new(first: u64) -> Unacked {
         Unacked {
             segments: VecDeque::new(),
@@ -73,7 +73,7 @@ impl Unacked {
         self.highest
     }
 
-    /// Bytes of memory.
+    /// Memory of the segments, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.segments.len() * OVERHEAD_BYTES
     }
@@ -84,7 +84,7 @@ impl Unacked {
         self.segments.iter().filter(missing).count()
     }
 
-    /// Bytes that are not acknowledged.
+    /// Bytes that are not acknowledged yet.
     pub(super) fn flight_bytes(&self) -> u64 {
         self.highest - self.acknowledged
     }

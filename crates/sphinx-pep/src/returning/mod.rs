@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Returning {
-    /// Nothing.
+    /// Nothing: acknowledgements pass.
     #[default]
     Pass,
     /// Where one acknowledges many segments, copies that acknowledge fewer go before it, with time between them.
@@ -128,7 +128,7 @@ impl Arriving {
         self.due(now, counts, out);
     }
 
-    /// What goes by `now`.
+    /// Lets out the acknowledgements that are due by `now`.
     pub(crate) fn due(&mut self, now: Time, counts: &mut Counts, out: &mut Vec<Output>) {
         self.spacer.due(now, counts, out);
     }

@@ -71,7 +71,7 @@ impl Spacer {
         self.pending.as_ref().map(|it| it.next)
     }
 
-    /// New data goes over the hop, up to there.
+    /// Takes note that new data, which ends at `end`, goes over the hop.
     pub(super) fn sent(&mut self, now: Time, end: u64) {
         self.timed.get_or_insert((end, now));
     }
@@ -82,7 +82,7 @@ impl Spacer {
         self.timed = None;
     }
 
-    /// An acknowledgement of so much came.
+    /// Takes note that an acknowledgement of this position came.
     pub(super) fn see(&mut self, now: Time, position: u64) {
         let Some((_, at)) = self.timed.take_if(|(end, _)| *end <= position) else {
             return;

@@ -34,7 +34,7 @@ struct Share {
     short: Time,
 }
 
-/// Uploads of one address.
+/// The uploads of one address.
 #[derive(Debug, Default)]
 struct Host {
     shares: Vec<Share>,

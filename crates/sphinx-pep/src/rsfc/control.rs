@@ -29,7 +29,7 @@ const ROUND_NS_MIN: Time = 10 * MS;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nothing yet: its packets have not waited.
+    /// Nothing is done yet: the upload's packets have not waited.
     #[default]
     Open,
     /// Its window grows by a segment in each round trip.
@@ -87,7 +87,7 @@ impl Control {
         self.state
     }
 
-    /// The window, in bytes, if there is a bound.
+    /// The window in bytes; `None` if there is no bound.
     pub(super) fn window(&self) -> Option<u64> {
         match self.state {
             State::Open => None,

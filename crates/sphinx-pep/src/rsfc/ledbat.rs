@@ -19,9 +19,9 @@ const BETWEEN: Time = 9;
 enum Phase {
     /// The window doubles in each round trip, up to this many bytes.
     Rising(u64),
-    /// It follows the delay.
+    /// The window follows the queueing delay.
     Following,
-    /// It is so small that the shortest delay shows.
+    /// The window is so small that the shortest delay shows.
     Slow(u32),
 }
 
@@ -66,12 +66,12 @@ impl Ledbat {
         self.window
     }
 
-    /// Data came again: it had been lost.
+    /// Takes note of a loss: data has come again.
     pub(super) fn lose(&mut self) {
         self.lost = true;
     }
 
-    /// A packet has come.
+    /// Takes note of a packet that has come.
     pub(super) fn see(&mut self, now: Time, target: Option<Time>, measure: &Measure) {
         let (Some(waited), Some(base)) = (measure.waited(), measure.rtt_min()) else {
             return;

@@ -78,7 +78,7 @@ impl Measure {
         self.here.add(now, 0);
     }
 
-    /// What the last packets have waited.
+    /// The shortest time that one of the last packets has waited, in nanoseconds.
     pub(super) fn waited(&self) -> Option<Time> {
         let known = self.lately.iter().flatten().min();
         known.copied()
@@ -94,7 +94,7 @@ impl Measure {
         (self.lately[0].unwrap_or(0), self.waited().unwrap_or(0))
     }
 
-    /// Bytes per second.
+    /// Rate of the upload in bytes per second.
     pub(super) fn rate(&self) -> u64 {
         self.rate
     }
@@ -109,7 +109,7 @@ impl Measure {
         self.flight_max
     }
 
-    /// The shortest round trip.
+    /// The shortest round trip, in nanoseconds.
     pub(super) fn rtt_min(&self) -> Option<Time> {
         Some(self.beyond.get()? + self.here.get()?)
     }

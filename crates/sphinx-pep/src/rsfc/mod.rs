@@ -42,10 +42,10 @@ pub(crate) const BLIND_NS: Time = 1_000 * MS;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// It fills the link and not its queue.
+    /// The upload fills the link and not its queue.
     #[default]
     Rsfc,
-    /// It has what nobody else wants (RFC 9840).
+    /// The upload takes the capacity that nobody else wants (LEDBAT, RFC 9840).
     Rledbat,
 }
 
@@ -74,20 +74,20 @@ pub enum Unclamped {
     NoTimestamps,
 }
 
-/// An upload at a glance.
+/// The state of an upload, for people and programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// What is done at present.
+    /// What is done about the upload at present.
     pub state: State,
     /// What its last packet has waited in front of the link, in nanoseconds.
     pub waited_ns: Option<Time>,
-    /// Bytes of payload in a second.
+    /// Payload of the upload in bytes per second.
     pub bytes_per_second: u64,
     /// The shortest round trip of the last half minute, in nanoseconds.
     pub rtt_ns_min: Option<Time>,
     /// The window that the receiver told last, and that which went on, in bytes.
     pub window_received: u64,
-    /// See `window_received`.
+    /// The window that went on last, in bytes.
     pub window_written: u64,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Upload {
     counted: bool,
     /// That its timestamps have a unit which tells nothing was counted already.
     clock_counted: bool,
-    /// When it became bulk.
+    /// When the upload became bulk.
     bulk_since: Time,
     measure: Measure,
     control: Control,

@@ -25,16 +25,16 @@ pub(super) struct Cached {
     pub(super) takes: Time,
     /// The value of [`Snoop::repairing`](super::Snoop) when `departed` was foretold.
     pub(super) repairing: Time,
-    /// Its timestamp.
+    /// The segment's own timestamp (TSval), if it has one.
     pub(super) sent: Option<u32>,
-    /// How often it was sent again here.
+    /// How often this agent has repaired it.
     pub(super) repairs: u32,
-    /// The sender has sent it again.
+    /// Whether the sender has sent it again.
     pub(super) sender_repaired: bool,
 }
 
 impl Cached {
-    /// When the hop has taken all of it.
+    /// The time at which the hop has taken all of the packet.
     pub(super) fn left(&self) -> Time {
         self.departed.saturating_add(self.takes)
     }
@@ -95,7 +95,7 @@ impl Cache {
         self.packets.front().map(|it| &it.1)
     }
 
-    /// Whether everything lies before a position.
+    /// Whether all cached packets end at or before a position.
     pub(super) fn ends_by(&self, position: u64) -> bool {
         self.packets.back().is_none_or(|it| it.1.end <= position)
     }

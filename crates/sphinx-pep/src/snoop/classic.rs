@@ -6,11 +6,11 @@
 use super::{Context, Snoop};
 use crate::{MS, Release, Time, segment::Segment};
 
-/// Least time-out ("tick").
+/// Shortest time-out ("tick"), in nanoseconds.
 const TICK_NS: Time = 100 * MS;
 /// Duplicate acknowledgements that pass before the hole is repaired.
 const THRESHOLD: u64 = 1;
-/// Repairs of one packet.
+/// Most repairs of one packet.
 const REPAIRS_MAX: u32 = 10;
 
 /// Counts of the present hole; they begin anew with each acknowledgement of more.

@@ -65,7 +65,7 @@ pub enum Release {
     Evicted,
     /// The connection ends, or a segment came that had to pass behind it.
     Followed,
-    /// Repaired too often.
+    /// The packet was repaired as often as is allowed.
     Limit,
     /// It was lost before it came here, or was dropped by the agent's own queue.
     NotCached,
@@ -79,7 +79,7 @@ pub enum Release {
     SenderRepaired,
     /// Held for as long as is good for the sender.
     Time,
-    /// Losses do not slow the sender down.
+    /// The sender is one that losses do not slow down, such as BBR.
     Undeterred,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub(crate) path_rtt_us: u32,
     /// Smoothed round-trip time of the hop, and its variation.
     pub(crate) hop_rtt_us: Option<(u32, u32)>,
-    /// At most [`RANGES_MAX`].
+    /// Ranges that the receiver has reported; at most [`RANGES_MAX`].
     pub(crate) reported: Vec<(u32, u32)>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct State {
 pub(super) struct Resuming {
     /// Every packet before this position has gone over the hop.
     from: u64,
-    /// How many may go before something comes back.
+    /// Packets that may go before the receiver has answered any.
     credit: usize,
 }
 

@@ -43,7 +43,7 @@ impl Reaction {
         self.repaired = true;
     }
 
-    /// Losses do not slow it down: BBR, say.
+    /// Whether losses do not slow the sender down, as with BBR.
     pub(super) fn is_undeterred(&self) -> bool {
         self.ignored >= IGNORED
     }
@@ -71,7 +71,7 @@ mod tests {
         assert!(lose(&mut reaction, 20, 22) && lose(&mut reaction, 20, 16));
         assert!(!lose(&mut reaction, 20, 14) && !lose(&mut reaction, 14, 14));
         assert!(!lose(&mut reaction, 14, 10));
-        // Short ones tell nothing.
+        // Losses tell nothing where few segments are on their way.
         for _ in 0..9 {
             assert!(!lose(&mut reaction, 7, 7));
         }

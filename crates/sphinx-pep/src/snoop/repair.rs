@@ -67,7 +67,7 @@ impl Snoop {
     /// The ranges that are missing before the last one that was reported.
     pub(super) fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
         let duplicates = !self.sack && self.classic.duplicates > 0;
-        // Without SACK only the first one is known.
+        // Without SACK only the first hole is known, by duplicate acknowledgements.
         let head = duplicates.then(|| {
             let head = self.cache.at(self.acknowledged);
             let end = head.map_or(self.acknowledged + 1, |it| it.1.end);

@@ -187,7 +187,7 @@ impl Snoop {
             Some(cached) if cached.end == position => {
                 self.newest_with(context.now, [(position - 1, cached)].into_iter())
             }
-            // A part of it, if it is there at all.
+            // The position is within a cached packet, or that is not cached any more.
             _ => self.newest_with(context.now, self.cache.at(position - 1).into_iter()),
         };
         self.newest_delivered = newest;

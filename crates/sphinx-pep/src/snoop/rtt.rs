@@ -104,7 +104,7 @@ impl Rtt {
         self.long >= SAMPLES
     }
 
-    /// Whether the last packet has met a queue.
+    /// Whether the last round trip was long enough to mean a queue.
     pub(super) fn is_long(&self) -> bool {
         self.long > 0
     }

@@ -16,7 +16,7 @@ use super::{
 };
 
 const RATE: u64 = 20_000_000;
-/// Between two base stations.
+/// One-way delay between two base stations.
 const BETWEEN: Time = MS;
 /// From the mobile host's coming until the sender may hear of it: over the hop and back, and over the wire.
 const ANSWER: Time = 52 * MS;
@@ -28,9 +28,9 @@ const AFTER: Time = 1_000 * MS;
 enum Help {
     /// The new agent knows nothing of the connection.
     None,
-    /// It is told when the mobile host has come.
+    /// The new agent is told when the mobile host has come.
     Told,
-    /// It was told all the time.
+    /// The new agent was told of every packet before.
     Prefilled,
 }
 
@@ -59,7 +59,7 @@ impl Base {
         if let Some(packet) = message.packet() {
             self.agent.laws.input(Side::Fixed, packet);
         }
-        // As it comes over the wire.
+        // The message is written and read, as over the wire.
         let mut bytes = Vec::new();
         message.write(&mut bytes);
         let message = Handover::read(&bytes).expect("a message");
@@ -232,6 +232,6 @@ fn no_sender_times_out_where_the_next_agent_was_told_before_a_move() {
     let (prefilled, prefilled_too_soon, short) = moves(Help::Prefilled);
     assert_eq!((told, prefilled), (told_too_soon, prefilled_too_soon));
     assert!(told.max(prefilled) <= MOVES / 20, "{told} and {prefilled}");
-    // That is not because nothing can happen.
+    // Without help the connection does suffer from moves, so the test says something.
     assert!(without >= MOVES / 2 && short < pause, "{without}");
 }

@@ -24,7 +24,7 @@ const MS: Time = 1_000_000;
 const PAYLOAD: u32 = 1400;
 const RATE: u64 = 50_000_000;
 const ISN: u32 = 4_000_000_000;
-/// The start is not what this is about.
+/// The time before this is warm-up and is not measured.
 const WARM: Time = 3_000 * MS;
 const END: Time = 12_000 * MS;
 
@@ -32,7 +32,7 @@ struct Case {
     profile: Option<Profile>,
     rate: u64,
     loss: f64,
-    /// The hop's queue is the agent's.
+    /// Whether the agent has the queue of the hop.
     radio: bool,
     /// The hop repeats what it loses itself, so that packets come late, in order.
     jitter: Time,

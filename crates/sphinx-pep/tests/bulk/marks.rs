@@ -13,11 +13,11 @@ use sphinx_sim::linux::{Receiver, Sender};
 use super::{MS, PAYLOAD, Time, Watched, common::Segment, number, read_answer, windows};
 
 const END: Time = 40_000 * MS;
-/// Of the thin link, as people see it.
+/// Rate of the thin link from the receiver, in bit/s.
 const RATE_BACK: u64 = 28_800;
-/// 100 KB, as published, in segments.
+/// Window in segments: 100 kB, as published.
 const WINDOW: u64 = 100_000 / PAYLOAD as u64;
-/// The time of day at the beginning.
+/// Time of day at the beginning, in nanoseconds since 1970.
 const TODAY: u64 = 1_800_000_000_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,7 +79,7 @@ struct Channel {
 impl Channel {
     fn new() -> Channel {
         let key = Key::new([5; 32]);
-        // From before the receiver's agent began.
+        // This mark was sealed before the receiver's agent began.
         let before = MarkSealer::new(key.clone(), 1).seal(TODAY - 1, &mark());
         Channel {
             sealer: MarkSealer::new(key.clone(), 2),
@@ -197,7 +197,7 @@ fn run(who: Who) -> Ended {
             queued.put(now, Side::Mobile, delivery.packet.0.into());
         }
         let mut answers = Vec::new();
-        // Each may have something for the other one.
+        // Either agent may have a packet for the other one.
         loop {
             let mut moved = false;
             while let Some(output) = take(&mut queued, now) {

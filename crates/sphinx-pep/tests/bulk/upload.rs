@@ -18,11 +18,11 @@ use super::{
 struct Case {
     agents: bool,
     bbr: bool,
-    /// Of the hop.
+    /// Rate of the hop, in bit/s.
     rate: u64,
-    /// How long its queue is.
+    /// Length of the hop's queue, as time.
     queue: Time,
-    /// One way, of the wired part.
+    /// One-way delay of the wired part.
     wired: Time,
     loss: f64,
     /// Share of the reports that are lost themselves.
@@ -141,7 +141,7 @@ fn run(case: &Case) -> Ended {
     let mut reports: VecDeque<(Time, LossReport)> = VecDeque::new();
     let (mut warm, mut reported, mut count) = (0, BTreeSet::new(), 0_u64);
     while now < start + END {
-        // The mobile host and its agent.
+        // The mobile host and its agent send.
         while let Some(number) = sender.poll(now) {
             let packet = data_packet(number, now, way);
             match &mut agents {
@@ -170,7 +170,7 @@ fn run(case: &Case) -> Ended {
                     Side::Mobile => answers.push(packet),
                 }
             }
-            // The base station's.
+            // Packets arrive at the base station.
             for (from, link) in [(Side::Mobile, 0), (Side::Fixed, 2)] {
                 while let Some(delivery) = links[link].poll(now) {
                     base.put(now, from, delivery.packet.0.into());
@@ -202,7 +202,7 @@ fn run(case: &Case) -> Ended {
             let segment = Segment::read(&packet.0).expect("a segment");
             sender.acknowledge(now, &read_answer(&segment, &sender));
         }
-        // The fixed host.
+        // The fixed host receives and answers.
         let mut answers: Vec<Ack> = receiver.timeout(now).into_iter().collect();
         while let Some(delivery) = links[1].poll(now) {
             answers.extend(receive(&mut receiver, now, &delivery.packet));

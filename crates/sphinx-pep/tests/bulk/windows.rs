@@ -10,18 +10,18 @@ use sphinx_sim::linux::{Ack, Receiver, Sender};
 use super::{ISN, MS, PAYLOAD, Time, Watched, common::Segment, number, read_answer};
 
 const SECOND: Time = 1000 * MS;
-/// Each way.
+/// One-way delay of the path.
 const WAY: Time = 35 * MS;
-/// That of a receiver which may have 32 MB.
+/// Window scale of a receiver with up to 32 MB of buffer.
 const SCALE: u8 = 10;
-/// Of the receiver, in its units.
+/// The receiver's window, unscaled.
 const WINDOW: u16 = 6_250;
 /// The first ports of the hosts that send, and of those that fetch.
 const UPLOADS: u16 = 40_000;
 const DOWNLOADS: u16 = 50_000;
-/// A megabyte, in segments.
+/// Segments of a download of one megabyte.
 const DOWNLOAD: u64 = 1_000_000 / PAYLOAD as u64;
-/// Downwards, where anything goes there.
+/// Rate downwards in bit/s, where there are downloads.
 const RATE_DOWN: u64 = 7_200_000;
 
 #[derive(Clone)]
@@ -63,7 +63,7 @@ impl Default for Case {
 struct Ended {
     /// When each segment arrived, of which upload it was, and what it took on its way up.
     arrived: Vec<(Time, usize, Time)>,
-    /// Segments in order, and when.
+    /// Segments that came in order: when, of which upload, and how many.
     whole: Vec<(Time, usize, u64)>,
     counts: Counts,
 }
@@ -102,7 +102,7 @@ struct Download {
     sender: Sender,
     receiver: Receiver,
     port: u16,
-    /// When the next one is due.
+    /// When the next download begins.
     next: Time,
 }
 
@@ -182,7 +182,7 @@ fn open(agent: &mut Watched, now: Time, of: usize) {
         sequence: ISN,
         window: 65_535,
         scale: Some(SCALE),
-        // Timestamps take 12 bytes of it.
+        // Timestamps take 12 bytes of each segment.
         mss: Some(PAYLOAD as u16 + 12),
         timestamps: Some(((now / MS) as u32, 0)),
         ..Segment::default()

@@ -29,7 +29,7 @@ pub(crate) struct Segment {
     pub(crate) scale: Option<u8>,
     pub(crate) mss: Option<u16>,
     pub(crate) timestamps: Option<(u32, u32)>,
-    /// Options of other kinds, as bytes.
+    /// TCP options of other kinds, as bytes.
     pub(crate) other: Vec<u8>,
     pub(crate) payload: Vec<u8>,
 }

@@ -58,21 +58,21 @@ pub(crate) struct Link {
     pub(crate) bytes_per_second: u64,
     /// Longest IP packet.
     pub(crate) mtu: AtomicUsize,
-    /// Who sent a longer one is told by ICMP.
+    /// Whether ICMP tells a sender that a packet is longer than the MTU.
     pub(crate) tells_mtu: bool,
     /// Segments with data of the first host.
     pub(crate) segments: AtomicU64,
-    /// Those with what it has sent before and what it has not.
+    /// Segments that carry data sent before and new data.
     pub(crate) bundles: AtomicU64,
-    /// Those longer than the MTU.
+    /// Segments longer than the MTU.
     pub(crate) too_long: AtomicU64,
     /// Segments with data that say that the first host has slowed down for the echo of congestion.
     pub(crate) answers: AtomicU64,
     /// Segments of the second host that say it takes nothing.
     pub(crate) closed: AtomicU64,
-    /// Bundles fit the path again.
+    /// Set when bundles fit the path again.
     pub(crate) fits: AtomicBool,
-    /// The agent has ended.
+    /// Set when the agent has ended.
     pub(crate) alone: AtomicBool,
     pub(crate) done: AtomicBool,
 }
@@ -192,7 +192,7 @@ pub(crate) fn carry(hosts: &[Host; 2], link: &Link) {
                 if length > mtu {
                     link.too_long.fetch_add(1, Relaxed);
                     if link.tells_mtu {
-                        // The host may have gone.
+                        // It fails if the host has gone.
                         let _ = hosts[from].tun.send(&refusal(packet, mtu));
                     }
                     continue;
@@ -207,7 +207,7 @@ pub(crate) fn carry(hosts: &[Host; 2], link: &Link) {
             }
             while way.front().is_some_and(|(at, _)| *at <= Instant::now()) {
                 if let Some((_, packet)) = way.pop_front() {
-                    // The host may have gone.
+                    // It fails if the host has gone.
                     let _ = hosts[1 - from].tun.send(&packet);
                 }
             }

@@ -265,7 +265,7 @@ fn heard_of_no_copies(host: &Host, about: &str) {
     );
 }
 
-/// All at once, as each of them mostly waits.
+/// Runs all cases at the same time, as each of them mostly waits.
 fn together(cases: Vec<Case>, check: fn(&Case, &Counts)) {
     thread::scope(|scope| {
         for case in cases {
@@ -400,7 +400,7 @@ fn without_sack() {
     });
 }
 
-/// SACK, but no word of copies.
+/// The receiver uses SACK and does not report copies.
 #[test]
 fn without_reports_of_copies() {
     let case = Case {
@@ -607,7 +607,7 @@ fn an_agent_that_is_killed() {
         let mut attempts = (0..PATIENCE).map(|_| kill(&hosts, to, after));
         let killed = attempts.find(|(before, _)| *before >= after);
         let (before, bundles) = killed.expect("so many bundles before the end of the stream");
-        // Some were on their way.
+        // A few bundles were still on their way.
         assert!(bundles < before + 20, "{before}, {bundles}");
     }
 }

@@ -22,7 +22,7 @@ const PORT: u16 = 7777;
 pub(crate) struct Streams {
     pub(crate) to: IpAddr,
     pub(crate) congestion: &'static str,
-    /// From the first host, and back.
+    /// Bytes that the first host sends, and bytes that come back.
     pub(crate) bytes: usize,
     pub(crate) back: usize,
 }

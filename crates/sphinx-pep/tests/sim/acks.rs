@@ -260,7 +260,7 @@ fn check<E: super::End>(begin: fn(Settings) -> E, hanging: u64) {
             (said.falls, heard.falls) = (0, 0);
             check_back(seed, &scene, &ended.said_back, &ended.heard_back);
             if scene.agent.rsfc.is_some() {
-                // That is what it is for.
+                // The edge may be lower: lowering windows is what RSFC is for.
                 said.edge = heard.edge.min(said.edge);
             }
             assert_eq!(said, heard, "seed {seed}");
@@ -467,7 +467,7 @@ fn calm(seed: u64) -> Scene {
     }
     let agent = &mut scene.agent;
     (agent.radio, scene.late, scene.fate) = (None, None, Fate::Lives);
-    // To have senders wait is what that is for.
+    // This stage makes senders wait on purpose, so it is left out.
     if agent.returning == Returning::NoLimitedTransmit {
         agent.returning = Returning::Pass;
     }

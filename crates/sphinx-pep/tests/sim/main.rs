@@ -46,10 +46,10 @@ impl Random {
 
 /// One end of a connection.
 trait End {
-    /// It may fall silent with something left to say.
+    /// Whether the end may fall silent with something left to say.
     const MAY_HANG: bool;
 
-    /// Packets to be sent.
+    /// Takes the packets that are to be sent.
     fn take(&mut self) -> Vec<Bytes>;
     fn receive(&mut self, now: Time, packet: &[u8]);
     fn next_event(&mut self, now: Time) -> Option<Time>;
@@ -61,11 +61,11 @@ trait End {
     fn foreign_copies(&self) -> u64 {
         0
     }
-    /// How much has come.
+    /// Bytes received so far.
     fn received_bytes(&self) -> usize;
-    /// For people.
+    /// The state of the end, as it is printed for people.
     fn state(&self) -> String;
-    /// All that has come.
+    /// All bytes received.
     fn received(self) -> Vec<u8>;
 }
 
@@ -109,7 +109,7 @@ struct Ended {
     /// What the fixed host's acknowledgements said, and what was left of that behind the agent, when it had nothing more to say.
     said: acks::Reader,
     heard: acks::Reader,
-    /// Those of the mobile host.
+    /// Acknowledgements that the mobile host has sent.
     said_back: acks::Reader,
     heard_back: acks::Reader,
     /// The longest time without a packet for the fixed host.
@@ -200,7 +200,7 @@ fn scene(seed: u64) -> Scene {
     let end = |local, remote, active, bytes, random: &mut Random| Settings {
         local,
         remote,
-        // Half of them wrap soon.
+        // Half of the initial sequence numbers wrap soon.
         isn: match random.chance(50) {
             true => u32::MAX - random.below(60_000) as u32,
             false => random.next() as u32,
@@ -312,7 +312,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
                         }
                         agent.handle_packet(now, from, packet.clone());
                         if from == Side::Mobile && packets % 7 == 0 {
-                            // Right or wrong: that it was lost.
+                            // Reports the packet as lost, rightly or wrongly.
                             agent.handle_report(now, &report_of(scene, &packet));
                         }
                         while agent.poll_report().is_some() {}
@@ -370,7 +370,7 @@ fn run<E: End>(scene: &Scene, begin: fn(Settings) -> E, with_agent: bool) -> End
         let ended = ends.iter().all(E::is_done) || reset;
         let Some(next) = next.filter(|_| !ended && now <= PATIENCE) else {
             let ended_at = now;
-            // What waits in the agent is said too.
+            // Acknowledgements that still wait in the agent are counted, too.
             while let Some(agent) = &mut agent
                 && let Some(at) = agent.next_timeout()
             {
@@ -426,7 +426,7 @@ fn check<E: End>(seed: u64, begin: fn(Settings) -> E) -> (Ended, Ended) {
     let without = run(&scene, begin, false);
     for ended in [&with, &without] {
         if ended.reset || ended.hung {
-            // What came before the end is what was sent.
+            // Where the connection was cut, what has come is the beginning of what was sent.
             assert!(
                 scene.fixed.data.starts_with(&ended.to_mobile),
                 "seed {seed}"

@@ -76,7 +76,7 @@ pub(crate) struct Smol {
     handle: SocketHandle,
     received: Vec<u8>,
     written: usize,
-    /// The peer has said that it was all.
+    /// Whether the peer has ended its stream, so that all of it has come.
     is_whole: bool,
     is_reset: bool,
 }

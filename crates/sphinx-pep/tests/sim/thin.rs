@@ -197,7 +197,7 @@ fn bursts_are_repaired_once_they_are_known() {
 
 /// Messages over a path: how long they took to be read, ascending.
 fn delays(rdb: Option<Rdb>, path: (&Loss, u64, u64), seed: u64) -> Vec<u64> {
-    /// Behind the handshake.
+    /// Index of the first packet behind the handshake.
     const FIRST: usize = 20;
     const COUNT: usize = 2000;
     let (loss, rtt_ms, every_ms) = path;

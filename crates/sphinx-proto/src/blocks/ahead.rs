@@ -304,7 +304,7 @@ struct Rate {
 }
 
 impl Rate {
-    /// The largest one.
+    /// Largest rate that is tried.
     const MAX: u32 = 4;
     /// Answers that are remembered.
     const ANSWERS_MAX: usize = 64;
@@ -339,7 +339,7 @@ impl Rate {
 fn shortfall(following: u32, rate: f64, plr: f64) -> f64 {
     /// Missing symbols at most; more do not come back in time anyway.
     const MISSING: usize = 64;
-    /// Where between two repairs the symbol falls.
+    /// Positions of the symbol between two repairs over which the mean is taken.
     const PHASES: u32 = 4;
     let lose = |missing: &mut [f64; MISSING + 1]| {
         for at in (0..MISSING).rev() {
@@ -365,7 +365,7 @@ fn shortfall(following: u32, rate: f64, plr: f64) -> f64 {
             lose(&mut missing);
             (0..repairs(symbol)).for_each(|_| restore(&mut missing));
         }
-        // This is the symbol in question: it is lost.
+        // The symbol in question is lost here.
         missing.rotate_right(1);
         missing[0] = 0.0;
         for symbol in following..=2 * following {
@@ -374,7 +374,7 @@ fn shortfall(following: u32, rate: f64, plr: f64) -> f64 {
             }
             for _ in 0..repairs(symbol) {
                 restore(&mut missing);
-                // It is back.
+                // The symbol in question has been restored.
                 missing[0] = 0.0;
             }
         }

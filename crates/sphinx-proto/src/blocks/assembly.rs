@@ -9,7 +9,7 @@ use crate::wire::MAX_SYMBOL_LEN;
 const UNFINISHED_MAX: u64 = 64;
 /// … and no more than, were they as long as can be, would take this part of its window, which does not count them, …
 const WINDOW_PART: u64 = 16;
-/// … but always so many.
+/// … but at least so many in any case.
 const UNFINISHED_MIN: u64 = 8;
 
 /// Which transmission of which symbol a fragment belongs to.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::wire::SymbolId;
 
-/// What becomes of a symbol.
+/// What is known of the packets that carry copies of a symbol.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
     /// Packets with it of which nothing is known yet.
@@ -52,7 +52,7 @@ impl Copied {
         if !late {
             match fate.pending.checked_sub(1) {
                 Some(pending) => fate.pending = pending,
-                // It left before there were copies.
+                // The packet left before copies were counted.
                 None => settled += 1,
             }
         }
@@ -65,7 +65,7 @@ impl Copied {
             return 1;
         };
         let Some(pending) = fate.pending.checked_sub(1) else {
-            // It left before there were copies.
+            // The packet left before copies were counted.
             return 1;
         };
         fate.pending = pending;
@@ -89,7 +89,7 @@ mod tests {
         copied
     }
 
-    /// Both are given up.
+    /// A symbol of which both copies have been given up.
     fn lost() -> Copied {
         let mut copied = two();
         assert_eq!((copied.lost(SYMBOL), copied.lost(SYMBOL)), (0, 1));
@@ -124,7 +124,7 @@ mod tests {
             copied.add(SYMBOL);
             assert_eq!((copied.lost(SYMBOL), copied.lost(SYMBOL)), (0, 1));
         }
-        // On one path alone.
+        // The repetition leaves on one path only.
         copied.again(SYMBOL);
         assert_eq!(copied.lost(SYMBOL), 1);
         copied.again(SYMBOL);
@@ -150,7 +150,7 @@ mod tests {
         let mut copied = again();
         assert_eq!(copied.arrived(SYMBOL, false), (true, 2));
         assert_eq!([(); 3].map(|()| copied.lost(SYMBOL)), [0; 3]);
-        // The first time on one path alone.
+        // The first transmission leaves on one path only.
         let mut copied = Copied::default();
         copied.again(SYMBOL);
         copied.again(SYMBOL);

@@ -335,7 +335,7 @@ mod tests {
             let sequence = store.push(new, Demands::default());
             store.take_source(PathId::FIRST);
             store.protect_brief(redundancy, sequence, (time(5 * MS), rtt), plr);
-            // They do not leave at once, but a moment later.
+            // The repairs do not leave at once, but a moment later.
             assert!(!store.is_owing());
             store.end_rides(time(5 * MS) + BRIEF_AFTER);
             store.get(sequence).expect("there").due()

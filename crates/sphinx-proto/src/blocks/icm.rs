@@ -27,7 +27,7 @@ const LT_DEGREE: u32 = 8;
 const PATIENT_ROUNDS: u8 = 3;
 /// The paper's rule: a SACK reports on more blocks than this …
 const RULE_BLOCKS: usize = 2;
-/// … and on more symbols of the latest one.
+/// … and on more symbols of the latest block than this.
 const RULE_SYMBOLS: u32 = 3;
 /// A loss that shared repairs may restore waits for the peer's feedback 1/SHARED_PART of a round trip longer than these repairs take: as long as a
 /// SACK may be delayed.

@@ -31,7 +31,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What the block costs in the window.
+    /// The block's cost in the flow-control window, bytes.
     pub(crate) fn cost(self) -> u64 {
         block_cost(self.n, self.symbol_len)
     }
@@ -436,7 +436,7 @@ mod tests {
         };
         let mut blocks = almost();
         for index in 0..1000 {
-            // One symbol in each row.
+            // Rows that hold one symbol each.
             let row = rlc::row(20, index);
             if repair(&mut almost(), CodeId::Rlc, row) != Added::Innovative {
                 repair(&mut blocks, CodeId::Rlc, row);

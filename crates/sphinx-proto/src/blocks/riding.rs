@@ -32,7 +32,7 @@ impl Rides {
         let symbol = usize::from(block.symbol_len);
         let space = self.room.saturating_sub(Rider::len_max(symbol));
         let fit = space / Rider::len_max(symbol);
-        // Of a larger block each row is nearly a packet.
+        // A row of a larger block nearly fills a packet, so that it does not ride.
         let is_small = block.n == 1;
         let most = usize::from(self.most).min(fit);
         if is_small { most as u32 } else { 0 }
@@ -117,7 +117,7 @@ mod tests {
         for at in [100, 120, 140] {
             assert!(!pace.is_within(25 * MS));
             pace.note(time(at * MS));
-            // What leaves at the same time is no pace.
+            // Flights at nearly the same time do not count for the pace.
             pace.note(time(at * MS + 1000));
         }
         assert!(pace.is_within(25 * MS) && !pace.is_within(19 * MS));

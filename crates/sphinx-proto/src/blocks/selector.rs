@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(repair((100, 100), (0.06, 10.0), 0.3), 30);
         assert_eq!(repair((100, 100), (0.06, 10.0), 0.0), 13);
         assert!(repair((9, 9), (f64::NAN, 1e300), 9.0) <= 9);
-        // More than the block has, as that does.
+        // Long bursts may call for more repairs than the block has symbols.
         let more = bursts.flight_repair((88, 88), (0.1, 16.0), 0.002, 9.0);
         assert!((110..=120).contains(&more), "{more}");
     }
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn room_for_repairs_follows_the_load() {
         let mut offered = Offered::default();
-        // A single flight may take what it likes.
+        // A single flight tells of no load, so that there is room for any repair.
         assert!(offered.spare(time(0), 100_000, 25_000_000) > 100.0);
         // 100 kB every 8 ms are 12.5 MB/s.
         for i in 1..20 {

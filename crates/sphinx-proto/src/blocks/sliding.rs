@@ -13,7 +13,7 @@ use super::store::{BlockStore, SymbolChoice};
 pub(crate) struct WindowChoice {
     pub(crate) choice: SymbolChoice,
     pub(crate) span: WindowSpan,
-    /// Oldest first.
+    /// Memory of the covered blocks, oldest first.
     pub(crate) slots: Vec<Slot>,
     pub(crate) row: Row,
 }
@@ -23,11 +23,11 @@ pub(crate) struct WindowChoice {
 pub(crate) struct SlidingWindow {
     /// Repairs for every source symbol.
     rate: f64,
-    /// Owed, in fractions of one.
+    /// Repairs owed, as a fraction of one.
     owed: f64,
     /// The newest block of a window whose repairs are due, and how many are: where most packets are lost, more than one behind each source symbol.
     due: Option<(BlockId, u32)>,
-    /// The next row of any.
+    /// Row of the next repair of any window.
     next_row: u32,
 }
 

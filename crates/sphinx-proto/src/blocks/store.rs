@@ -89,7 +89,7 @@ pub(crate) struct TxBlock {
     arrived: Vec<u64>,
     /// How many symbols the peer says it lacks, until that is answered.
     pub(super) wanted: u32,
-    /// Latest round of the packets that were lost.
+    /// Latest round of repair of which a packet was lost.
     pub(super) lost_round: u8,
     /// When a symbol was sent last.
     last_sent: Time,
@@ -140,7 +140,7 @@ impl TxBlock {
         }
     }
 
-    /// What it costs in the window.
+    /// The block's cost in the flow-control window, bytes.
     pub(crate) fn cost(&self) -> u64 {
         block_cost(self.n, self.symbol_len)
     }
@@ -169,7 +169,7 @@ impl TxBlock {
         u32::from(self.n - self.next_source)
     }
 
-    /// Symbols that have arrived.
+    /// Symbols that the peer has acknowledged.
     pub(super) fn acked(&self) -> u32 {
         self.acked
     }

@@ -72,18 +72,18 @@ impl Waiting {
         gone
     }
 
-    /// What all of them will cost in the window.
+    /// Cost of all waiting blocks in the flow-control window, bytes.
     pub(crate) fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// Those of the stream.
+    /// Cost of the waiting blocks of one stream, bytes.
     pub(crate) fn cost_of(&self, stream: StreamId) -> u64 {
         let of = self.blocks.iter().filter(|b| b.part.stream == stream);
         of.map(|block| block.part.cost).sum()
     }
 
-    /// Whether there are none of other streams.
+    /// Whether no block of another stream waits.
     pub(crate) fn are_only_of(&self, stream: StreamId) -> bool {
         self.blocks.iter().all(|block| block.part.stream == stream)
     }

@@ -28,7 +28,7 @@ pub struct AimdEcn {
     /// What has been acknowledged since the last halving, and between the two before, bytes.
     since_halving: u64,
     between_halvings: u64,
-    /// Of its own increase.
+    /// Factor of the increase: 1 is that of a path of its own.
     gain: f64,
 }
 

@@ -61,7 +61,7 @@ const DOUBT_GAIN: f64 = 0.5;
 /// Cruise where probes lose packets: a little below the estimate the channel's own loss shows, so
 /// that the estimate cannot feed on the losses that it causes.
 const WARY_GAIN: f64 = 0.98;
-/// Window in BDPs.
+/// Congestion window in bandwidth-delay products.
 const CWND_GAIN: f64 = 2.0;
 const DOWN_CWND_GAIN: f64 = 1.25;
 /// Rate after CE in cruise, once per round.
@@ -100,7 +100,7 @@ pub enum Phase {
     Drain,
     /// At the estimated rate.
     Cruise,
-    /// Above it, to see whether there is more.
+    /// Above the estimate, to find out whether the link carries more.
     Up,
     /// Below it, to empty the queue and to see what the channel loses by itself.
     Down,
@@ -446,7 +446,7 @@ impl Bbr {
 
     fn on_ce(&mut self, now: Time) {
         if self.sharing.is_by_queue() {
-            // Marks tell more.
+            // ECN marks tell of sharing more exactly than the queue.
             self.sharing.end();
         }
         if self.sharing.is_on() {
@@ -549,7 +549,7 @@ impl RateControl for Bbr {
         self.latest = now;
         self.delay.on_ack(ack, self.sampler.jitter());
         if self.delay.take_fall() && self.found {
-            // What was lost without a queue was lost in one.
+            // Losses so far, which showed no queue, were those of one that stood all the time.
             self.loss = ChannelLoss::default();
         }
         if !ack.acked.is_empty() && self.phase == Phase::Blackout {
@@ -593,7 +593,7 @@ impl RateControl for Bbr {
                 if pace == Pace::Low {
                     self.crowd.on_low(packets, lost);
                 }
-                // With a queue, losses may be its own.
+                // With a queue, losses may be those that it causes.
                 if settled.queue <= self.queue_threshold() {
                     self.loss
                         .on_settled(pace, packets, lost, self.caution() > 0);
@@ -637,7 +637,7 @@ impl RateControl for Bbr {
     fn pacing_rate(&self) -> u64 {
         let gain = match self.phase {
             Phase::Startup => self.startup.gain(self.bw),
-            // Not of what the probe itself has found.
+            // The gain does not rise with the capacity that this probe has found.
             Phase::Up if self.caution() > 0 && self.up_sent > self.train() => 1.0,
             Phase::Up => UP_GAIN * self.up_from / self.bw.max(1.0),
             Phase::Down if self.crowd.listener.is_on() => listener::GAIN,

@@ -16,7 +16,7 @@ pub enum Couple {
     /// ([`PathState::Met`](crate::PathState::Met)).
     #[default]
     Auto,
-    /// Nothing: each is a flow of its own.
+    /// No coupling: each path is a flow of its own.
     Off,
     /// Linked increases (RFC 6356): together no faster than one flow on the best path.
     Lia,
@@ -25,7 +25,7 @@ pub enum Couple {
 }
 
 impl Couple {
-    /// All, by what they are called.
+    /// All couplings.
     pub const ALL: [Couple; 4] = [Couple::Auto, Couple::Off, Couple::Lia, Couple::Olia];
 
     /// Name on the command line.
@@ -42,7 +42,7 @@ impl Couple {
     pub(crate) fn gains(self, windows: &[Window]) -> impl Iterator<Item = f64> + '_ {
         let rates: f64 = windows.iter().map(|one| one.bytes / one.rtt).sum();
         let all = rates * rates;
-        // What one flow on the best path would do.
+        // Increase of a single flow on the best path.
         let best = windows.iter().map(|one| one.bytes / (one.rtt * one.rtt));
         let best = best.fold(0.0, f64::max);
         let shift = Shift::new(windows);
@@ -67,7 +67,7 @@ impl fmt::Display for Couple {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     bytes: f64,
-    /// Seconds.
+    /// Round-trip time in seconds.
     rtt: f64,
     /// What was acknowledged between losses.
     between_losses: f64,

@@ -9,7 +9,7 @@ use super::{AckSummary, CcParams, MS, Nanos, PacketInfo, RateControl, SEC, Time,
 const INITIAL_RTT: Nanos = 100 * MS;
 /// Packets of the first window (RFC 6928).
 const INITIAL_PACKETS: f64 = 10.0;
-/// Packets of the smallest one.
+/// Packets of the smallest congestion window.
 const MIN_PACKETS: f64 = 2.0;
 /// C, in packets per cubic second, and β (RFC 9438, section 4.1.2).
 const C: f64 = 0.4;
@@ -113,7 +113,7 @@ impl SlowStart {
                     self.cautious = Some((least, 0));
                 }
             }
-            // The delay was a passing one.
+            // The delay has fallen again: it was no queue of ours.
             (Some((baseline, _)), _) if least < baseline => self.cautious = None,
             _ => {}
         }

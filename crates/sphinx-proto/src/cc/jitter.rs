@@ -9,7 +9,7 @@ use super::{MS, Nanos, Time, rate_of, time_for};
 
 /// Shorter holds are the noise of clocks.
 const HOLD_MIN: f64 = (MS / 2) as f64;
-/// Part that is forgotten in each round trip.
+/// Share of what is remembered that is forgotten in each round trip.
 const FORGET: f64 = 1.0 / 32.0;
 /// The delay varies by so many times the longest hold seen of late: it also rises before it falls.
 const SPREAD: f64 = 2.0;
@@ -18,7 +18,7 @@ const SAMPLE_SPREAD: f64 = 1.5;
 /// Packets of one sample come earlier than evenly if they come faster than its mean rate by this.
 const UNEVEN: f64 = 1.25;
 
-/// How long packets are held back at times.
+/// How long a link holds packets back now and then.
 #[derive(Debug, Default)]
 pub(super) struct Jitter {
     /// By how much the latest packets in a row came too early, and the most of late; nanoseconds.
@@ -107,7 +107,7 @@ mod tests {
         let mut jitter = Jitter::default();
         for (sent, received) in [(MS, 2 * MS), (MS, MS), (2 * MS, MS), (4 * MS, MS)] {
             for _ in 0..50 {
-                // The link sends them in a millisecond at best.
+                // The link does not deliver them in less than a millisecond.
                 jitter.on_arrivals(sent, MS, received);
             }
         }

@@ -45,7 +45,7 @@ pub enum CcKind {
     Cubic,
     /// What nobody else wants: it yields to every queue, and not to random loss ([`Scavenger`]).
     Scavenger,
-    /// This many IP bytes per second ([`Fixed`]).
+    /// A fixed rate in IP bytes per second ([`Fixed`]).
     Fixed(u64),
     /// A controller that the application brings.
     Own(OwnController),
@@ -96,7 +96,7 @@ impl CcKind {
             Self::Fixed(_) => FIXED.trim_end_matches(':'),
             Self::Own(own) => own.name,
             Self::Bbr | Self::AimdEcn | Self::Cubic | Self::Scavenger => {
-                // The default has two names.
+                // The default controller has two names; the later one is its own.
                 let mut named = NAMES.iter().rev();
                 named
                     .find(|(_, kind, _)| *kind == self)

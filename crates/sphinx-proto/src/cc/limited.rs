@@ -73,7 +73,7 @@ impl RateControl for Limited {
             acked: &self.acked,
             lost: &self.lost,
             arrival: ack.arrival.filter(|arrival| arrival.pn >= first_pn),
-            // Of a mark it is not known which packet had it.
+            // Which packets were marked is not known: at most all of these.
             ce_marked: ack.ce_marked.min(self.acked.len() as u64),
             ..*ack
         });
@@ -108,7 +108,7 @@ impl RateControl for Limited {
     }
 
     fn measured_rate(&self) -> Option<u64> {
-        // It may carry more than the limit.
+        // A rate close to the limit says nothing of the path, which may carry more.
         let is_told = |rate: &u64| {
             self.limit
                 .is_none_or(|limit| *rate > limit.saturating_add(limit / 16))

@@ -19,7 +19,7 @@ const COMPARE_MIN: f64 = 24.0;
 /// Packets of history, and step above it, that make losses at the full rate suspicious.
 const HISTORY_MIN: f64 = 300.0;
 const STEP_MIN: f64 = 0.015;
-/// Weight that earlier cycles keep.
+/// Weight that counts of earlier cycles keep in each new one.
 const MEMORY: f64 = 0.85;
 
 /// Smallest excess worth a reaction.
@@ -41,9 +41,9 @@ const DISPERSION_MIN: f64 = 96.0;
 /// Rate relative to the estimate at which packets were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// At the estimate.
+    /// At the estimated rate.
     Cruise,
-    /// Clearly below it.
+    /// Clearly below the estimated rate.
     Low,
 }
 
@@ -175,7 +175,7 @@ pub(super) struct ChannelLoss {
 /// What losses at the full rate mean within a cycle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Sudden {
-    /// Nothing new.
+    /// Losses are not more than before.
     Nothing,
     /// This share of what is sent would not be lost at a lower rate.
     Excess(f64),

@@ -47,7 +47,7 @@ fn alone(rate: f64, rtt: u64, loss: f64, seed: u64) -> (f64, f64, f64) {
     (used, p50, p99)
 }
 
-/// Which other flow.
+/// The flow that shares the link.
 #[derive(Clone, Copy, Debug)]
 enum Other {
     Ours,

@@ -173,7 +173,7 @@ fn near_and_far_become_equal() {
     }
 }
 
-/// Least, median and most.
+/// Smallest, median and largest value of some runs.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     least: f64,
@@ -240,7 +240,7 @@ fn beside_those_who_do_not_yield_neither_starves() {
     }
 }
 
-/// Of each row of a table.
+/// Runs for each row of a table.
 fn seeds() -> u64 {
     let seeds = std::env::var("SPHINX_SIM_TABLE_SEEDS");
     seeds.ok().and_then(|it| it.parse().ok()).unwrap_or(8)

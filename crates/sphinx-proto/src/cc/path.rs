@@ -283,7 +283,7 @@ mod tests {
     use crate::numbers::pn;
     use crate::time::time;
 
-    /// The clock is the other end's word.
+    /// Timestamps come from the peer, and may be anything.
     #[test]
     fn any_clock_is_survived() {
         let mut delay = PathDelay::default();

@@ -68,7 +68,7 @@ struct Record {
     bytes: u32,
     run: Run,
     fate: Fate,
-    /// It left later than that.
+    /// The packet left later than `sent_at` says.
     is_late: bool,
 }
 
@@ -114,7 +114,7 @@ pub(super) struct Sample {
     pub(super) recv_interval: Nanos,
     /// By how much the receive interval may be wrong because the delay varies without a queue.
     pub(super) jitter: Nanos,
-    /// The application did not fill this run.
+    /// The application left gaps in this run.
     pub(super) app_limited: bool,
     /// Its first or its last packet left late.
     pub(super) is_late: bool,
@@ -286,7 +286,7 @@ impl RateSampler {
         self.app_limited_pn = Some(self.last_pn);
     }
 
-    /// Whether this packet was.
+    /// Whether this packet was sent while the application had too little data.
     pub(super) fn is_app_limited(&self, pn: PacketNumber) -> bool {
         self.app_limited_pn.is_some_and(|last| pn <= last)
     }
@@ -662,7 +662,7 @@ mod tests {
         assert!((1.9e6..2.0e6).contains(&highest), "{highest}");
     }
 
-    /// The clock is the other end's word.
+    /// Receive intervals come from the peer, and may be anything.
     #[test]
     fn any_interval_is_survived() {
         for (recv_interval, jitter) in [

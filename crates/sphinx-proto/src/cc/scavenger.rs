@@ -116,7 +116,7 @@ impl Readings {
 /// Tells losses that the window causes from those of the channel, where no queue shows.
 #[derive(Debug)]
 struct Losses {
-    /// What is known of the channel.
+    /// Packets and losses that show the loss rate of the channel.
     known: Counts,
     /// Latest packets, and those that left with half the window.
     latest: Counts,
@@ -139,7 +139,7 @@ impl Losses {
         }
     }
 
-    /// The packets so far have been judged.
+    /// Starts counting anew: the packets so far have been judged.
     fn restart(&mut self) {
         self.latest = Counts::default();
     }
@@ -201,7 +201,7 @@ impl Losses {
 enum Cause {
     /// Too few packets to tell.
     Unknown,
-    /// No more than before.
+    /// The losses are those of chance: no more than before.
     Chance,
     /// This share would not be lost with a smaller window.
     Window(f64),

@@ -89,7 +89,7 @@ pub(super) struct Round {
     pub(super) has_queue: bool,
     /// A mark has told of a queue, at any time.
     pub(super) is_marked: bool,
-    /// Shortest train that the next one needs.
+    /// Duration of the shortest train that the next round needs, nanoseconds.
     pub(super) train: Nanos,
     pub(super) packet_bytes: f64,
 }
@@ -106,7 +106,7 @@ pub(super) struct Startup {
     most: f64,
     last_best: f64,
     flat_rounds: u32,
-    /// Rounds in a row of which most was lost.
+    /// Rounds in a row in which most packets were lost.
     floods: u32,
     stretched: u32,
     /// The latest sample is stretched, and a longer one will tell more.
@@ -122,9 +122,9 @@ pub(super) struct Startup {
     unmeasured: (usize, usize),
     /// Bytes that left in this round.
     round_sent: f64,
-    /// Loss of the last round, 1 if there was none.
+    /// Loss rate of the last round, 1 if there was none.
     last_loss: f64,
-    /// Packets behind it.
+    /// Packets from which `last_loss` was computed.
     last_packets: f64,
     group: (u64, u64),
     /// The latest group was one that no queue can have lost.
@@ -299,7 +299,7 @@ impl Startup {
         if !is_lossy {
             self.clean = (self.clean.0 + n, self.clean.1 + lost);
         }
-        // What arrives of little is no policer's rate.
+        // What arrives of too little data does not tell the rate of a policer.
         if !is_lossy || s.app_limited {
             self.lossy_groups = 0;
             self.lossy_rate = None;
@@ -371,7 +371,7 @@ impl Startup {
         rtt: Nanos,
     ) -> f64 {
         if s.is_late {
-            // The link may be faster than the sender was.
+            // The sender was late, so that the link may be faster than this.
             self.measured = true;
             return bw.max(rate);
         }
@@ -572,7 +572,7 @@ mod tests {
         // 1.5 MB/s.
         let gain = startup.gain(3e6);
         assert!((0.45..0.55).contains(&gain), "{gain}");
-        // Nothing is known of one that comes at once.
+        // A lossy first group at once after a resumption tells nothing.
         let mut startup = Startup::resumed(1e6, Some(0.01));
         startup.on_settled(&settled(at, before, (24, 12)), true);
         assert_eq!(startup.gain(3e6), 1.0);

@@ -28,7 +28,7 @@ const REORDER_PACKETS: u64 = 3;
 const PROBE_INTERVAL_MAX: Nanos = SEC / 2;
 /// Packets whose fate is remembered until it is asked for, every 10 ms.
 const RECORDS: usize = 1 << 16;
-/// Codepoints.
+/// ECN codepoints.
 pub(super) const ECT_1: u8 = 0b01;
 pub(super) const ECT_0: u8 = 0b10;
 const CE: u8 = 0b11;
@@ -61,7 +61,7 @@ pub(super) struct Link {
     pub(super) keeps_order: bool,
     /// The sender wakes up no more often than this.
     pub(super) quantum: Nanos,
-    /// And up to so much later, at random.
+    /// Time by which it wakes up later than that at most, at random, nanoseconds.
     pub(super) lateness: Nanos,
     /// The sender sleeps for the second time after each of the first.
     pub(super) stalls: Option<(Nanos, Nanos)>,
@@ -116,7 +116,7 @@ impl Link {
             at: Duration::from_nanos(*at),
             bits_per_second: (8.0 * rate) as u64,
         });
-        // A packet that is being sent does not wait.
+        // The packet in transmission does not count as waiting.
         let waiting = |bytes: f64| Depth::Bytes(bytes as u64 - u64::from(PACKET));
         LinkConfig {
             seed: self.seed,
@@ -433,7 +433,7 @@ impl World {
                 break;
             };
             match event {
-                // Another one is earlier, and has set its own.
+                // This wake-up was replaced by an earlier one.
                 Event::Wake(f) if self.link.lateness > 0 && self.flows[f].wake_at != Some(now) => {}
                 Event::Wake(f) => {
                     self.flows[f].wake_at = None;
@@ -545,7 +545,7 @@ impl World {
         }
     }
 
-    /// So has one that the channel has lost.
+    /// Counts packets that the channel has lost as carried, as they too have left the limiter.
     fn note_lost(&mut self) {
         let mut records = Vec::new();
         self.forward.take_records(&mut records);

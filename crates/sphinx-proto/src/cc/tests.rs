@@ -373,7 +373,7 @@ fn cubic_fills_a_clean_link() {
         let r = cubic(Link::new(rate, rtt, 0.0), 30);
         let used = r.rate(3 * SEC, 30 * SEC) / mbit(rate);
         assert!(used > 0.95, "{rate} Mbit/s, {rtt} ms: {used}");
-        // A loss now and then, when the queue is full.
+        // Packets are dropped now and then, when the queue is full.
         assert!(
             r.drops(3 * SEC, 30 * SEC) < 0.001,
             "{rate} Mbit/s, {rtt} ms"
@@ -475,7 +475,7 @@ fn scavenger_leaves_cubic_its_rate() {
                     seed,
                     ..link
                 };
-                // Whoever begins.
+                // The result holds whichever flow begins first.
                 for order in [(5 * SEC, 0), (0, 5 * SEC)] {
                     let left = left_to_cubic(&link, order, 45 * SEC);
                     assert!(

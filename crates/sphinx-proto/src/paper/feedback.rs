@@ -25,7 +25,7 @@ pub(crate) struct Feedback {
 }
 
 impl Feedback {
-    /// Counts losses over periods of so many packets.
+    /// Counts losses over periods of `of` packets.
     pub(crate) fn new(of: u32) -> Self {
         Self {
             of,
@@ -113,7 +113,7 @@ mod tests {
         };
         assert_eq!(arrive(&mut (0..100).filter(|n| n % 10 > 0)), None);
         assert_eq!(arrive(&mut [100].into_iter()), Some((0, 10)));
-        // What comes late counts as lost.
+        // A packet that comes late still counts as lost.
         assert_eq!(arrive(&mut [90].into_iter()), Some((0, 10)));
         assert_eq!(arrive(&mut [350].into_iter()), Some((2, 100)));
     }

@@ -7,7 +7,7 @@ use sphinx_fec::params::srlt;
 use super::settings::{Delta, Paper, share};
 use crate::wire::LossReport;
 
-/// Reports that make the mean and its deviation.
+/// Reports from which the mean and the deviation are computed.
 const REPORTS: usize = 10;
 /// What a peeled robust soliton code needs beyond n, on average, over n: (n, share), as measured for c = 0.1 and δ = 1.
 const LT_NEED: [(f64, f64); 4] = [
@@ -22,7 +22,7 @@ const LT_NEED: [(f64, f64); 4] = [
 pub struct Redundant {
     /// Symbols of each packet.
     pub degree: u32,
-    /// Packets.
+    /// Number of packets.
     pub count: u32,
 }
 

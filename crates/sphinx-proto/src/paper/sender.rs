@@ -25,7 +25,7 @@ pub(crate) struct Choice {
     pub(crate) n: u16,
     pub(crate) symbol_len: u16,
     pub(crate) symbol: SymbolId,
-    /// It answers feedback or a timer.
+    /// Whether the symbol answers feedback or a timer.
     pub(crate) reactive: bool,
 }
 
@@ -125,7 +125,7 @@ impl PaperSender {
         self.window.blocks()
     }
 
-    /// p at present.
+    /// Loss rate p at present, 0–1.
     pub(crate) fn plr(&self) -> f64 {
         self.selector.plr()
     }
@@ -211,7 +211,7 @@ impl PaperSender {
             match next_row(&self.settings, &self.selector, block, degree) {
                 Some(symbol) => symbol,
                 None => {
-                    // The code has no more.
+                    // The code has no more rows for this block.
                     block.ahead = Some((degree, 0));
                     return None;
                 }

@@ -17,10 +17,10 @@ const SYMBOL_MIN: u16 = 16;
 /// Symbols of `rs` and their repairs.
 const RS_SYMBOLS: u32 = 256;
 
-/// What δ is taken for.
+/// Which value δ of the paper's rule takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delta {
-    /// This, in millionths.
+    /// A fixed share, in millionths.
     Share(u32),
     /// The deviation of the receiver's reports.
     Measured,
@@ -31,7 +31,7 @@ pub enum Delta {
 pub enum Resend {
     /// Its missing originals, and packets over these.
     Missing,
-    /// All of it once more.
+    /// The whole block once more.
     Block,
 }
 
@@ -53,15 +53,15 @@ pub struct Paper {
     pub n: u16,
     /// Bytes of a symbol.
     pub symbol: u16,
-    /// T.
+    /// T of the paper's rule, in millionths.
     pub threshold: u32,
-    /// δ.
+    /// δ of the paper's rule.
     pub delta: Delta,
     /// Packets over which the receiver counts losses.
     pub period: u32,
-    /// What compensates at once.
+    /// What triggers compensation at once.
     pub icm: Triggers,
-    /// With what.
+    /// What compensation sends.
     pub resend: Resend,
     /// Share of the missing originals that is sent again.
     pub part: u32,

@@ -3,7 +3,7 @@
 use crate::wire::PaperCounts;
 use crate::{Nanos, Time};
 
-/// More are of no use to anybody.
+/// Largest window, in blocks: more are of no use to anybody.
 const BLOCKS_MAX: u32 = 1 << 14;
 
 /// The window, in blocks.

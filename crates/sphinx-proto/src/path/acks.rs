@@ -31,7 +31,7 @@ const SACK_REPEATS: usize = 8;
 const SACK_RANGES_MIN: usize = 32;
 /// Bytes of a SACK with one range, at most.
 const SACK_FRAME_MIN: usize = 1 + 9 * 8;
-/// Bytes of the ECT1 frame before it, at most.
+/// Bytes of the ECT1 frame in front of a SACK, at most.
 const ECT1_LEN_MAX: usize = 2 + 8 + 8;
 /// "Congestion experienced".
 const CE: u8 = 0b11;
@@ -45,7 +45,7 @@ pub(crate) struct Acks {
     largest: Option<(PacketNumber, Time)>,
     /// Packets received with ECT(0) or ECT(1).
     ect: u64,
-    /// Those with ECT(1) among them.
+    /// Packets received with ECT(1); `ect` counts them too.
     ect1: u64,
     /// Packets received with CE; they are not among those with ECT.
     ce: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Acks {
 /// What the SACK of a packet depends on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Marks {
-    /// It is to be acknowledged.
+    /// The packet is to be acknowledged.
     pub(crate) eliciting: bool,
     pub(crate) last_of_flight: bool,
     /// It only asks whether this end is there. Its SACK is not repeated: should it be lost, the

@@ -43,7 +43,7 @@ impl Settings {
                 .peer_datagram_max
                 .min((MAX_SYMBOL_LEN + OVERHEAD) as u16),
             ecn: match (config.ecn, &config.paper) {
-                // Its window is halved at a mark.
+                // The window of the paper's mode is halved at a mark, as in classic ECN.
                 (EcnMode::L4s, Some(_)) => EcnMode::Classic,
                 (mode, _) => mode,
             },
@@ -107,7 +107,7 @@ pub(crate) struct Address {
     pub(super) ecn: Ecn,
     pub(super) reordering: Reordering,
     pub(super) timer: ProbeTimer,
-    /// Those of packets that rate control hears of.
+    /// Bytes in flight of the packets that rate control hears of.
     pub(super) bytes_in_flight: u64,
 }
 

@@ -24,7 +24,7 @@ impl Arrivals {
     #[inline]
     pub(crate) fn on_packet(&mut self, packet_number: PacketNumber) {
         if packet_number < self.next {
-            // It counted as lost when it was overtaken.
+            // The packet counted as lost when later ones overtook it.
             self.monitor.spurious();
             return;
         }
@@ -53,7 +53,7 @@ impl Arrivals {
         is_news
     }
 
-    /// `None` before the first packet.
+    /// Losses among the packets so far; `None` before the first packet.
     pub(crate) fn losses(&self) -> Option<Losses> {
         self.monitor.losses()
     }
@@ -96,7 +96,7 @@ mod tests {
             }
         }
         for _ in 0..2 {
-            // It is said again, but counts once.
+            // Left-out numbers are told twice, but count once.
             for skipped in (0..1000).filter(|n| n % 101 == 100) {
                 arrivals.on_skipped(pn(skipped), skipped % 10 != 4 && skipped % 10 != 6);
             }

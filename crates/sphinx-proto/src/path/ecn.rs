@@ -414,7 +414,7 @@ mod tests {
     fn a_path_that_carries_ect1_is_proven() {
         let mut peer = Peer::of(EcnMode::L4s);
         peer.pass(800, Some);
-        // All are marked for a while, not for long.
+        // Every packet arrives with CE for a while, but not for long.
         peer.pass(400, |_| Some(3)).pass(800, Some);
         assert_eq!(peer.state(), (EcnUse::L4s, ECT_1));
         assert!(!Peer::of(EcnMode::L4s).ecn.is_scalable(false));

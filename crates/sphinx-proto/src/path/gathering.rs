@@ -7,9 +7,9 @@ const RTT_PART: Nanos = 16;
 /// … but no longer than this. Where they come fast enough, they may gather for so long whatever the round trip is.
 const LONGEST: Nanos = 500_000;
 const SHORTEST: Nanos = 120_000;
-/// So many suffice, at most.
+/// At most so many packets gather.
 const PACKETS: u64 = 16;
-/// And no more than this part of those that may wait for a SACK: else the sender would hear less.
+/// And no more than this part of the packets that may wait for a SACK: else the sender would hear less.
 const SACK_PART: u64 = 4;
 /// A new gap between packets changes the estimate of their distance by this part of the difference.
 const NEWS_PART: u64 = 16;
@@ -18,12 +18,12 @@ const NEWS_PART: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Gathering {
     latest: Option<Time>,
-    /// Smoothed time between them.
+    /// Smoothed time between two packets, nanoseconds.
     interval: Nanos,
 }
 
 impl Default for Gathering {
-    /// None has arrived, and none is expected soon.
+    /// No packet has arrived, and none is expected soon.
     fn default() -> Self {
         Self {
             latest: None,

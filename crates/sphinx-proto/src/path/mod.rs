@@ -170,7 +170,7 @@ impl Path {
         self.is_validated
     }
 
-    /// Whether it does not answer although others do.
+    /// Whether the path does not answer although others do.
     pub(crate) fn is_suspect(&self) -> bool {
         self.suspect_since.is_some()
     }
@@ -193,7 +193,7 @@ impl Path {
             .ask_elsewhere_at(oldest, rtt.smoothed(), late)
     }
 
-    /// It has been asked.
+    /// The peer has been asked about this path on another one.
     pub(crate) fn on_asked_elsewhere(&mut self, now: Time) {
         self.address.timer.on_asked_elsewhere(now);
     }
@@ -314,7 +314,7 @@ impl Path {
             .then(|| self.address.pacer.next(rate, patient))
     }
 
-    /// There is nothing to send.
+    /// There is nothing to send: pacing rests.
     pub(crate) fn rest(&mut self) {
         self.address.pacer.rest();
     }
@@ -324,7 +324,7 @@ impl Path {
         self.address.cc.on_app_limited(now);
     }
 
-    /// What left since `from` left later than that.
+    /// Packets sent since `from` left later than that.
     pub(crate) fn left_late(&mut self, from: Time) {
         self.address.cc.on_late(from);
     }
@@ -453,7 +453,7 @@ impl Path {
             self.space.gathering.on_followers(count);
         }
         if self.is_validated && self.address.tuple.is_same(&meta.tuple) {
-            // The first one has said that the peer is there.
+            // The first packet of the run has shown that the peer is there.
             return;
         }
         for number in 1..=count {
@@ -687,7 +687,7 @@ impl Path {
 
     // ---- randomness ------------------------------------------------------------------------------
 
-    /// How many random values are missing.
+    /// How many random values are to be supplied.
     pub(crate) fn random_wanted(&self) -> usize {
         self.stock.wanted()
     }
@@ -722,7 +722,7 @@ impl Path {
         self.rests_from.is_none_or(|from| at <= from).then_some(at)
     }
 
-    /// It carries symbols, one way or the other.
+    /// The path carries symbols, sent or received.
     pub(crate) fn note_use(&mut self, now: Time) {
         if let Some(from) = &mut self.rests_from {
             *from = now + REST_AFTER;

@@ -61,7 +61,7 @@ struct Bursts {
 pub(crate) struct Monitor {
     /// Full buckets, oldest first.
     buckets: VecDeque<Bucket>,
-    /// Their losses.
+    /// Losses of the full buckets.
     history: LossHistogram,
     /// What they say of bursts; `None` if losses are independent.
     bursts: Option<Bursts>,
@@ -259,7 +259,7 @@ impl Monitor {
         self.since_loss >= CLEAN && self.bursts.is_none_or(is_far)
     }
 
-    /// Of which the loss rate is the mean.
+    /// Packets over which the loss rate is averaged.
     fn recent_packets(&self) -> f64 {
         let full = self.buckets.len().min(RECENT);
         f64::from(BUCKET) * full as f64 + f64::from(self.packets)

@@ -73,7 +73,7 @@ impl Pacer {
         self.tokens > 0
     }
 
-    /// There is nothing to send.
+    /// There is nothing to send: pacing rests.
     pub(crate) fn rest(&mut self) {
         self.resting = true;
     }

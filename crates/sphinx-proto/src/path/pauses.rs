@@ -22,7 +22,7 @@ impl Pauses {
         self.longest = self.longest.max(now.saturating_sub(latest));
     }
 
-    /// The longest so far, nanoseconds.
+    /// The longest pause so far, nanoseconds.
     pub(super) fn longest(&self) -> Nanos {
         self.longest.max(self.before)
     }

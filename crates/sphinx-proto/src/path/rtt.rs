@@ -77,17 +77,17 @@ impl Rtt {
         self.smoothed
     }
 
-    /// How much it varies.
+    /// How much the round-trip time varies, nanoseconds.
     pub(crate) fn variance(&self) -> Nanos {
         self.variance
     }
 
-    /// The smallest one.
+    /// Smallest round-trip time, nanoseconds.
     pub(crate) fn min(&self) -> Nanos {
         self.min
     }
 
-    /// The smallest one of the latest seconds.
+    /// Smallest round-trip time of the latest seconds, nanoseconds.
     pub(crate) fn base(&self) -> Nanos {
         self.base.get().map_or(self.min, |base| base as Nanos)
     }

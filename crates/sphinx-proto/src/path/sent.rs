@@ -54,7 +54,7 @@ impl Carried {
         }
     }
 
-    /// Whether it carries new data.
+    /// Whether the packet carries new data.
     fn is_source(self) -> bool {
         match self {
             Self::Symbol { symbol, .. } | Self::Fragment { symbol, .. } => {
@@ -125,7 +125,7 @@ pub(crate) struct SentLog {
     largest_acked: Option<PacketNumber>,
     acked_ranges: RangeSet<PacketNumber>,
     packets_in_flight: u64,
-    /// Those of them that carry new data.
+    /// Packets in flight that carry new data.
     sources_in_flight: u64,
     skips: Skips,
     /// When time will declare the next packet lost.
@@ -146,7 +146,7 @@ impl SentLog {
         self.packets_in_flight
     }
 
-    /// When the oldest of them left.
+    /// When the oldest packet in flight left.
     pub(crate) fn oldest_in_flight(&self) -> Option<Time> {
         if self.packets_in_flight == 0 {
             return None;
@@ -293,7 +293,7 @@ impl SentLog {
             };
             if packet.state == State::InFlight {
                 let due = packet.sent_at.saturating_add(delay);
-                // The first question is the cheaper one.
+                // The cheaper test comes first.
                 let overtaken = largest - pn >= threshold
                     && overtaken_by(&self.skips, Some(largest), pn) >= threshold;
                 if overtaken || now >= due {

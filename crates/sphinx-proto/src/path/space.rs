@@ -46,7 +46,7 @@ pub(crate) trait Contents {
     /// The reliable frames of this packet have arrived.
     fn frames_arrived(&mut self, packet_number: PacketNumber);
 
-    /// They have not.
+    /// The reliable frames of this packet are lost.
     fn frames_lost(&mut self, packet_number: PacketNumber);
 
     /// Whether the peer has every block.

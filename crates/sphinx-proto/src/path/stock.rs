@@ -8,7 +8,7 @@ const STOCK: usize = 8;
 pub(crate) struct Stock(Vec<[u8; 8]>);
 
 impl Stock {
-    /// How many values are missing.
+    /// How many random values are to be supplied.
     pub(crate) fn wanted(&self) -> usize {
         STOCK - self.0.len()
     }

@@ -42,7 +42,7 @@ pub(crate) struct ProbeTimer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Probes {
     pub(crate) most: u32,
-    /// Earlier ones were not answered.
+    /// Earlier probes were not answered.
     pub(crate) again: bool,
 }
 
@@ -106,7 +106,7 @@ impl ProbeTimer {
         (!is_asked).then(|| expected.saturating_add(late))
     }
 
-    /// It has been asked.
+    /// The peer has been asked about this path on another one.
     pub(crate) fn on_asked_elsewhere(&mut self, now: Time) {
         self.asked_elsewhere = Some(now);
     }

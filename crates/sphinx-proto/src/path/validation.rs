@@ -110,7 +110,7 @@ pub(crate) struct PathPacket {
 /// whichever way the answer comes. Replays prove nothing, as anybody can send them from any address; that is why the home must answer too.
 #[derive(Debug, Default)]
 pub(crate) struct Validation {
-    /// Oldest first.
+    /// Candidates for the peer's address, oldest first.
     candidates: Vec<Candidate>,
     /// Where originals come from: the place in use, or the one before.
     home: Option<Candidate>,
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(respond(3, home.data), None);
         assert_eq!(respond(4, candidate.data), None);
         assert_eq!(validation.poll_proven(time(9 * PTO), HERE.0), None);
-        // For a while nobody else is believed.
+        // For a while no other address is challenged.
         for (now, is_challenged) in [(time(8 * PTO), false), (time(9 * PTO), true)] {
             validation.on_packet(now, (tuple(2, 1), pn(9)), 1500, true, &mut stock());
             let challenge = validation.poll_challenge(now, PTO, LEN);

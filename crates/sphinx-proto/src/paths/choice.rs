@@ -132,7 +132,7 @@ impl Paths {
         if !is_told(lane) && working().next().is_some() {
             return Some(PathState::Standby);
         }
-        // Where none works, any may.
+        // Where no path works, any may carry data.
         let role = working().map(|lane| lane.policy.role).min()?;
         if lane.policy.role > role {
             return Some(PathState::Standby);
@@ -242,7 +242,7 @@ impl Paths {
         limiter.is_none_or(|limiter| limiter.pacer.ready(now, || limiter.rate))
     }
 
-    /// When it does.
+    /// When the limit of all paths together lets packets leave again.
     pub(crate) fn limit_opens(&self) -> Option<Time> {
         let limiter = self.limiter.as_ref().filter(|_| self.lanes.len() > 1)?;
         Some(limiter.pacer.next(limiter.rate, false))

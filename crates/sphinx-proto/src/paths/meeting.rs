@@ -58,7 +58,7 @@ pub(super) struct Meeting {
     sign: u64,
     /// Only bins after this one count: those since the path last began or ceased to rest.
     since: u64,
-    /// It is not made to rest before this time.
+    /// The path is not made to rest before this time.
     spared_until: u64,
     /// How long it will be spared the next time that it has rested without reason.
     spared_for: u64,

@@ -11,7 +11,7 @@ pub enum Bond {
     Aggregate,
     /// Every symbol leaves on so many paths; 0: on all of them.
     Redundant {
-        /// How many.
+        /// Number of paths on which each symbol leaves; 0: all.
         copies: u8,
     },
     /// One path at a time: another one only where those before it do not answer.
@@ -50,7 +50,7 @@ impl fmt::Display for Bond {
     }
 }
 
-/// When a path is used.
+/// When a path carries data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum PathRole {
     /// While it works.
@@ -63,7 +63,7 @@ pub enum PathRole {
 /// What a path is to be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathPolicy {
-    /// When it is used.
+    /// When the path is used.
     pub role: PathRole,
     /// What a byte costs, in any unit: [`Bond::Cheapest`] compares it.
     pub cost: u32,
@@ -93,13 +93,13 @@ impl Default for PathPolicy {
 pub enum PathState {
     /// The peer has not answered there yet.
     Validating,
-    /// It carries what there is.
+    /// It carries data.
     Working,
     /// It is slower than others, which would wait for what it carried: nothing leaves on it for now.
     Resting,
     /// Others carry everything, as the mode and the roles have it.
     Standby,
-    /// Others carry everything, as it costs more.
+    /// It costs more than other paths, which carry everything.
     Dear,
     /// It leads into the same bottleneck as another one, which carries everything.
     Met,

@@ -257,7 +257,7 @@ impl ScReceiver {
                     top: [0; OVERTAKEN],
                     at: now,
                 });
-                // Pushed just now.
+                // The entry that was pushed just now.
                 let last = self.seen.len() - 1;
                 &mut self.seen[last]
             }

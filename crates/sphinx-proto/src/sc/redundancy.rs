@@ -43,7 +43,7 @@ impl LossRate {
         }
     }
 
-    /// One that is known to be so.
+    /// A loss rate that is known from the beginning.
     #[cfg(test)]
     pub(super) fn known(rate: f64) -> Self {
         Self {

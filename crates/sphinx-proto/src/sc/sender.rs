@@ -103,7 +103,7 @@ impl Generation {
 /// A symbol that may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pick {
-    /// A row that answers.
+    /// A row that answers a WARNING.
     Answer(BlockId),
     /// A row ahead of its generation.
     Ahead(BlockId),
@@ -425,7 +425,7 @@ impl ScSender {
     /// counts for at most as many as were not given out. The answer has more rows, as some are lost.
     pub(crate) fn on_warning(&mut self, warning: &Warning) {
         let Some(g) = self.generations.get_mut(&warning.block) else {
-            // It has been completed meanwhile.
+            // The generation has been completed meanwhile.
             return;
         };
         if !self.scheme.is_coded() || !g.has_begun {

@@ -48,12 +48,12 @@ impl Sc {
         schemes.find(|(its, _)| *its == name).map(|(_, sc)| *sc)
     }
 
-    /// Its name.
+    /// Name of the scheme.
     pub fn name(self) -> &'static str {
         SCHEMES[self.at()].0
     }
 
-    /// The names of all.
+    /// Names of all schemes.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SCHEMES.iter().map(|(name, _)| *name)
     }

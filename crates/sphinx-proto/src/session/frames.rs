@@ -300,7 +300,7 @@ impl Session {
     fn on_sack(&mut self, meta: &PacketMeta, path: PathId, sack: &Sack) -> Result<(), Violation> {
         self.demand.on_sack(meta.now, self.keep_alive());
         let Some(at) = self.paths.index(path) else {
-            // It was abandoned.
+            // The path was abandoned.
             return Ok(());
         };
         let lane = self.paths.at_mut(at);

@@ -232,7 +232,7 @@ impl Session {
         self.receiver.window_limits()
     }
 
-    /// What follows from a packet with symbols.
+    /// Does what follows from a packet with symbols.
     fn progress(&mut self, now: Time, result: Result<(), Violation>) {
         while let Some(completed) = self.receiver.next_completed() {
             if self.paper.is_none() {
@@ -388,7 +388,7 @@ impl Session {
         }
     }
 
-    /// Work to do on payload.
+    /// The next job on payload for the driver.
     #[inline]
     pub fn poll_job(&mut self) -> Option<Job> {
         self.jobs.poll()

@@ -37,7 +37,7 @@ const ACKNOWLEDGED: (Carried, bool) = (Carried::Frames { reliable: false }, true
 pub(super) struct Following {
     block: BlockId,
     symbol_len: u16,
-    /// How many follow.
+    /// Number of symbols that follow.
     left: u32,
 }
 
@@ -138,7 +138,7 @@ impl Session {
         self.paper_symbol(now).or_else(|| self.sc_symbol(now))
     }
 
-    /// What follows this symbol, which has left.
+    /// The source symbols that may follow this one, which has left.
     fn following(&self, now: Time, choice: SymbolChoice) -> Option<Following> {
         let lane = self.paths.at(ONLY);
         let is_alone = lane.scheduler.is_idle() && !lane.path.may_probe_mtu(now);
@@ -193,7 +193,7 @@ impl Session {
         usize::from(count)
     }
 
-    /// A packet of the path at this place.
+    /// Makes a packet of the path with index `at`.
     pub(super) fn make(&mut self, now: Time, at: usize, next: Next) -> Transmit {
         match next {
             Next::PathResponse(packet) => {

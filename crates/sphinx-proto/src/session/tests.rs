@@ -18,7 +18,7 @@ use crate::wire::{
 const DELAY: Nanos = 5 * MS;
 const END: Nanos = 4_000 * MS;
 
-/// What every block holds.
+/// The part of a stream that every block holds.
 fn part() -> StreamPart {
     StreamPart {
         stream: StreamId::new(Role::Client, 0),
@@ -28,7 +28,7 @@ fn part() -> StreamPart {
     }
 }
 
-/// How a packet arrives.
+/// Where and when a packet of the other end arrives.
 fn meta(now: Time, from: u8, transmit: &Transmit) -> PacketMeta {
     PacketMeta {
         now,
@@ -43,7 +43,7 @@ fn meta(now: Time, from: u8, transmit: &Transmit) -> PacketMeta {
     }
 }
 
-/// What is shown of an id.
+/// The reset token of a connection id.
 fn token_of(cid: ConnectionId) -> ResetToken {
     ResetToken::new([cid.bytes()[0]; ResetToken::LEN])
 }
@@ -627,7 +627,7 @@ fn behind_a_ping_rate_control_is_told_that_nothing_is_left() {
     end.drive(Time::ZERO);
     let before = end.session.stats().cwnd;
     assert!(before > Told::WINDOW);
-    // The peer is asked for a packet.
+    // A PING asks the peer for a packet.
     end.session.confirm(None);
     assert!(!end.drive(time(MS)).is_empty());
     assert_eq!(end.session.stats().cwnd, before + 1);

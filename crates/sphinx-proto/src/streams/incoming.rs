@@ -38,21 +38,21 @@ pub(crate) enum Resetting {
 
 #[derive(Debug, Default)]
 struct RecvStream {
-    /// Cost of all its parts that are complete.
+    /// Cost of all complete parts of the stream.
     received: u64,
-    /// Cost of those that the application has read.
+    /// Cost of the parts that the application has read.
     taken: u64,
-    /// What the peer has been told of that.
+    /// How much of `taken` the peer has been told.
     taken_told: u64,
-    /// All of it is here, to its end.
+    /// The whole stream is here, to its end.
     is_whole: bool,
     /// Its sender has given it up: why, and what all that it has handed over of it costs. In a box: few streams end so.
     reset: Option<Box<(u64, u64)>>,
-    /// The application reads no more of it.
+    /// The application reads no more of the stream.
     is_let_go: bool,
     /// This end has an answer to send on it, of which its opener has not taken everything.
     answers: bool,
-    /// SACKs that will tell what has been taken.
+    /// How many SACKs are still to tell what has been taken.
     news: u8,
 }
 
@@ -77,7 +77,7 @@ impl RecvStream {
 #[derive(Debug, Default)]
 struct Ended {
     indices: Filling<u64>,
-    /// SACKs that will tell which.
+    /// How many SACKs are still to tell which streams have ended.
     news: u8,
     /// Where the next STREAMS frame begins, where one has no room for all.
     turn: u64,
@@ -92,7 +92,7 @@ pub(crate) struct RecvStreams {
     /// How many streams with two directions the peer may know of those that this end has opened.
     begun: u64,
     open: BTreeMap<Key, RecvStream>,
-    /// Most that were open at a time.
+    /// Most streams that were open at a time.
     peak: u64,
     ended: [Ended; StreamId::KINDS as usize],
     /// Open streams of which there is something to tell.
@@ -359,7 +359,7 @@ impl RecvStreams {
     /// The next feedback names every stream; where it has no room for all, the ones after it do.
     pub(crate) fn report_all(&mut self) {
         for (key, stream) in &mut self.open {
-            // Of others the peer knows what it has to.
+            // Of the others nothing has been taken that the peer does not know.
             if stream.taken > 0 {
                 stream.news = stream.news.max(1);
                 self.news.insert(*key);

@@ -21,7 +21,7 @@ struct Key {
 }
 
 impl Key {
-    /// Place of its kind among all.
+    /// Index of the stream's kind.
     fn at(self) -> usize {
         usize::from(self.kind)
     }

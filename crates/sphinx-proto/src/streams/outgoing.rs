@@ -23,7 +23,7 @@ struct SendStream {
     /// Nothing more will be handed over: its last part has been, or it is given up.
     finished: bool,
     is_given_up: bool,
-    /// The peer has said that it has ended.
+    /// The peer has said that the stream has ended.
     is_over: bool,
     /// It is among those [awaited](SendStreams::awaited).
     is_awaited: bool,
@@ -42,7 +42,7 @@ impl SendStream {
         self.opened - self.taken
     }
 
-    /// Nothing is to be heard of it any more.
+    /// Whether nothing more is to be heard of the stream.
     fn has_ended(&self) -> bool {
         self.finished && self.outstanding == 0 && self.is_over
     }
@@ -60,7 +60,7 @@ pub(crate) struct SendStreams {
     shares: Shares,
     /// Sum of the costs of all blocks that have ever been on their way.
     opened: u64,
-    /// The largest such sum that the peer allows.
+    /// The largest value of `opened` that the peer allows.
     credit: u64,
     /// The peer's window, bytes, and its number.
     window: u64,
@@ -270,7 +270,7 @@ impl SendStreams {
         self.shares.datagrams_changed(0, cost);
     }
 
-    /// The peer has it, or will never have it.
+    /// The peer has datagrams of this cost, or will never have them.
     pub(crate) fn close_datagrams(&mut self, cost: u64) {
         self.shares.datagrams_changed(cost, 0);
     }
@@ -435,14 +435,14 @@ mod tests {
     #[test]
     fn that_streams_have_ended_is_heard_once_of_each() {
         let mut streams = SendStreams::new(Role::Client, 24 << 20, 24 << 20);
-        // Every other one is finished.
+        // Every second stream is finished.
         (0..1000).for_each(|index| submit(&mut streams, index, index % 2 == 0));
         assert_eq!(streams.awaited.len(), 1000);
         hear_of_all(&mut streams);
         assert!(streams.awaited.is_empty() && streams.take_ended().is_empty());
         assert!((0..1000).all(|index| streams.held(stream(index)) == 0));
         hear_of_all(&mut streams);
-        // Of one that goes on there is news.
+        // A stream that goes on is awaited again.
         submit(&mut streams, 7, true);
         let awaited: Vec<Key> = streams.awaited.iter().copied().collect();
         assert_eq!(awaited, [Key::from(stream(7))]);

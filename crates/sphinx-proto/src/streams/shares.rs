@@ -41,7 +41,7 @@ fn provided(open: u64, window: u64) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares {
     window: u64,
-    /// Streams that have a part of their own.
+    /// Streams that have a part of the window of their own.
     provided: u64,
     /// Streams that hold something.
     holders: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Shares {
     common: u64,
     /// What streams and datagrams hold of the whole window.
     held: u64,
-    /// What they hold of the common part.
+    /// What streams and datagrams hold of the common part.
     used: u64,
     /// What datagrams hold, all of it of the common part.
     datagrams: u64,
@@ -181,7 +181,7 @@ pub(crate) fn likely_share(window: u64, free: u64, open: u64, taken: u64) -> u64
     unread.max(share(free, COMMON_SHARE + 1).min(EARNED.saturating_mul(taken)))
 }
 
-/// [`COMMON_SHARE`] of so many parts.
+/// [`COMMON_SHARE`] of `parts` parts of `free`.
 fn share(free: u64, parts: u64) -> u64 {
     (u128::from(free) * u128::from(COMMON_SHARE) / u128::from(parts)) as u64
 }

@@ -28,7 +28,7 @@ struct Mark {
 pub(crate) struct RecvWindow {
     /// Its size at the beginning of the session, bytes.
     initial: u64,
-    /// Its size now, bytes.
+    /// Present size of the window, bytes.
     size: u64,
     /// Rises with every change of size.
     number: WindowNumber,
@@ -44,7 +44,7 @@ pub(crate) struct RecvWindow {
     shrinking_from: Option<u64>,
     /// The credit that the peer says it keeps to since the window has shrunk.
     kept: u64,
-    /// This size has held the peer up.
+    /// The present size has held the peer up.
     is_short: bool,
     /// When the last two halves of a part of the window had been read: the one before, and the latest.
     earlier: Option<Mark>,
@@ -79,7 +79,7 @@ impl RecvWindow {
         }
     }
 
-    /// Bytes.
+    /// Size of the window, bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -105,7 +105,7 @@ impl RecvWindow {
         self.size.saturating_sub(self.opened - self.released)
     }
 
-    /// Whether it allows another block of this cost.
+    /// Whether the window allows another block of this cost.
     pub(super) fn has_room(&self, cost: u64) -> bool {
         self.opened + cost <= self.limit()
     }

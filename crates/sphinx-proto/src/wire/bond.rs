@@ -29,7 +29,7 @@ impl PathStatus {
         put_varint(out, self.limit);
     }
 
-    /// Takes them; `path` has been read.
+    /// Reads the fields behind `path`.
     pub(super) fn decode(path: PathId, r: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(Self {
             path,

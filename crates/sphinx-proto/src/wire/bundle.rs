@@ -21,7 +21,7 @@ pub struct Rider {
     pub n: u16,
     /// Source index or repair row.
     pub row: u32,
-    /// Bytes.
+    /// Bytes of the symbol.
     pub symbol_len: u16,
 }
 
@@ -31,7 +31,7 @@ impl Rider {
         RIDER_PREFIX_MAX + symbol_len
     }
 
-    /// What comes before the symbol.
+    /// Appends the fields in front of the symbol.
     pub fn encode_prefix(&self, out: &mut Vec<u8>) {
         put_varint(out, u64::from(self.distance));
         out.push(self.code);
@@ -50,7 +50,7 @@ impl Rider {
         1 + fields.map(varint_len).iter().sum::<usize>() + usize::from(self.symbol_len)
     }
 
-    /// Reads what comes before the symbol.
+    /// Reads the fields in front of the symbol.
     fn decode(body: &mut Reader<'_>) -> Result<Self, WireError> {
         let distance = body.varint()?;
         let code = body.u8()?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Reader, WireError, put_varint, varint_len};
 
-/// The rest of the block is padding.
+/// Type of padding, which fills the rest of the block.
 const PADDING: u8 = 0;
 const PLAIN: u8 = 3;
 const ORDERED: u8 = 4;
@@ -33,7 +33,7 @@ pub enum FlowKind {
 /// What puts a datagram into its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// Datagrams of the flow before it.
+    /// Datagrams of the flow that were sent before this one.
     pub number: u64,
     /// Its sender's clock when it was handed over: the low 32 bits of microseconds of any origin.
     pub time: u32,
@@ -44,7 +44,7 @@ pub struct Stamp {
 /// How a datagram is given to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// As it comes.
+    /// As soon as it arrives.
     Plain,
     /// In the order of its flow, as long as waiting for another one is of use.
     Ordered(Stamp),

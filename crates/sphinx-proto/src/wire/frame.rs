@@ -75,7 +75,7 @@ pub struct Reset {
 /// What the application has taken of the streams of one kind that the other end opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Streams {
-    /// The lowest two bits of their ids.
+    /// The lowest two bits of the stream ids.
     pub kind: u8,
     /// All of every stream with an index below has been taken.
     pub base: u64,
@@ -90,13 +90,13 @@ pub struct Streams {
 pub enum FlowNews {
     /// These datagrams will not arrive.
     Expired {
-        /// What the flow is of.
+        /// What the flow carries.
         kind: FlowKind,
         /// The flow.
         flow: u64,
-        /// Number of the first of them.
+        /// Number of the first datagram.
         first: u64,
-        /// How many there are.
+        /// How many datagrams.
         count: u64,
     },
     /// The receiver of live messages wants them to be of use for so long.
@@ -110,7 +110,7 @@ pub enum FlowNews {
     Ended {
         /// The flow.
         flow: u64,
-        /// How many there have been.
+        /// How many messages the flow has had.
         total: u64,
     },
 }
@@ -128,7 +128,7 @@ pub enum Frame<'a> {
     PathSack {
         /// The path, not 0.
         path: PathId,
-        /// What has arrived on it.
+        /// What has arrived on the path.
         sack: Sack,
     },
     /// How many packets of a path have arrived with ECT(1); ignorable.
@@ -151,7 +151,7 @@ pub enum Frame<'a> {
     },
     /// The peer must answer with the same bytes on the same path.
     PathChallenge([u8; 8]),
-    /// The answer.
+    /// The answer to a challenge, with the same bytes.
     PathResponse([u8; 8]),
     /// A spare connection id for this end.
     NewConnectionId {
@@ -168,7 +168,7 @@ pub enum Frame<'a> {
         path: PathId,
         /// The number of the id.
         sequence: CidSequence,
-        /// What it shows.
+        /// The reset token of the id.
         token: ResetToken,
     },
     /// A path is no more.
@@ -178,7 +178,7 @@ pub enum Frame<'a> {
     },
     /// No packet has this number.
     Skipped {
-        /// The path of which no packet has it.
+        /// The path that leaves the number out.
         path: PathId,
         /// The number.
         packet_number: PacketNumber,
@@ -201,12 +201,12 @@ pub enum Frame<'a> {
     Window {
         /// Rises by one with every change.
         number: WindowNumber,
-        /// Its size, bytes (§7).
+        /// Size of the window, bytes (§7).
         size: u64,
     },
     /// The answer to a window that has shrunk.
     Shrunk {
-        /// Of the window.
+        /// Number of the window.
         number: WindowNumber,
         /// The credit that its sender keeps within until it is told more.
         credit: u64,
@@ -227,7 +227,7 @@ pub enum Frame<'a> {
     Bond {
         /// Rises with every such frame: the highest counts.
         number: u64,
-        /// The mode.
+        /// What several paths are for.
         bond: Bond,
     },
     /// A generation is about to hold everything up (`docs/protocol.md` §14).
@@ -239,7 +239,7 @@ pub enum Frame<'a> {
 pub struct Warning {
     /// The oldest generation that is not complete.
     pub block: BlockId,
-    /// How many of its symbols have been given out.
+    /// How many symbols of the generation have been given out.
     pub first: u64,
     /// How many independent symbols it lacks; 64 if nothing of it is known.
     pub deficit: u64,
@@ -894,7 +894,7 @@ mod tests {
         for wrong in [&bytes[..21], &[0x21, 17, 0, 0], &[0x21, 0]] {
             assert!(matches!(FrameIter::new(wrong).next(), Some(Err(_))));
         }
-        // Shorter and longer than it can be.
+        // Tokens that are too short and too long.
         for len in [17_u8, 19] {
             let body = [&[0x21, len, 0, 0][..], &[7; 17]].concat();
             let found = FrameIter::new(&body).next();
@@ -1178,7 +1178,7 @@ mod tests {
             frames.push(Frame::ResetToken { path, sequence, token: ResetToken::new(token) });
             let mut body = Vec::new();
             for frame in &frames {
-                // Something of a later version before each.
+                // A frame of a later version comes before each.
                 put_varint(&mut body, IGNORABLE | 31 | number << 6 & VARINT_MAX);
                 put_varint(&mut body, skipped.len() as u64);
                 body.extend_from_slice(&skipped);

@@ -83,7 +83,7 @@ pub enum PacketKind {
     Symbol,
     /// Part of a symbol.
     Fragment,
-    /// Frames.
+    /// Control frames.
     Control,
     /// A symbol, and behind it some of other blocks.
     Bundle,
@@ -92,7 +92,7 @@ pub enum PacketKind {
 /// A header in the clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the body is.
+    /// What the body holds.
     pub kind: PacketKind,
     /// Key phase: the epoch's lowest bit.
     pub phase: bool,

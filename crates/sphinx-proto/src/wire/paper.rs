@@ -150,7 +150,7 @@ impl SymbolSack {
 /// The packet loss rate of one period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossReport {
-    /// Which period, from 0.
+    /// Number of the period, from 0.
     pub period: u64,
     /// Packets of it that had not arrived when one of a later period did.
     pub lost: u32,
@@ -163,7 +163,7 @@ pub struct LossReport {
 pub struct BlockSack {
     /// Packets and window.
     pub counts: PaperCounts,
-    /// Of the latest period that is over.
+    /// Losses of the latest period that is over.
     pub loss: Option<LossReport>,
     /// Every block below is decoded.
     pub base: BlockId,

@@ -6,14 +6,14 @@ use crate::types::StreamId;
 
 use super::{Reader, VARINT_MAX, WireError, put_varint, varint_len};
 
-/// The rest of the block is padding.
+/// Type of padding, which fills the rest of the block.
 const PADDING: u8 = 0;
 const DATA: u8 = 1;
 /// Data behind which the stream ends.
 const DATA_AND_END: u8 = 2;
 /// Bytes of the length, whose value is not known yet when a sender leaves room for it.
 const LENGTH_LEN: usize = 4;
-/// Largest value in so many bytes.
+/// Largest value in [`LENGTH_LEN`] bytes.
 const LENGTH_MAX: u32 = (1 << 30) - 1;
 
 /// A piece of a stream.
@@ -58,7 +58,7 @@ impl Segment {
         Ok(segment.map(|segment| (segment, bytes.len() - reader.len())))
     }
 
-    /// Where it ends in the stream.
+    /// Offset behind the last byte of the piece in the stream.
     pub fn end(&self) -> u64 {
         self.offset + u64::from(self.len)
     }

@@ -39,7 +39,7 @@ pub struct SpanBlock {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowSpan {
     upto: u16,
-    /// Newest first.
+    /// Runs of blocks, newest first.
     runs: Vec<Run>,
 }
 

@@ -38,7 +38,7 @@ struct Run {
     ends: [Session; 2],
     sender: Sender,
     receiver: Receiver,
-    /// What the receiver must still say.
+    /// What the receiver must still tell the sender.
     owed: VecDeque<Said>,
     /// (arrival, to, packet), by the time.
     wire: VecDeque<(Nanos, usize, Transmit)>,

@@ -11,7 +11,7 @@ use crate::random::number;
 use crate::several::{FIRST, SECOND, cut, goodput, heard, random_paths, two};
 use crate::table::bernoulli;
 
-/// How often what is paced is written.
+/// Interval of paced writes.
 const INTERVAL: Nanos = 10 * MS;
 
 fn bonded(scenario: Scenario, bond: Bond, policies: &[PathPolicy]) -> Scenario {
@@ -322,7 +322,7 @@ fn a_spent_budget_ends_the_path() {
     assert!(heard(&pair, SECOND, PathNews::Spent).is_some());
     let used = carried(&pair, 1);
     assert!((budget * 9 / 10..budget + 20_000).contains(&used), "{used}");
-    // Without another one there is nothing left.
+    // Without another path the transfer does not finish.
     let scenario = Scenario::new(link(40, 30, bernoulli(0.0), 6)).bulk(30_000_000);
     let mut pair = bonded(scenario, Bond::Aggregate, &[policy]).build();
     assert!(!pair.run_transfer(30 * SEC));
@@ -338,7 +338,7 @@ fn limits_hold_for_each_path_and_for_all() {
         ..PathPolicy::default()
     };
     let bytes = 20_000_000;
-    // Of both directions: the server is told.
+    // The limit holds in both directions, as the server is told of it.
     let scenario = two([40, 40], [30, 30], [0.0; 2], 7).both_ways(bytes);
     let mut pair = bonded(scenario, Bond::Aggregate, &[PathPolicy::default(), limited]).build();
     pair.must_transfer(30 * SEC);

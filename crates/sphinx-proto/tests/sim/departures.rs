@@ -19,7 +19,7 @@ struct Block {
     cost: u64,
     /// The only stream that it has a piece of, where that has been seen.
     stream: Option<StreamId>,
-    /// When the last of it left.
+    /// When the last packet of the block left.
     left: Nanos,
 }
 
@@ -27,7 +27,7 @@ struct Block {
 #[derive(Default)]
 struct Sent {
     blocks: BTreeMap<u64, Block>,
-    /// The most that it has allowed the other one.
+    /// The most credit that this end has given the other one.
     credit: u64,
 }
 
@@ -47,7 +47,7 @@ impl Departures {
         blocks.values().map(|block| block.cost).sum()
     }
 
-    /// What they may cost, as the other end has said.
+    /// What all blocks of this end may cost, as the other end has said.
     pub(crate) fn allowed(&self, side: usize) -> u64 {
         self.0.borrow()[1 - side].credit
     }
@@ -76,7 +76,7 @@ impl Sent {
         let header = header.expect("a header");
         let body = &datagram[HEADER_LEN..datagram.len() - TAG_LEN];
         match header.kind {
-            // Padding ends it.
+            // Padding ends the frames.
             PacketKind::Control => FrameIter::new(body)
                 .map_while(Result::ok)
                 .for_each(|frame| self.frame(frame)),
@@ -90,7 +90,7 @@ impl Sent {
                 let (part, bytes) = Fragment::split(body).expect("a part of a symbol");
                 let is_first = header.symbol() == Ok(SymbolId::Source(0)) && part.index == 0;
                 let block = self.block(now, &header, (header.n, part.symbol_len));
-                // Others may share the only symbol of a block.
+                // The only symbol of a block may hold pieces of several streams.
                 if is_first && header.n > 1 {
                     block.stream = first_of(bytes);
                 }

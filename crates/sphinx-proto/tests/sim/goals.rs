@@ -15,7 +15,7 @@ use crate::table::bernoulli;
 
 const SEEDS: u64 = 5;
 
-/// Median, and the one at the end that matters.
+/// Median, and the worst value.
 fn of(mut values: Vec<f64>, worst: fn(f64, f64) -> f64) -> (f64, f64) {
     let end = values.iter().copied().reduce(worst).expect("some seeds");
     values.sort_by(f64::total_cmp);

@@ -50,7 +50,7 @@ fn every_mode_survives_lost_feedback() {
     }
 }
 
-/// Blocks of which nothing later tells.
+/// Blocks that are followed by none that would tell of their losses.
 #[test]
 fn every_mode_repairs_isolated_blocks() {
     for icm in MODES {

@@ -37,7 +37,7 @@ struct Case {
     commons: Vec<Ways>,
     /// Of each path its own link, and which of the common ones is behind it.
     paths: Vec<(Ways, usize)>,
-    /// The common links of the others.
+    /// For each CUBIC session, the common link that it uses.
     cubics: Vec<usize>,
     /// Bytes that are written at a time, and how often; `None`: there is always something.
     bursts: Option<(u64, Nanos)>,
@@ -47,7 +47,7 @@ struct Case {
     until: Nanos,
 }
 
-/// What came of it from [`FROM`] on.
+/// What the case came to from [`FROM`] on.
 struct Outcome {
     /// Mbit/s of our session, and of all others.
     ours: f64,

@@ -97,7 +97,7 @@ fn the_client_moves_to_another_network() {
         for (end, ids) in pair.ends.iter().zip(ids) {
             let stats = end.session().stats();
             assert_eq!(stats.path_changes, 1, "both ends begin a new path");
-            // What was used before is not used after.
+            // No connection id is used both before and after the change.
             assert_eq!(ids.len(), 1);
             assert_eq!(end.cids_used.len(), 2);
             assert_ne!(end.cids_used[1], ids[0]);

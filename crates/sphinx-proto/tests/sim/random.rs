@@ -267,12 +267,12 @@ fn random_scenario(seed: u64) -> Scenario {
             ReadOrder::Random,
         ]);
     }
-    // Likewise.
+    // Chosen apart as well, for the same reason.
     let rng = &mut Rng::new(seed ^ 0x6761_7468_6572);
     for plan in [&mut scenario.client, &mut scenario.server] {
         plan.gathers = rng.chance(0.5);
     }
-    // Likewise.
+    // Chosen apart as well, for the same reason.
     let rng = &mut Rng::new(seed ^ 0x0077_696e_646f);
     scenario.window_max = rng.pick(&[0, 8 << 20, 64 << 20]);
     for _ in 0..rng.pick(&[0, 0, 1, 3, 30]) {
@@ -311,7 +311,7 @@ fn random_scenario(seed: u64) -> Scenario {
             plan.limits = vec![(from, Some(100_000)), (from + SEC, None)];
         }
     }
-    // Likewise.
+    // Chosen apart as well, for the same reason.
     let rng = &mut Rng::new(seed ^ 0x6275_6e64_6c65);
     scenario.bundle = rng.pick(&[1, 0, 2, 8]);
     if rng.chance(0.15) {
@@ -332,12 +332,12 @@ fn random_scenario(seed: u64) -> Scenario {
             })
             .collect();
     }
-    // Likewise.
+    // Chosen apart as well, for the same reason.
     let rng = &mut Rng::new(seed ^ 0x7265_7365_7473);
     if rng.chance(0.5) {
         give_up_streams(rng, &mut scenario, budget);
     }
-    // Likewise.
+    // Chosen apart as well, for the same reason.
     let rng = &mut Rng::new(seed ^ 0x6d65_7373_6167);
     if rng.chance(0.4) {
         send_messages(rng, &mut scenario);
@@ -528,7 +528,7 @@ fn run(seed: u64) {
     let digest = follow(&mut pair, departures.clone(), digests().is_some());
     disturb(&mut pair, &mut Rng::new(seed ^ 0x6d6f_7665));
     pair.must_transfer(patience);
-    // Of what did not arrive the peers hear last.
+    // The peers are told last which messages did not arrive.
     let says = [&scenario.client.says, &scenario.server.says];
     let ended = pair.run_until(pair.now + 40 * SEC, |pair| {
         (0..2).all(|side| pair.ends[1 - side].live_ended() == live_flows(says[side]))

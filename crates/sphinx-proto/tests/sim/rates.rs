@@ -286,7 +286,7 @@ fn without_ecn_losses_halve_the_window_of_aimd_ecn() {
     let until = pair.now + 2 * SEC;
     let rate = carried(&mut pair, until) / 100e6;
     assert!(rate < 0.9, "{rate}");
-    // And a queue that overflows.
+    // A queue that overflows halves the window as well.
     let mut pair = aimd(0.0, false);
     assert!(halvings(&windows(&mut pair, 20 * SEC)) > 0);
 }

@@ -74,7 +74,7 @@ fn a_slow_reader() {
     }
 }
 
-/// One path is enough.
+/// Every scheme works on one path too.
 #[test]
 fn one_path() {
     for sc in SCHEMES {

@@ -11,16 +11,16 @@ use crate::random::number;
 use crate::sc::two;
 use crate::table::{bernoulli, is_wanted};
 
-/// Mbit/s of each path, and their round trips.
+/// Rate of each path, Mbit/s, and round trips of the two, ms.
 const MBIT: u64 = 10;
 const RTTS: [u64; 2] = [20, 200];
 const LOSSES: [[f64; 2]; 2] = [[0.001, 0.05], [0.01, 0.1]];
 const BUFFERS_KIB: [u64; 4] = [64, 128, 256, 512];
 const SEEDS: u64 = 5;
-/// What is measured: from then on, so long.
+/// When the measurement begins, and how long it takes.
 const WARM_UP: Nanos = 5 * SEC;
 const SPAN: Nanos = 20 * SEC;
-/// More than the paths carry meanwhile.
+/// More bytes than the paths carry in that time.
 const BYTES: u64 = 80_000_000;
 /// A buffer that holds nobody up.
 const AMPLE: u64 = 32 << 20;
@@ -30,7 +30,7 @@ enum Way {
     Scheme(Sc),
     /// The default mode on both paths.
     Aggregate,
-    /// The default mode on one of them.
+    /// The default mode on one path, by its index.
     Alone(usize),
 }
 

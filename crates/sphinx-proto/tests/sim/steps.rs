@@ -34,7 +34,7 @@ fn step(rtt: u64, loss: f64, seed: u64) -> Step {
         steps: steps.to_vec(),
         repeat: None,
     };
-    // As deep as those of cellular links.
+    // A queue as deep as those of cellular links.
     scenario.forward.queue = Depth::Bytes(2_000_000);
     let mut pair = scenario.build();
     pair.run_until(DOWN * MS, |_| false);

@@ -48,7 +48,7 @@ fn blocks_in_bursts_of_loss() {
         result.mean_ms < 12.0 && result.overhead < 1.75,
         "{result:?}"
     );
-    // What may fail more often costs less.
+    // A higher failure probability costs less repair.
     let mut cheap = scenario(4.0);
     cheap.epsilon = 0.1;
     let result = blocks(&cheap, 100_000, 40 * MS, 525, 25);

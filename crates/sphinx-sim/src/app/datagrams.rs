@@ -13,9 +13,9 @@ use crate::data::Rng;
 /// A datagram that is to be sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Say {
-    /// When.
+    /// When it is sent.
     pub at: Nanos,
-    /// How long it is.
+    /// Length in bytes.
     pub len: usize,
     /// How it is sent. Flows of live messages count from 0, in the order of their first messages.
     pub send_as: SendAs,
@@ -24,13 +24,13 @@ pub struct Say {
 /// A datagram that the application was given.
 #[derive(Debug, Clone, Copy)]
 pub struct Heard {
-    /// When.
+    /// When it was given to the application.
     pub at: Nanos,
-    /// Of which kind it is.
+    /// Kind of its flow, if it has one.
     pub kind: Option<FlowKind>,
-    /// Of which flow of that kind.
+    /// Flow, among those of that kind.
     pub flow: u64,
-    /// Its number there.
+    /// Number of the datagram in its flow.
     pub number: Option<u64>,
     /// Which of all that the peer said it is; none for those too short to tell.
     pub index: Option<usize>,

@@ -27,7 +27,7 @@ pub(crate) struct Writers {
     asked: u64,
     /// As many streams are open as there may be.
     waits_to_open: bool,
-    /// By index.
+    /// Writers of streams by index.
     streams: BTreeMap<u64, Writer>,
     bytes: Vec<u8>,
 }
@@ -52,9 +52,9 @@ struct Writer {
 
 /// What is to be written of a message.
 struct Message {
-    /// What stands in front of it.
+    /// The length that stands in front of the message, until it is written.
     prefix: Vec<u8>,
-    /// Bytes left of it.
+    /// Bytes of the message that are left to write.
     left: u64,
     /// Whether the stream ends with it.
     ends: bool,
@@ -120,7 +120,7 @@ impl Writers {
         write.into_iter().chain(ends.into_iter().flatten()).min()
     }
 
-    /// What has not been asked is not answered.
+    /// Whether the stream may be written to: answers wait until they are asked for.
     fn is_asked(&self, write: &Write) -> bool {
         self.ways != Ways::Answers || write.stream < self.asked
     }

@@ -47,7 +47,7 @@ pub struct Change {
     pub before: u64,
     /// Segments that are out now.
     pub pipe: u64,
-    /// A round trip.
+    /// A measured round-trip time.
     pub rtt: Option<Time>,
     /// What was lost is not repaired yet.
     pub recovers: bool,

@@ -22,7 +22,7 @@ const PORTS: [u16; 2] = [1000, 2000];
 fn on_path(path: usize) -> Destination {
     Destination {
         remote: (REMOTES[path], PORTS[1]).into(),
-        // Of the first one routing chooses it.
+        // For the first path, routing chooses the local address.
         local_ip: (path > 0).then(|| LOCALS[path].into()),
         ecn: Ecn::Ect0,
     }
@@ -54,7 +54,7 @@ impl PacketTx for Wire {
 struct End {
     association: Association,
     workshop: Workshop,
-    /// Nobody has to guess these.
+    /// Source of connection ids, which need not be hard to guess.
     ids: u64,
 }
 
@@ -133,7 +133,7 @@ impl End {
     }
 }
 
-/// What is shown of an id.
+/// The reset token of a connection id.
 fn token_of(cid: ConnectionId) -> ResetToken {
     let mut token = [7; ResetToken::LEN];
     token[..8].copy_from_slice(&cid.bytes());
@@ -238,7 +238,7 @@ fn what_is_too_large_for_one_path_is_not_so_for_others() {
         for other in 1..LOCALS.len() {
             assert_eq!(after[other] < before[other], other == path, "{after:?}");
         }
-        // Nobody's.
+        // A destination that belongs to no path.
         let to = Destination {
             remote: (REMOTES[0], 9).into(),
             ..on_path(0)
@@ -256,7 +256,7 @@ fn only_the_first_path_goes_on_from_another_address() {
             let before = pair.used.each_ref().map(Vec::len);
             assert_eq!(before, [1; 3]);
             assert!(pair.not_sent(on_path(path), 100, reason));
-            // There is a PING on each of them.
+            // A PING leaves on each of the paths.
             pair.run(8_000 * MS);
             let after = pair.used.each_ref().map(Vec::len);
             assert_eq!(after, [if path == 0 { 2 } else { 1 }, 1, 1], "{path}");

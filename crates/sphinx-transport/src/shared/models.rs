@@ -39,7 +39,7 @@ pub(crate) fn in_every_order(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Of an endpoint that counts nothing.
+/// Counters of an endpoint that counts nothing.
 fn counts() -> EndpointCounts {
     EndpointCounts {
         strays: 0,

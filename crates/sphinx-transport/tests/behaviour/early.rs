@@ -22,9 +22,9 @@ const KB: usize = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Passes,
-    /// It is gone.
+    /// The datagram is lost.
     Lost,
-    /// It passes when those that are held are let go.
+    /// The datagram passes when those that are held are let go.
     Held,
 }
 
@@ -254,7 +254,7 @@ impl Place {
     /// The server is started again, and has this key.
     fn start_again(&mut self, key: &[u8]) {
         self.listener = None;
-        // Another one may have taken its port meanwhile.
+        // Another process may have taken its port meanwhile.
         let listener = listen(LOCALHOST, key, &self.options);
         *self.relay.server.lock().unwrap() = listener.local_addr();
         self.listener = Some(listener);

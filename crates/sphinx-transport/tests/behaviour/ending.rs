@@ -20,7 +20,7 @@ fn close_is_noticed_at_20_percent_loss() {
                     };
                     scope_close(closing, 6, "interrupted");
                     let error = end_of(other);
-                    // Not lost, which it would be later.
+                    // The CLOSE has arrived: without it the peer would count as lost later.
                     assert_eq!(error.kind(), ErrorKind::Cancelled);
                     assert!(error.to_string().contains("interrupted"), "{error}");
                 });
@@ -72,7 +72,7 @@ fn who_waits_for_ever_is_told() {
     });
 }
 
-/// How soon, tests in virtual time say.
+/// Tests in virtual time check how soon this happens.
 #[test]
 fn a_peer_that_falls_silent_is_lost_at_both_ends() {
     bounded(|| {

@@ -56,7 +56,7 @@ fn the_second_address_of_a_ticket_is_tried() {
             .unwrap();
         let session = client(&ticket, &Options::default()).unwrap();
         assert_eq!(session.remote_addr(), listener.local_addr());
-        // That of the handshake, from the beginning.
+        // The handshake has measured the round trip from the beginning.
         assert!(session.stats().rtt > Duration::ZERO);
         let server = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
         transfer(&session, &server, &content(1, 10_000));

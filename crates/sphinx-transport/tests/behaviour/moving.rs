@@ -228,7 +228,7 @@ fn two_hundred_clients_of_two_shards_get_another_address() {
         let (old, new) = change_address(&front, false);
         let addresses = || servers.iter().map(|server| server.remote_addr().ip());
         assert!(addresses().all(|address| address == old));
-        // None is lost.
+        // No session is lost.
         transfer_all(20_000);
         assert!(addresses().all(|address| address == new));
         for server in &servers {

@@ -51,7 +51,7 @@ impl Lost {
         let server = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
         transfer(&client, &server, &content(1, 100_000));
         transfer(&server, &client, &content(2, 100_000));
-        // What it says as it ends is lost.
+        // The CLOSE of the server is lost.
         proxy.set_silent(true);
         drop(server);
         drop(listener);
@@ -106,7 +106,7 @@ fn a_client_that_only_waits_learns_it_too() {
     });
 }
 
-/// Who asks the server by hand.
+/// Somebody without a session who sends packets to the server.
 struct Stranger {
     socket: UdpSocket,
     server: SocketAddr,

@@ -135,7 +135,7 @@ fn a_path_takes_the_family_that_its_interface_has() {
         assert_eq!(session.remote_addr(), listener.local_addr());
         let accepted = listener.accept(Some(PATIENCE)).unwrap().expect("in time");
         transfer(&session, &accepted, &content(4, 100_000));
-        // With no other family, why is told.
+        // Where the ticket has no other family, the error says why.
         let ticket = listener.ticket(&[nowhere]).unwrap();
         let error = client(&ticket, &with(&[lo])).expect_err("no way to there");
         assert_eq!(error.kind(), ErrorKind::LocalIo, "{error}");

@@ -81,7 +81,7 @@ fn attempts() {
             "224.0.0.251:5353",
             true,
         ),
-        // Names.
+        // Rules with names.
         (
             "tunnel:tcp:*.corp:443",
             Tcp,

@@ -634,7 +634,7 @@ mod tests {
                 &["10.9.0.2/16", "fd09::2/48"],
                 &["fd09::2/48", "10.9.0.2/16"],
             ),
-            // Others are refused.
+            // Other addresses are refused.
             (nothing, nothing, nothing),
             (&["10.9.0.2/24", "192.0.2.1/24"], nothing, nothing),
             (
@@ -669,7 +669,7 @@ mod tests {
                 assert!(check(text, is_asked).is_ok(), "{text}");
             }
         }
-        // Only who has asked for it gets so much.
+        // Only a client that has asked for so large a network gets it.
         for text in ["10.9.0.2/7", "fd09::2/16", "fd09::2/31"] {
             assert!(check(text, true).is_ok(), "{text}");
             let refused = check(text, false);

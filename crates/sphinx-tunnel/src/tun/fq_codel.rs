@@ -226,7 +226,7 @@ impl FqCodel {
 }
 
 impl Queue {
-    /// Its next packet that is not dropped.
+    /// Takes the next packet that is not dropped.
     fn leave(&mut self, now: Time, (bytes, counts): (&mut usize, &mut Counts)) -> Option<Vec<u8>> {
         loop {
             let (came, mut packet) = self.packets.pop_front()?;

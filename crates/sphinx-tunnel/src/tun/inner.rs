@@ -184,7 +184,7 @@ impl Carried for Tunnel {
     }
 }
 
-/// What comes of it.
+/// What a run of the tunnel came to.
 #[derive(Debug)]
 struct Figures {
     /// Payload of the connection, of what the link lets through: over all of its time, and over the second half.

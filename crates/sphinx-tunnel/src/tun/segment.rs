@@ -56,17 +56,17 @@ impl Segment {
         })
     }
 
-    /// Whether it asks for a connection.
+    /// Whether the segment asks for a connection (SYN).
     pub(crate) fn opens(&self) -> bool {
         self.flags & (SYN | ACK | RST | FIN) == SYN
     }
 
-    /// Whether it grants one.
+    /// Whether the segment grants a connection (SYN and ACK).
     pub(crate) fn grants(&self) -> bool {
         self.flags & (SYN | ACK | RST) == SYN | ACK
     }
 
-    /// Whether it refuses or breaks one.
+    /// Whether the segment refuses or breaks a connection (RST).
     pub(crate) fn resets(&self) -> bool {
         self.flags & RST != 0
     }

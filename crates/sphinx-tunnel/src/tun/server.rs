@@ -201,14 +201,14 @@ struct Inner {
     events: Events,
 }
 
-/// Who has which address.
+/// The clients of a server, and their addresses.
 struct Clients {
     pools: Vec<Pool>,
     reserved: Reserved,
     members: Mutex<HashMap<IpAddr, Member>>,
 }
 
-/// Who has an address.
+/// A client that has an address.
 struct Member {
     session: Session,
     outbox: Arc<Outbox>,
@@ -575,7 +575,7 @@ mod tests {
         builder.write(&mut packet, b"hello").expect("built");
 
         let given = assign(first, &before, &|_| true).expect("it is free");
-        // One that is heard keeps it.
+        // A client that is still heard keeps its address.
         let refused = assign(second, &after, &|holder| keeps(holder, second));
         assert_eq!(refused.map_err(|it| it.status), Err(Status::InUse));
         assert!(lets_in(&packet, &given, &before) && !before.is_over());

@@ -78,7 +78,7 @@ impl Job {
         Ok((host, job))
     }
 
-    /// What it is for the other end.
+    /// What the other end has to do for this job.
     pub(super) fn task(&self) -> Task {
         match self {
             Self::Send {
@@ -243,7 +243,7 @@ fn another(args: &CpArgs, words: &[&str], paths: [String; 2]) -> String {
     shell_line(words.chain(args.ssh.same_way()).chain(paths))
 }
 
-/// A directory where none was asked for.
+/// The failure where a directory is named without `-r`.
 pub(in crate::commands) fn directory(shown: &str) -> Failure {
     fail_hint(
         ErrorKind::Usage,

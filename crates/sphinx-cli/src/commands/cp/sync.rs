@@ -82,7 +82,7 @@ pub(crate) fn run(mut args: SyncArgs, context: &Context) -> Outcome<u8> {
     }
 }
 
-/// One file where a directory has to be.
+/// The failure where a file is named and a directory has to be.
 pub(in crate::commands) fn no_directory(shown: &str) -> Failure {
     let line = match Cli::try_parse().map(|cli| cli.command) {
         Ok(Command::Sync(args)) => copy_line(&args),

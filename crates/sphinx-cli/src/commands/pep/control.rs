@@ -155,7 +155,7 @@ impl Requests {
 #[derive(Clone)]
 struct Requester {
     sender: Sender<Request>,
-    /// Lets the loop look for requests at once.
+    /// Wakes the loop, which then looks for requests at once.
     bell: Stopper,
 }
 

@@ -96,7 +96,7 @@ fn code(status: ExitStatus) -> u8 {
 /// `sphx pep run` for the group.
 struct Agent {
     child: Child,
-    /// A message once packets pass it.
+    /// Gets a message once the agent has started and packets pass it.
     started: Receiver<()>,
     /// Reads what it tells to the end, and returns its totals.
     listening: JoinHandle<Option<Value>>,
@@ -180,7 +180,7 @@ fn listen(output: ChildStdout, started: &Sender<()>, shows: bool) -> Option<Valu
         };
         match event["event"].as_str() {
             Some("started") => {
-                // After the first time nobody waits for it.
+                // Only the first start is waited for; a restarted worker reports it again.
                 let _ = started.send(());
             }
             Some("worker_ended") if !shows => {

@@ -59,7 +59,7 @@ fn command() -> Command {
 struct Said {
     option: String,
     line: usize,
-    /// As on a command line.
+    /// What the file says, as words of a command line.
     words: Vec<String>,
 }
 

@@ -41,7 +41,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<u8> {
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let (wake, woken) = UnixStream::pair().map_err(failed)?;
     let _registration = context.stop.on_stop(move || {
-        // Only the first byte matters.
+        // The first byte wakes the loop; whether others can be written does not matter.
         let _ = (&wake).write(&[0]);
     });
     let mut guard = Guard::new(now());
@@ -216,7 +216,7 @@ impl Worker {
     /// Whether somebody has stopped it (SIGSTOP) and not let it go on.
     fn is_stopped(&mut self) -> bool {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        // The kernel tells each stop once.
+        // The kernel reports each stop once, so it is remembered.
         let told = waitid(WaitId::Pid(Pid::from_child(&self.child)), options);
         self.stopped |= matches!(told, Ok(Some(_)));
         self.stopped
@@ -233,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// Asks it to end in order.
+    /// Asks the worker to end in order (SIGTERM).
     fn ask(&self) {
         // The worker may have ended already.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);

@@ -26,7 +26,7 @@ impl Change {
         Change { mobile, to }
     }
 
-    /// As one line of the question.
+    /// The change as it is written in a request of one line.
     fn words(&self) -> String {
         match self.to {
             Some((peer, Move::Leave)) => format!("{} to {peer}", self.mobile),

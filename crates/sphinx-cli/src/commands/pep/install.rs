@@ -119,7 +119,7 @@ pub(super) fn uninstall(args: &UninstallArgs, context: &Context) -> Outcome<()> 
     Ok(())
 }
 
-/// Stops what runs, and removes it.
+/// Stops the service if it runs, and removes its files.
 fn take_away(place: &Place) -> Outcome<()> {
     if place.live && exists(&place.unit()) {
         systemctl(&["stop", UNIT])?;
@@ -135,7 +135,7 @@ fn take_away(place: &Place) -> Outcome<()> {
     Ok(())
 }
 
-/// The unit that runs what was asked for.
+/// The text of the systemd unit that runs the agent with these arguments.
 fn unit(args: &InstallArgs) -> Outcome<String> {
     if args.run.worker {
         return Err(usage("--worker is for the guard"));
@@ -160,7 +160,7 @@ fn unit(args: &InstallArgs) -> Outcome<String> {
         }
         let path = fs::canonicalize(path)
             .map_err(|error| local_io("read", &path.display().to_string(), error))?;
-        // No quotes are read here.
+        // systemd reads no quotes in this setting.
         let path = one_line(path.into())?.replace('%', "%%");
         keys += &format!("LoadCredential={name}:{path}\n");
     }

@@ -22,7 +22,7 @@ pub(super) fn run(args: &KeyArgs) -> Outcome<()> {
 
 fn write(path: &Path) -> io::Result<()> {
     let mut bytes = [0; 32];
-    // The kernel gives so few bytes whole.
+    // Up to 256 bytes are never given in part.
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
     let mut options = OpenOptions::new();
     // A file that exists is not replaced: its key may be in use.

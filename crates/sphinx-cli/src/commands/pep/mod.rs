@@ -72,9 +72,9 @@ impl PepArgs {
             PepCommand::Run(args) => {
                 return Settings::beside_packets(args.agent.json, args.agent.quiet);
             }
-            // Its options are those of the unit.
+            // `--json` and `--quiet` belong to the agent that the unit runs.
             PepCommand::Install(_) | PepCommand::Uninstall(_) => (false, false),
-            // Its output is the program's.
+            // Standard output belongs to the program that is run.
             PepCommand::Exec(_) => (false, false),
             PepCommand::Show(args) => (args.json, false),
             PepCommand::Set(args) => (args.json, false),
@@ -186,7 +186,7 @@ fn ack_path(agent: &Agent) -> Option<String> {
     (!all.is_empty()).then(|| format!("{} flows: {}", agent.flows_seen(), all.join("; ")))
 }
 
-/// What was done for thin streams, for people.
+/// What was done for thin streams, as it is printed for people.
 struct Thin {
     flows: u64,
     data_bytes: u64,

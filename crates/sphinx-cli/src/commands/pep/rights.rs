@@ -20,7 +20,7 @@ pub(super) fn give_up() -> Outcome<()> {
         .map_err(|error| local_io("give up", "rights", std::io::Error::from(error)))
 }
 
-/// Which of them the calling thread has not.
+/// The capabilities that an agent needs and the calling thread has not.
 pub(super) fn lacking() -> Vec<&'static str> {
     let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     [

@@ -94,7 +94,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
     if !is_named {
         reporter.warn("another program has the name at which 'sphx pep show' and 'set' ask, @sphx-pep ('ss -xlp' lists it): nobody can ask until that is free");
     }
-    // Packets wait for what follows.
+    // From here on packets wait for this thread, so it must not wait for readers of its output.
     let passing = Context {
         reporter: reporter.without_waiting(),
         stop: context.stop.clone(),
@@ -131,7 +131,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome<()> {
         }
     });
     report(&agent, context);
-    // The numbers are what it was run for.
+    // The totals are what the agent was run for: they wait for the reader.
     context.reporter.event(
         done(&agent)
             .with("reports_refused", attachment.reports_refused())
@@ -240,7 +240,7 @@ pub(super) fn own(args: &OwnArgs) -> Outcome<Own> {
     })
 }
 
-/// The way of reports, if there are to be any.
+/// Sends and receives reports of losses (ELN), if that is asked for.
 fn post(args: &RunArgs) -> Outcome<Option<Post>> {
     let (Some(eln), Some(file)) = (args.eln, &args.eln_key) else {
         return Ok(None);
@@ -271,7 +271,7 @@ fn courier(args: &RunArgs) -> Outcome<Option<Courier>> {
     courier.map(Some)
 }
 
-/// The way of marks, if there are to be any.
+/// Sends and receives marks of `ack-cc`, if that is asked for.
 fn marks(args: &RunArgs) -> Outcome<Option<MarkPost>> {
     let Some(file) = &args.marks_key else {
         return Ok(None);

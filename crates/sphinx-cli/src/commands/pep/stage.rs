@@ -47,7 +47,7 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// A stage for data, and no other.
+    /// A stage for data, and none of the other stages.
     pub(crate) fn data(data: Stage) -> Stages {
         Stages {
             data,
@@ -71,7 +71,7 @@ impl Stages {
         }
     }
 
-    /// The settings of an agent with these.
+    /// `config` with these stages in the place of its own.
     pub(crate) fn set(self, config: Config) -> Config {
         Config {
             stage: self.data,
@@ -123,7 +123,7 @@ impl Stages {
 }
 
 impl fmt::Display for Stages {
-    /// As they can be read, with blanks between them.
+    /// Writes the stages as `--agent` reads them, with blanks between them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let data = match self.data {
             Stage::Pass => None,
@@ -382,7 +382,7 @@ fn set(rdb: &mut Rdb, key: &str, value: &str) -> Result<(), String> {
         }
         ("max_packets", _) => rdb.max_packets = number()?,
         ("max_bytes", _) => {
-            // Without a unit too, as the patch has it.
+            // A number without a unit is bytes, as in the kernel patch.
             rdb.max_bytes = match value.parse() {
                 Ok(bytes) => bytes,
                 Err(_) => usize::try_from(units::size(value)?).unwrap_or(usize::MAX),

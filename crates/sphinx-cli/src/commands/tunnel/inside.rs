@@ -23,7 +23,7 @@ use crate::args::tunnel::{InsideArgs, TunnelArgs};
 use crate::failure::{Failure, Outcome, fail, fail_hint, local_io};
 use crate::text::printable;
 
-/// How it is called; people have no use for it.
+/// Name of the hidden command that runs inside the namespace; people have no use for it.
 pub(crate) const COMMAND: &str = "__inside";
 /// Where the two meet, in a directory of their own.
 const SOCKET: &str = "socket";
@@ -63,7 +63,7 @@ pub(super) fn start(args: &TunnelArgs) -> Outcome<(Waiting, ProgramDevice)> {
     command.arg("--").args(&args.program);
     command.env_remove("SPHX_TICKET");
     if args.common.json {
-        // Standard output has the events.
+        // Standard output has the JSON events, so the program writes to standard error.
         let error = io::stderr().as_fd().try_clone_to_owned();
         command.stdout(error.map_err(refused)?);
     }
@@ -124,13 +124,13 @@ fn meet(listener: &UnixListener, child: &mut Child, listens: bool) -> Outcome<Pr
 }
 
 impl Waiting {
-    /// The process, for whoever waits for its end.
+    /// The process, and its directory, which has to exist as long as it runs.
     pub(super) fn into_parts(self) -> (Child, tempfile::TempDir) {
         (self.child, self._directory)
     }
 }
 
-/// What a shell would exit with.
+/// The exit code that a shell would report: 128 plus the number for a signal.
 pub(super) fn code_of(status: ExitStatus) -> u8 {
     let signal = status.signal().map(|signal| 128 + signal);
     let code = status.code().or(signal).unwrap_or(1);
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &InsideArgs) -> u8 {
     NOT_FOUND
 }
 
-/// `None`: the other process knows why.
+/// `Err(None)` where the other process knows the reason and reports it.
 fn become_program(args: &InsideArgs) -> Result<std::convert::Infallible, Option<Failure>> {
     let told =
         |what: &str, error: io::Error| Some(local_io(what, "the program's interface", error));
@@ -177,7 +177,7 @@ fn become_program(args: &InsideArgs) -> Result<std::convert::Infallible, Option<
             given.map_err(|error| told("give away", error))?;
         }
         Err(error) => {
-            // Something without a file, then why.
+            // A byte without a file descriptor, then the reason.
             let _ = stream.write_all(format!(" {error}").as_bytes());
             return Err(None);
         }
@@ -186,7 +186,7 @@ fn become_program(args: &InsideArgs) -> Result<std::convert::Infallible, Option<
     let settings = settings(&mut stream).map_err(|_| None)?;
     for (address, prefix) in &settings.addresses {
         match add_address(INTERFACE, *address, *prefix) {
-            // There is no other way out of here.
+            // Only a warning: nothing leaves this namespace past the tunnel.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 let _ = writeln!(io::stderr(), "sphx: warning: without {address}: {error}");
             }

@@ -21,7 +21,7 @@ pub(super) fn plan(args: &TunnelArgs, program: Option<ProgramDevice>) -> Option<
     })
 }
 
-/// What can be said before anything happens.
+/// Refuses arguments that can be judged before anything is set up.
 pub(super) fn check(args: &TunnelArgs) -> Outcome<()> {
     if args.tun.is_none() {
         return Ok(());

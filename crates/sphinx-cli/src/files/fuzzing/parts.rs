@@ -17,7 +17,7 @@ use crate::files::leftovers::partial_names;
 use crate::files::source::{Seal, Sealed, SourceId};
 use crate::files::temporary::{Temporary, look_for_part};
 
-/// What there is of a file.
+/// Bytes of the part that is there before the transfer.
 pub(super) const THERE_BYTES: u64 = 2 * LEAF_BYTES;
 
 /// How far the file `a` has come, whose part is in the directory before the transfer.
@@ -85,7 +85,7 @@ pub fn journal(data: &[u8]) {
     let fits = slot.sealed.checkpoint.offset() <= slot.subject.size;
     assert_eq!(Slot::decode(&bytes), fits.then(|| slot.clone()));
     bytes[at as usize % SLOT_BYTES] ^= 1 << (bit & 7);
-    // Bits behind the checksum mean nothing.
+    // A bit that changes behind the checksum has no effect; any other makes the slot invalid.
     let read = Slot::decode(&bytes);
     assert!(read.is_none_or(|read| read == slot));
 
@@ -107,7 +107,7 @@ pub fn journal(data: &[u8]) {
     let mut temporary = temporary.expect("nobody else is at it");
     assert_eq!(temporary.take_there(), found);
     drop(temporary);
-    // What is of no use does not stay.
+    // A part that cannot be used is removed, with its journal.
     let left = if found.is_some() { 2 } else { 0 };
     assert_eq!(names(directory.path()).len(), left);
 }

@@ -39,9 +39,9 @@ thread_local! {
 struct Tree {
     root: TempDir,
     key: SourceKey,
-    /// By their paths at the other end.
+    /// The contents of the files, by path at the other end.
     files: BTreeMap<Vec<u8>, Contents>,
-    /// Of the file that is large enough.
+    /// The chunks of the only file that is large enough for them.
     chunks: Chunks,
 }
 
@@ -154,7 +154,7 @@ fn run(tree: &Tree, input: &mut Input<'_>) {
     let told = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             let mut receiver = Receiver::new(tree, sync, far.clone(), input);
-            // It ends with the session at the latest.
+            // The receiver ends at the latest when the session does.
             if receiver.run().is_err() {
                 assert!(far.is_over(), "what is sent cannot be read");
             }
@@ -185,10 +185,10 @@ struct Told {
     present: BTreeSet<u64>,
     /// Where parts end that the sender has sealed, by path.
     parts: BTreeSet<(Vec<u8>, u64)>,
-    /// Length of what is said to consist of chunks.
+    /// Bytes of the file that the receiver claims to have in chunks.
     chunk_bytes: u64,
     refused: bool,
-    /// Bytes of which nobody knows what they say.
+    /// Whether bytes were sent at random, so that what they say is not known.
     anything: bool,
     done: BTreeSet<(u64, u64)>,
 }
@@ -206,7 +206,7 @@ struct Receiver<'a, 'i> {
     far: End,
     out: Out,
     input: &'a mut Input<'i>,
-    /// It has said its last word, or will not say it.
+    /// Whether the receiver has ended its replies.
     ended: bool,
     is_ready: bool,
     series: Series,
@@ -214,11 +214,11 @@ struct Receiver<'a, 'i> {
     answered: u64,
     told: Told,
     totals: Totals,
-    /// Of files, in all.
+    /// Bytes of data that came in files, all together.
     data_bytes: u64,
     /// The path of the directory that is open.
     path: Vec<Vec<u8>>,
-    /// Of files that have come.
+    /// The paths of files that have come.
     come: BTreeSet<Vec<u8>>,
 }
 
@@ -461,7 +461,7 @@ impl<'a, 'i> Receiver<'a, 'i> {
         self.out.finish()
     }
 
-    /// One thing, if the input has one.
+    /// Sends one reply, if there is input left for it.
     fn say_something(&mut self) -> Outcome<()> {
         let kind = self.input.byte();
         if self.ended {

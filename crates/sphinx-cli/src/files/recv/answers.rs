@@ -22,7 +22,7 @@ use crate::files::target::passes_by_time;
 use crate::files::temporary::look_for_part;
 use crate::files::wire::{Attributes, Reply};
 
-/// Answers told at once.
+/// Most answers that are collected before they are sent.
 const ANSWERS_MAX: usize = 256;
 
 /// Answers what is offered. A sender hears no more of what is there than whether it is its own: a part only if it knows
@@ -42,14 +42,14 @@ pub(super) struct Answers {
     read: u64,
 }
 
-/// A file like one that was offered.
+/// A file that is here and like one that was offered.
 pub(super) struct There {
     offer: u64,
     /// The path of its directory.
     pub(super) directory: Arc<[u8]>,
     pub(super) name: Name,
     pub(super) size: u64,
-    /// What it is to have.
+    /// The attributes that the sender's file has.
     pub(super) attributes: Attributes,
     /// What `stat` said before the file was read, if checksums were asked for.
     pub(super) read: Option<Stat>,
@@ -78,7 +78,7 @@ impl Answers {
             read,
             ..Work::default()
         });
-        // Lists of chunks are long.
+        // A list of chunks is long, so it is sent at once.
         let is_long = matches!(answer, Some(Reply::Chunks { .. }));
         match (self.answers.last_mut(), answer) {
             // Extends the last answer: offers in a row that are present are answered together.

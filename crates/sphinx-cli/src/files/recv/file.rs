@@ -97,7 +97,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
         Ok(())
     }
 
-    /// A file that is as it was said to be.
+    /// Keeps a file that is already as the sender has it.
     pub(super) fn keep(&mut self, there: &There) -> Outcome<()> {
         let There {
             directory,
@@ -116,7 +116,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
         })
     }
 
-    /// A file that would be sent.
+    /// A dry run: counts a file that would be sent.
     fn trial(&mut self, name: &Name, path: &[u8], size: u64) -> Outcome<()> {
         if !self.target.is_trial() {
             return Err(protocol("a trial that was not asked for"));
@@ -376,7 +376,7 @@ impl<I: Incoming> Tree<'_, '_, I> {
 
 /// Contents on their way, and why they go nowhere any more.
 struct Writing {
-    /// Their path, for people.
+    /// The path of the file, as it is shown to people.
     shown: String,
     contents: Contents,
     /// What the file system has against this file, until that has been said.

@@ -12,7 +12,7 @@ use sphinx_transport::ErrorKind;
 pub(in crate::files) struct Ledger<'a> {
     rules: Rules,
     counts: Counts,
-    /// Bytes of files, complete or not.
+    /// Bytes of files that have come, complete or not.
     bytes_seen: u64,
     /// Limit of the bytes that may be sent, if there is one.
     allowed: Option<Allowed>,
@@ -32,7 +32,7 @@ struct Allowed {
 }
 
 impl<'a> Ledger<'a> {
-    /// Nothing has come yet.
+    /// The ledger of a transfer of which nothing has come yet.
     pub(super) fn new(
         rules: Rules,
         tell: &'a mut dyn FnMut(&[Reply]) -> Outcome<()>,
@@ -72,7 +72,7 @@ impl<'a> Ledger<'a> {
         (self.counts, self.work, self.first_skip)
     }
 
-    /// Bytes that were not sent so far.
+    /// Bytes that the sender did not have to send so far.
     pub(super) fn reused(&self) -> u64 {
         self.work.reused
     }

@@ -14,7 +14,7 @@ use crate::text::printable;
 #[derive(Default)]
 pub(super) struct Version {
     file: Option<File>,
-    /// Its length.
+    /// Length of the file, in bytes.
     len: u64,
     /// Bytes that may be copied yet. A file has its own length of them at most: seventeen bytes from a peer must not cost
     /// any amount of work.
@@ -57,7 +57,7 @@ impl Version {
         })?;
         match contents.copy(file, from, bytes, at) {
             Ok(()) => Ok(true),
-            // It has become shorter.
+            // The file has become shorter since it was opened.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(refused(error)),
         }

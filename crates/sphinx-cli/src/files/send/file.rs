@@ -27,9 +27,9 @@ pub(super) enum Ended {
     Trial {
         size: u64,
     },
-    /// The receiver does not want them.
+    /// The receiver does not want the contents.
     Unwanted,
-    /// They cannot be read.
+    /// The contents cannot be read.
     Failed(Failure),
 }
 
@@ -150,7 +150,7 @@ impl<O: Outgoing> Sender<'_, O> {
             self.gathered.extend_from_slice(&self.buffer[..read]);
             size += read as u64;
             self.progress.add_bytes(read as u64);
-            // The next read may wait for long.
+            // What has been read is sent first: the next read may block for long.
             self.pass_on()?;
         };
         self.end(&name, &path, 0, ended)

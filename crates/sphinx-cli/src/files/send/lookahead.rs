@@ -14,7 +14,7 @@ use crate::files::wire::{Attributes, Entry, put_entry};
 
 /// Files offered and not sent yet: as many small ones as a long and fast path carries in a round trip.
 const OFFERS_MAX: usize = 4096;
-/// Most bytes of the paths of such files.
+/// Most bytes of the paths of files that were offered and not sent yet.
 const PATHS_BYTES_MAX: usize = 512 << 10;
 /// Most bytes of their paths in a synchronization, where every file is offered ([`SYNC_OFFERS_MAX`]).
 const SYNC_PATHS_BYTES_MAX: usize = 4 << 20;

@@ -64,7 +64,7 @@ impl Checkpoints {
         }
     }
 
-    /// Data up to the next one.
+    /// Bytes of data until the next checkpoint is due.
     fn room(&self, data_bytes: u64) -> u64 {
         (data_bytes / LEAF_BYTES + self.leaves) * LEAF_BYTES - data_bytes
     }
@@ -281,7 +281,7 @@ fn extent(file: &File, at: u64, size: u64) -> Result<Option<Extent>, Errno> {
     let data = match seek(file, SeekFrom::Data(at)) {
         // A file that grows meanwhile must not carry the position past the announced end.
         Ok(data) => data.min(size),
-        // Only a hole follows.
+        // Only a hole follows, up to the end of the file.
         Err(Errno::NXIO) => size,
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
         Err(error) => return Err(error),

@@ -11,13 +11,13 @@ pub(in crate::files) struct Refusals {
     entries: u64,
     /// The numbers of the directories that are open.
     directories: Vec<u64>,
-    /// The entry sent last is not wanted.
+    /// The receiver does not want the entry sent last.
     last: bool,
     /// Depth of an open directory whose remaining entries are refused, until `take` has told that.
     depth: Option<usize>,
 }
 
-/// What need not be sent any more.
+/// What the receiver has refused and need not be sent any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::files) struct Unwanted {
     /// The rest of the entry sent last.

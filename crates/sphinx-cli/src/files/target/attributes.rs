@@ -111,7 +111,7 @@ impl Target {
         self.likeness.complaints.push((path.to_vec(), failure));
     }
 
-    /// The one also where the other is refused.
+    /// Gives a file its mode and times; either one also where the other is refused.
     pub(super) fn give_mode_and_times(
         &self,
         file: impl AsFd,

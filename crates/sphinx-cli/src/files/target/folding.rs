@@ -198,7 +198,7 @@ mod tests {
         // What was there before is replaced.
         assert!(place(&mut target, "b"));
         assert!(!place(&mut target, "b"));
-        // So it is with directories; each is by itself.
+        // The same holds for directories, and names in different directories do not clash.
         assert!(target.enter(&name("d"), 0o700).is_ok());
         assert!(place(&mut target, "a"));
         assert!(target.leave(ATTRIBUTES).is_ok());

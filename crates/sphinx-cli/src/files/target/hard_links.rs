@@ -71,7 +71,7 @@ impl Target {
         )
         .and_then(|()| fs::renameat(&parent, temporary.as_slice(), &parent, name.as_bytes()))
         .map_err(|error| {
-            // The failure to report is that one.
+            // A failure to clean up is not reported: the one before it is.
             let _ = fs::unlinkat(&parent, temporary.as_slice(), flags);
             self.refused("create", name, error)
         })?;

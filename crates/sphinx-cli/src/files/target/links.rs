@@ -51,7 +51,7 @@ impl Target {
                     fs::renameat(&parent, temporary.as_slice(), &parent, name.as_bytes())
                 })
                 .inspect_err(|_| {
-                    // The failure to report is the one above.
+                    // A failure to clean up is not reported: the one above is.
                     let _ = fs::unlinkat(&parent, temporary.as_slice(), AtFlags::empty());
                 })
         } else {

@@ -137,7 +137,7 @@ fn a_changed_source_is_sent_from_the_beginning() {
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(b"changed", 12_345).unwrap();
-    // Its time is the old one again.
+    // The modification time is set back, so that it does not show the change.
     file.set_modified(modified).unwrap();
     thread::sleep(Duration::from_millis(25));
     assert_eq!(complete(1, &path, &to, KEEP).0, 0);
@@ -237,7 +237,7 @@ fn holes_are_gone_on_with() {
         .unwrap();
     file.set_len(90 << 20).unwrap();
     thread::sleep(Duration::from_millis(25));
-    // All data have come, the last hole has not.
+    // All data have come before the interruption, and the last hole has not.
     break_off(&path, &to, 0.999_995);
     let (reused, _) = complete(1, &path, &to, KEEP);
     if fs::metadata(&path).unwrap().blocks() * 512 < 20 << 20 {
@@ -292,7 +292,7 @@ fn what_is_like_it_but_different_is_told() {
 #[test]
 fn a_file_that_changes_after_it_was_offered_is_sent() {
     let Dirs { _root, from, to } = dirs();
-    // More than is sent without an answer.
+    // More than is sent before an answer is waited for.
     let first = settled(from.join("a"), &contents()[..2 << 20]);
     let second = settled(from.join("b"), &[1; 10_000]);
     let modified = fs::metadata(&second).unwrap().modified().unwrap();
@@ -341,12 +341,12 @@ fn two_transfers_of_a_file_do_not_share_a_part() {
     let mut stream = near.open_uni().unwrap();
     let bytes = written(&[&path]);
     stream.write_all(&bytes[..bytes.len() / 2]).unwrap();
-    // The other one is in the middle of it.
+    // A second transfer of the same file while the first one is halfway.
     let (sent, received) = transfer(&[&path], &to, KEEP);
     assert_eq!(sent.unwrap(), received.unwrap());
     stream.write_all(&bytes[bytes.len() / 2..]).unwrap();
     stream.finish().unwrap();
-    // The answer, and then the close.
+    // The answer comes before the close.
     let mut answer = near.accept_uni().unwrap();
     let mut replies = Vec::new();
     let mut buffer = [0; 100];

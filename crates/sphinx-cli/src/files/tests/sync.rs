@@ -353,7 +353,7 @@ fn a_hostile_sender_gets_nothing_that_was_not_asked_for() {
         assert_eq!(names(to), ["f"]);
         assert_eq!(fs::read(to.join("f")).unwrap(), b"12345678");
     };
-    // More work than bytes.
+    // More bytes would be copied than the receiver's file has.
     let copy = Piece::Copy { from: 0, bytes: 8 };
     let pieces = [copy.clone(), copy.clone()];
     refused(DELETE(), &records(&[file(16)], &pieces, &[]));
@@ -436,7 +436,7 @@ fn a_hostile_sender_gets_at_nothing_that_was_not_asked_for() {
         );
         (dirs, received, told)
     };
-    // Nothing is told of it.
+    // A protected file is not told of, even where an offer is like it.
     for (rule, path, expected) in [
         ("- x", "contents/f", 1),
         ("- x", "contents/keys/k", 1),
@@ -455,7 +455,7 @@ fn a_hostile_sender_gets_at_nothing_that_was_not_asked_for() {
         received.unwrap();
         assert_eq!(told, expected, "{rule}: {path}");
     }
-    // It gets no other name.
+    // A hard link to a protected file is refused.
     for (rule, path, is_allowed) in [
         ("- x", "contents/f", true),
         ("- x", "beside", false),
@@ -471,7 +471,7 @@ fn a_hostile_sender_gets_at_nothing_that_was_not_asked_for() {
         assert_eq!(is_refused, !is_allowed, "{rule}: {path}");
         assert_eq!(dirs.to.join("contents/link").exists(), is_allowed);
     }
-    // It is not replaced.
+    // A protected file is not replaced.
     let empty = Piece::End {
         digest: *blake3::hash(b"").as_bytes(),
     };
@@ -589,7 +589,7 @@ fn lists_of_chunks_are_bounded() {
     let read = |bytes: &[u8]| Reader::new(Arrived { bytes, piece: 5 }, 64).reply();
     assert!(read(&list(16, 1000)).is_ok());
     for mut bytes in [list(15, 1), list(23, 1), list(16, 2), list(16, 2)] {
-        // Empty, too long, or too many.
+        // A list with an empty chunk, a chunk that is too long, or too many chunks.
         match bytes.len() {
             34 => {}
             _ => bytes[10..14].copy_from_slice(&u32::MAX.to_be_bytes()),
@@ -622,7 +622,7 @@ fn a_sender_that_could_not_read_something_lets_nothing_be_deleted() {
             &mut kept, &roots, announced, &key, None, &progress, &reporter,
         );
         assert_eq!(sent.unwrap().first_skip.is_some(), vanishes);
-        // A type and two numbers end it.
+        // The stream ends with a type byte and two numbers, and before them DELETE may stand.
         let bytes = kept.kept.0;
         bytes[bytes.len() - 18] == crate::files::wire::DELETE
     };

@@ -100,7 +100,7 @@ fn without_udp_files_go_through_ssh() {
         scratch.assert_same(&format!("tree/{name}"), &format!("in/tree/{name}"));
         scratch.assert_same(&format!("tree/{name}"), &format!("back/{name}"));
     }
-    // So does a synchronization, both ways.
+    // A synchronization goes through ssh as well, both ways.
     for (from, to) in both_ways(&scratch, "tree") {
         let synced = run(&scratch, &sshd, &["sync", "--delete", &from, &to]).expect(0);
         assert_eq!(synced.done()["carrier"], "ssh");
@@ -168,7 +168,7 @@ fn who_waits_for_the_other_end_says_so_without_udp() {
 
 #[test]
 fn packets_may_be_lost() {
-    // Of ssh's too.
+    // The rule drops packets of the ssh connection, too.
     let Some(sshd) = sshd("numgen random mod 100 < 6") else {
         return;
     };

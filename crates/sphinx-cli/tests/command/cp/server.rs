@@ -34,7 +34,7 @@ impl Sshd {
         Self::run_by(|sshd| Command::new(sshd), true)
     }
 
-    /// One that finds no `sphx`.
+    /// An sshd in whose search path there is no `sphx`.
     pub(crate) fn without_sphx() -> Option<Self> {
         Self::run_by(|sshd| Command::new(sshd), false)
     }
@@ -93,7 +93,7 @@ impl Sshd {
         self.child.id()
     }
 
-    /// How to get there.
+    /// The ssh command that reaches this server.
     pub(crate) fn ssh(&self) -> String {
         let at = |name: &str| self.root.path().join(name).display().to_string();
         // A file, so that a jump through the same machine goes by it too.
@@ -115,7 +115,7 @@ impl Sshd {
         ends
     }
 
-    /// The same, or nothing.
+    /// The processes of the other ends; none if there are none.
     pub(crate) fn ends_if_any(&self) -> Vec<Pid> {
         let is_sphx = |process: &Pid| {
             let name = fs::read_to_string(format!("/proc/{}/comm", process.as_raw_nonzero()));
@@ -157,7 +157,7 @@ impl Drop for Sshd {
 pub(crate) struct Process(OwnedFd);
 
 impl Process {
-    /// Nothing if it has ended.
+    /// `None` if the process has ended.
     pub(crate) fn of(process: Pid) -> Option<Self> {
         pidfd_open(process, PidfdFlags::empty()).ok().map(Self)
     }

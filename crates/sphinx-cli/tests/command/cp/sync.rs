@@ -206,7 +206,7 @@ fn a_directory_goes_into_another_one_and_what_else_is_there_stays() {
     sync(&scratch, &sshd, &["--delete", "src", &to]).expect(0);
     assert!(!scratch.path("in/src/own").exists());
     assert!(scratch.path("in/other").exists(), "only what SRC is about");
-    // One that does not exist: seen, made.
+    // A destination that does not exist: a dry run leaves it so, a run makes it.
     let new = format!("{}/", there(&scratch, "new"));
     let trial = sync(&scratch, &sshd, &["-n", "src/", &new]).expect(0);
     assert!(!scratch.path("new").exists());
@@ -298,7 +298,7 @@ fn of_a_file_that_has_changed_only_the_change_is_sent() {
     let sent = bytes.len() as u64 - reused;
     assert!(sent < 1_600_000, "{sent} bytes were sent for 1 MB");
     assert_eq!(run.event("file")["state"], "resumed");
-    // As a whole, where that is asked for.
+    // With `-W`, the file is sent as a whole.
     fs::write(scratch.path("in/big"), b"old").unwrap();
     let run = sync(&scratch, &sshd, &["-W", "src/", &to]).expect(0);
     assert_eq!(run.done()["bytes_reused"], 0);
@@ -529,7 +529,7 @@ fn fifty_random_kills_of_either_end() {
         let arguments = ["--delete", "--cc", "fixed:100mbit", &from, &to];
         let ssh = sshd.ssh();
         let base = ["sync", "--json", "--connect-timeout", "20s", "-e", &ssh];
-        // Some a round, and then it comes to its end.
+        // Each interrupted round may bring some files; the run after them completes the rest.
         for _ in 0..5 {
             let running = Running::start(&scratch, &[&base[..], &arguments].concat(), &[]);
             std::thread::sleep(Duration::from_millis(random.below(2500) as u64));

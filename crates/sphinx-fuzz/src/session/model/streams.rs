@@ -76,7 +76,7 @@ struct RxStream {
     /// What the last STREAMS frame with it said, and SACKs since something else is true.
     told: u64,
     untold: u32,
-    /// Its last part is here; all of it is.
+    /// Whether its last part is here, and whether all of it is.
     has_end: bool,
     is_whole: bool,
     is_abandoned: bool,
@@ -101,7 +101,7 @@ impl RxStream {
         self.is_over() && !self.awaits_answer
     }
 
-    /// Whether it may cost so much more.
+    /// Whether a further cost fits what a RESET has said of the whole.
     fn may_grow(&self, cost: u64) -> bool {
         self.reset
             .is_none_or(|(_, most)| self.received + cost <= most)
@@ -250,7 +250,7 @@ impl RxStreams {
     pub(super) fn reset(&mut self, reset: &Reset) -> bool {
         let open = self.stream(reset.stream);
         let said = (reset.code, reset.cost);
-        // Who reads no more of it is not told.
+        // An application that reads no more of the stream is not told.
         open.is_reset_told |= open.reset.is_none() && open.is_abandoned;
         *open.reset.get_or_insert(said) == said
     }
@@ -489,7 +489,7 @@ struct TxStream {
     taken: u64,
     outstanding: u32,
     is_finished: bool,
-    /// The peer has said that it has ended.
+    /// The peer has said that the stream has ended.
     is_over: bool,
     /// The application has given it up: why, and blocks of it alone with their costs.
     reset: Option<(u64, BTreeMap<BlockId, u64>)>,
@@ -713,7 +713,7 @@ impl TxStreams {
         assert!(self.ended.insert(stream), "it ends twice");
     }
 
-    /// All that has ended has been told.
+    /// Checks that the end of every ended stream has been told.
     pub(super) fn check_ended(&self) {
         let mut open = self.open.values();
         assert!(!open.any(TxStream::has_ended), "an end that is not told");

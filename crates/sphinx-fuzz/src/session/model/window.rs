@@ -2,9 +2,9 @@
 
 use sphinx_proto::WindowNumber;
 
-/// Its sizes so far, and what the peer may go by.
+/// Sizes of a receive window so far, and those that the peer may keep to.
 pub(super) struct RxWindow {
-    /// By number.
+    /// Sizes by their number.
     sizes: Vec<u64>,
     /// The size before, while the peer has not said that it has heard of a smaller one; and the credit that it then kept within.
     before: Option<u64>,

@@ -61,9 +61,9 @@ struct Cell {
     name: &'static str,
     wired: &'static str,
     wireless: &'static str,
-    /// Replaces `RATE` in the options of agents.
+    /// Rate that replaces `RATE` in the options of agents.
     agent_rate: &'static str,
-    /// The right host sends.
+    /// Whether the right host sends.
     upload: bool,
     /// See `sphx lab path --flows`.
     groups: &'static [&'static str],
@@ -80,9 +80,9 @@ struct Variant {
     /// The options of the agent on the host in the middle, and on the right one.
     middle: Option<&'static str>,
     right: Option<&'static str>,
-    /// Settings of the wireless hop besides.
+    /// Further settings of the wireless hop.
     wireless: &'static str,
-    /// Congestion control, instead of the cell's.
+    /// Congestion control in the place of the cell's; `None` keeps that.
     congestion: Option<&'static str>,
 }
 
@@ -105,7 +105,7 @@ impl Variant {
     }
 }
 
-/// A number of a group.
+/// A number of a group that the page shows.
 struct Column {
     label: &'static str,
     group: &'static str,
@@ -147,7 +147,7 @@ struct Run {
     groups: Vec<GroupRun>,
     segments_sent: u64,
     segments_again: u64,
-    /// The latest packet of the emulator.
+    /// Longest delay of a packet in the emulator beyond its due time, in milliseconds.
     late_ms_max: f64,
 }
 
@@ -209,7 +209,7 @@ impl Design {
         Ok(true)
     }
 
-    /// A number of each run.
+    /// The number of a column for each run of a cell with a variant.
     fn numbers(&self, runs: &[Run], (cell, variant, column): At) -> Sample {
         let column = &self.columns[column];
         let these = runs

@@ -91,7 +91,7 @@ struct Met {
     quick: bool,
 }
 
-/// What came of it.
+/// The result of one run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Share {
     queue: String,
@@ -107,7 +107,7 @@ struct Share {
     late_p99_ms: f64,
 }
 
-/// A number of a run.
+/// Picks one number of a run.
 type Pick = fn(&Share) -> f64;
 
 impl Share {
@@ -142,7 +142,7 @@ fn contestant(studio: &Studio<'_>, name: &str) -> Box<dyn Contestant> {
 }
 
 impl Met {
-    /// In which time it is counted.
+    /// The part of the run in which goodput is counted.
     fn window(&self) -> Window {
         let (pair, ten) = windows(self.quick);
         match self.meeting {

@@ -63,7 +63,7 @@ pub(super) struct Window {
     pub(super) until: Duration,
 }
 
-/// What came of it.
+/// The result of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carried {
     /// Goodput of each flow (payload).

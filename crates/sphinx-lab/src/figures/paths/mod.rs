@@ -39,7 +39,7 @@ pub(super) struct Experiment {
 /// A path, and what is transferred over it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hops {
-    /// Empty where an experiment has only one.
+    /// The path's name; empty where an experiment has only one path.
     pub(super) name: &'static str,
     /// Its place on the horizontal axis; `None` if it is not drawn.
     pub(super) x: Option<f64>,
@@ -139,7 +139,7 @@ pub(super) struct Run {
     /// What the base station has reported, beside what the hop has lost.
     #[serde(default)]
     pub(super) truth: Option<Truth>,
-    /// The latest packet of the emulator.
+    /// Longest delay of a packet in the emulator beyond its due time, in milliseconds.
     late_ms_max: f64,
 }
 

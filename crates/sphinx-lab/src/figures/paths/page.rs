@@ -44,7 +44,7 @@ pub(in crate::figures) fn seeds_text(experiment: &Experiment, runs: &[Run]) -> S
     )
 }
 
-/// Whether emulator and agents were in time.
+/// A paragraph that says whether emulator and agents were in time.
 pub(in crate::figures) fn late_paragraph(runs: &[Run], sheet: &mut Sheet) {
     let latest = runs.iter().map(|run| run.late_ms_max).fold(0.0, f64::max);
     let late = runs.iter().filter(|run| run.late_ms_max > LATE_MS).count();

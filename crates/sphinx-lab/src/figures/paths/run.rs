@@ -13,7 +13,7 @@ use crate::{
     path::{Carried, PathArgs},
 };
 
-/// Runs a case; else, why that could not be.
+/// Runs a case; an error says why there is no result.
 pub(super) fn run(studio: &Studio<'_>, case: &Case) -> Result<Run, String> {
     let files = Files::new()?;
     let (hops, upload) = (case.hops, case.upload);

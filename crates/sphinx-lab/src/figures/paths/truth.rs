@@ -15,16 +15,16 @@ const EMPTY_BYTES: u64 = 80;
 /// Segments of an upload, by what became of them when they were sent first. (That one sent again is lost too leaves no new hole.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(in crate::figures) struct Truth {
-    /// The hop has lost them.
+    /// Segments that the hop has lost.
     pub(in crate::figures) lost: u64,
-    /// Those of them that the base station has reported.
+    /// Segments of `lost` that the base station has reported.
     pub(in crate::figures) reported: u64,
     /// The hop has lost them, and the queue in front of it has dropped nothing of the same hole. (The rest of a hole that a queue has a part in
     /// is left to the sender, who has to slow down for it.)
     pub(in crate::figures) apart: u64,
-    /// Those of them that the base station has reported.
+    /// Segments of `apart` that the base station has reported.
     pub(in crate::figures) apart_reported: u64,
-    /// The queue has dropped them.
+    /// Segments that the queue has dropped.
     pub(in crate::figures) dropped: u64,
     /// Those of them that the base station has reported as lost by the hop, wrongly.
     pub(in crate::figures) mistaken: u64,

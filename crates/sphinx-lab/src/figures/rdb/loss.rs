@@ -209,7 +209,7 @@ fn table(runs: &[Run], sheet: &mut Sheet) {
     sheet.summary(&header.map(str::to_owned), &rows);
 }
 
-/// In percent.
+/// Share of the messages that took at most `ms`, in percent.
 fn share_within(spread: &Spread, ms: f64) -> f64 {
     let within = spread.percentiles.iter().filter(|it| **it <= ms).count();
     within.saturating_sub(1) as f64

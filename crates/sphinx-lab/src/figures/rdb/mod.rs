@@ -29,7 +29,7 @@ use crate::{
 
 /// Where the groups listen that an agent helps.
 const PORT: u16 = 7001;
-/// Where all others do.
+/// Port at which the groups listen that no agent helps.
 const PORT_ALONE: u16 = 7101;
 /// Later than that, a packet has waited for the emulator instead of its link.
 const LATE_MS: f64 = 10.0;
@@ -71,11 +71,11 @@ struct Run {
     segments_sent: u64,
     /// Retransmissions among these.
     segments_again: u64,
-    /// The latest packet of the emulator.
+    /// Longest delay of a packet in the emulator beyond its due time, in milliseconds.
     late_ms_max: f64,
 }
 
-/// What came of a group.
+/// The result of a group.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct GroupRun {
     pub(super) name: String,
@@ -93,7 +93,7 @@ pub(super) struct GroupRun {
     pub(super) transit_ms: Spread,
 }
 
-/// What delays look like.
+/// The distribution of delays.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Spread {
     mean: f64,
@@ -282,7 +282,7 @@ fn duration(cases: &[Thin], at_once: usize) -> Duration {
     sum / at_once as u32
 }
 
-/// A number of each run of a variant in a cell.
+/// One number of each run of a variant in a cell.
 fn each<V: Into<Measured>>(
     runs: &[Run],
     (cell, variant): (&str, &str),

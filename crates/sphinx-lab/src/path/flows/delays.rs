@@ -9,12 +9,12 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 pub struct Delays(Vec<f64>);
 
 impl Delays {
-    /// How many.
+    /// Number of delays.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// How many are not longer.
+    /// Number of delays of at most `ms` milliseconds.
     pub fn within(&self, ms: f64) -> usize {
         self.0.partition_point(|it| *it <= ms)
     }
@@ -25,7 +25,7 @@ impl Delays {
         self.0.get(rank.max(1) - 1).copied()
     }
 
-    /// Their mean in milliseconds.
+    /// Mean of the delays in milliseconds; `None` if there are none.
     pub fn mean(&self) -> Option<f64> {
         let sum: f64 = self.0.iter().sum();
         (!self.0.is_empty()).then(|| sum / self.0.len() as f64)

@@ -35,9 +35,9 @@ const APPLICATIONS: [(&str, u64, u64); 6] = [
 /// Flows that do the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What it is called.
+    /// The group's name.
     pub name: String,
-    /// How many connections.
+    /// Number of connections.
     pub flows: usize,
     /// What each of them carries.
     pub work: Work,
@@ -58,28 +58,28 @@ pub enum Work {
     Messages {
         /// Bytes of one message.
         bytes: u64,
-        /// Time from one to the next.
+        /// Time from one message to the next.
         interval: Duration,
     },
     /// Objects that whoever receives fetches, each over a new connection; the next one waits for the one before.
     Fetches {
         /// Bytes of one object.
         bytes: u64,
-        /// Time from one to the next.
+        /// Time from one object to the next.
         interval: Duration,
     },
 }
 
-/// What came of the groups.
+/// The results of all groups.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flowed {
     /// How long they sent.
     pub seconds: f64,
     /// Segments that the sending host has sent, handshakes included.
     pub segments_sent: u64,
-    /// How many of these it had sent before.
+    /// Segments sent again among these.
     pub segments_again: u64,
-    /// In the order in which they were asked for.
+    /// The groups in the order in which they were asked for.
     pub groups: Vec<GroupReport>,
 }
 
@@ -90,18 +90,18 @@ impl Flowed {
     }
 }
 
-/// What came of a group.
+/// The result of a group.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupReport {
-    /// What it is called.
+    /// The group's name.
     pub name: String,
-    /// How many connections.
+    /// Number of connections.
     pub flows: usize,
     /// Congestion control of the sender.
     pub congestion: String,
     /// How many messages were due, or were asked for; 0 if it is greedy.
     pub messages: u64,
-    /// How many have arrived, in order and whole.
+    /// Messages or objects that have arrived whole and in order.
     pub delivered: u64,
     /// What has arrived in order, of all its flows, while they sent.
     pub goodput_mbit_s: f64,

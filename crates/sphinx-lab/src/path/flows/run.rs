@@ -319,7 +319,7 @@ mod tests {
             scope.spawn(|| send(stream, work, Instant::now(), until));
             let (mut receiver, _) = listener.accept().unwrap();
             receiver.read_exact(&mut vec![0; 3 * BLOCK_BYTES]).unwrap();
-            // Then the sender ends.
+            // The sender ends when the receiver is dropped.
         });
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Edge {
 struct Sending {
     /// Bytes of one message; 0 if the group sends no messages.
     message_bytes: u64,
-    /// The right host does.
+    /// Whether the right host sends.
     upload: bool,
     /// Whoever sends has listened; else it has connected.
     by_listener: bool,
@@ -301,7 +301,7 @@ mod tests {
             watch.packet(false, &ack(10), at(90));
             watch.packet(true, &data(10, 20), at(110));
             watch.packet(false, &ack(30), at(150));
-            // Nobody's.
+            // A packet of no group, and one that is no IP packet, are ignored.
             watch.packet(false, &packet((5, 6), Kind::Plain, (1, 1), b"x"), at(160));
             watch.packet(false, b"no packet", at(160));
             let seen = watch.seen(GROUP);

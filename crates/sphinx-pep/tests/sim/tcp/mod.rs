@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) data: Vec<u8>,
     /// The data comes in messages of so many bytes, one at a time, so often; otherwise all at once.
     pub(crate) messages: Option<(usize, Time)>,
-    /// Aborts after having received so much.
+    /// Aborts after having received this many bytes.
     pub(crate) reset_after: Option<usize>,
 }
 
@@ -293,7 +293,7 @@ impl End for Tcp {
             self.timer = None;
             self.backoff = (self.backoff + 1).min(8);
             if self.state != State::Open {
-                // The SYN, or its answer, again.
+                // The SYN, or its answer, is sent again.
                 if self.state == State::Closed {
                     self.backoff = 0;
                 }
@@ -311,7 +311,7 @@ impl End for Tcp {
                 (flight.lost, flight.sacked) = (true, false);
             }
             if self.flights.is_empty() && self.next < self.end() + 1 {
-                // Probes a window that is closed.
+                // Sends a byte to probe a closed window.
                 self.emit(now, self.next, self.next + 1, false);
             }
             self.arm(now);

@@ -49,7 +49,7 @@ impl Tcp {
         }
         self.read = self.received.len();
         if self.told_window < 2 * self.settings.segment as u64 && self.expected > 0 {
-            // The window opens.
+            // Tells that the window has opened.
             let room = self.settings.buffer as u64;
             if room > self.told_window {
                 self.acknowledge(now);

@@ -177,7 +177,7 @@ impl Tcp {
         match self.recover {
             Some(recover) if ack < recover => {
                 if !self.settings.sack {
-                    // NewReno: the next hole.
+                    // NewReno repairs the next hole.
                     if let Some(first) = self.flights.first_mut() {
                         first.lost = true;
                     }

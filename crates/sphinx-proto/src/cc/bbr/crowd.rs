@@ -19,7 +19,7 @@ use super::{Bbr, CE_FACTOR, Phase, UP_GAIN};
 /// Queueing delay at which all send less, and below which a queue is gone.
 const QUEUE: Nanos = 8 * MS;
 const GONE: Nanos = 2 * MS;
-/// Losses that count like the queue.
+/// Loss rate at which all send less, as at [`QUEUE`].
 const LOSS: f64 = 0.05;
 /// What is left of the rate at least where much of it is lost.
 const LEFT_AT_LEAST: f64 = 0.5;
@@ -51,7 +51,7 @@ const SEEN_PART: Nanos = 10;
 const SEEN_PACKETS: f64 = 2.0;
 /// A delay below this part of the longest one is not one of a full queue, …
 const LOW_PART: Nanos = 4;
-/// … nor is one below this.
+/// … nor is one below this delay.
 const LOW: Nanos = MS / 2;
 
 /// Readings without which nothing is known, and rounds of a cruise while more is to be found out.
@@ -62,7 +62,7 @@ const PARTS: [(f64, f64); 2] = [(0.85, 1.5), (0.94, 2.5)];
 /// The same behind a channel that loses this or more, by which readings are worse.
 const PARTS_LOSSY: [(f64, f64); 2] = [(0.75, 1.5), (0.9, 3.0)];
 const LOSSY: f64 = 0.03;
-/// The same where no queue has been seen.
+/// Part and standard errors, as above, where no queue has been seen.
 const PART_UNSEEN: (f64, f64) = (0.75, 2.0);
 /// A queue does not come so fast; if so many do, of which each later mark makes a part forgotten (so that it takes three), it is the delay that
 /// varies, and so it is taken to be for a while.
@@ -72,7 +72,7 @@ const JUMPS_FORGET: f64 = 1.0 / 16.0;
 const VARIES: Nanos = 10 * SEC;
 /// A flow that sends a little less than the estimate has room for that.
 const PART_OF_WARY: f64 = 0.1;
-/// The smallest part that is the whole.
+/// Parts from this one on count as the whole link.
 const WHOLE: f64 = 0.8;
 /// One in so many marks is answered by a probe: ours meet them together, and should not probe together.
 const PROBED: u64 = 8;
@@ -91,7 +91,7 @@ pub(super) struct Crowd {
     lost: f64,
     /// When the first packet behind the first start-up had been answered.
     began: Option<Time>,
-    /// Too many have been lost since then.
+    /// Since when too many packets have been lost; `None`: they are not.
     flooded_since: Option<Time>,
     /// Rates below the estimate in a row that did not make the queue go, and when the first of them ended.
     stood: u32,
@@ -104,13 +104,13 @@ pub(super) struct Crowd {
     /// Longest queueing delay since it joined, unless that has not been long ago.
     longest: Nanos,
     gone_at: Time,
-    /// The estimate when it joined.
+    /// The bandwidth estimate when it joined.
     joined_at: f64,
-    /// Queues that came too fast.
+    /// How many queues came too fast, with fading memory.
     jumps: f64,
     varies_until: Time,
     rival: Rival,
-    /// It has been one of several before.
+    /// It has been one of several flows before.
     has_left: bool,
 }
 
@@ -216,7 +216,7 @@ impl Bbr {
 
     /// A sample of a flow that takes the link for its own. Whether it has turned out to be one of several.
     pub(super) fn meets_others(&mut self, s: &Sample, now: Time) -> bool {
-        // Where the queue marks, marks tell.
+        // Where ECN marks come, they tell of others; where the link varies, queues do not.
         let is_known = self.ce_round.is_some() || now < self.crowd.varies_until;
         if s.app_limited || !s.window_full || is_known {
             return false;
@@ -287,7 +287,7 @@ impl Bbr {
         }
     }
 
-    /// A rate below the estimate has come to its end.
+    /// Ends a time at a rate below the estimate.
     pub(super) fn end_low_rate(&mut self, now: Time) {
         if self.crowd.stood == 0 {
             self.crowd.stood_since = now;
@@ -341,7 +341,7 @@ impl Bbr {
             .any(|(most, errors)| is_less(&part, (most - room, *errors)))
     }
 
-    /// A sample of one of several.
+    /// Takes a sample while this flow is one of several.
     pub(super) fn on_crowd_sample(&mut self, s: &Sample, now: Time) {
         let is_full = s.window_full && !s.app_limited;
         match s.run.phase {

@@ -286,7 +286,7 @@ impl Bbr {
             }
             Sudden::Channel => self.bw = self.bw.max(self.before_trial),
         }
-        // What is under way left at the old rate.
+        // A new run, as the packets under way left at the old rate.
         self.trial_run = self.sampler.start_run(Phase::Cruise);
     }
 
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
     use crate::time::time;
 
-    /// What arrives of a cruise in a second.
+    /// A sample of a cruise of one second, all of which arrives.
     fn whole() -> Sample {
         Sample {
             run: Run::new(0, Phase::Cruise),

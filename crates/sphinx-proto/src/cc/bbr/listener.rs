@@ -13,9 +13,9 @@ pub(super) const GAIN: f64 = 0.5;
 const PACKETS: f64 = 1000.0;
 const REMEMBERED: f64 = 2000.0;
 const NEEDED: f64 = 500.0;
-/// Not more often.
+/// Shortest time between two trials of the lower rate.
 const EVERY: Nanos = 5 * SEC;
-/// It says nothing if it was not so much lower.
+/// A trial says nothing if its rate was above this share of the whole one.
 const GAIN_MOST: f64 = 0.8;
 /// A part that somebody else has, by so many standard errors: a flow alone that sends a little more than there is room for seems to have a small one.
 const PART: (f64, f64) = (0.08, 0.75);
@@ -68,7 +68,7 @@ impl Listener {
         }
     }
 
-    /// The rate is to be a half.
+    /// Whether the rate is to be halved.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }
@@ -143,7 +143,7 @@ mod tests {
         assert!(listener.is_on());
         let hears = (0..10).any(|_| listener.on_half(&sample(GAIN * rate, others, loss)));
         assert!(!listener.is_on());
-        // Not again so soon.
+        // The next trial has to wait.
         listener.begin(true, time(2 * SEC));
         assert!(!listener.is_on());
         hears

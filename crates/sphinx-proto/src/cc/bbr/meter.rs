@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::super::SEC;
 use super::super::sampler::Sample;
 
-/// Readings that are remembered.
+/// Number of readings that are kept.
 const READINGS: usize = 8;
 /// Less of a probe says nothing.
 const GAIN_MIN: f64 = 1.1;
@@ -17,7 +17,7 @@ const GAIN_MIN: f64 = 1.1;
 const READING: (f64, f64) = (-0.5, 1.5);
 /// The error of a reading, in those of what arrived of a probe: a probe of 1.25 tells a fifth of what it is.
 const ERROR_GAIN: f64 = 5.0;
-/// No mean is known better.
+/// Smallest standard error that a mean is given.
 const ERROR_MIN: f64 = 0.02;
 /// Part of a cruise that is kept when more of it is known: what others send grows with time, and a probe is to be compared with what was just before it.
 const KEPT: f64 = 0.5;
@@ -40,7 +40,7 @@ struct Sums {
 pub(super) struct Part {
     /// 1 if nobody else uses the link; noise may take it to −0.5 and 1.5.
     pub(super) mean: f64,
-    /// Its standard error.
+    /// Standard error of the mean.
     pub(super) error: f64,
     pub(super) readings: usize,
     /// What was sent before the probes, bytes per second.
@@ -62,11 +62,11 @@ impl Part {
     }
 }
 
-/// What one probe says.
+/// What a single probe tells of this flow's part of the link.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     part: f64,
-    /// What was sent before it, bytes per second.
+    /// Rate before the probe, bytes per second.
     rate: f64,
 }
 
@@ -85,7 +85,7 @@ impl Meter {
         self.cruise = Sums::default();
     }
 
-    /// What has been read is of the past.
+    /// Forgets all readings.
     pub(super) fn clear(&mut self) {
         self.readings.clear();
     }
@@ -95,7 +95,7 @@ impl Meter {
         self.readings.len() == READINGS
     }
 
-    /// How many readings there are.
+    /// Number of readings.
     pub(super) fn readings(&self) -> usize {
         self.readings.len()
     }
@@ -162,7 +162,7 @@ impl Meter {
         });
     }
 
-    /// What the readings say together.
+    /// Mean and error over all readings.
     pub(super) fn part(&self) -> Part {
         let n = self.readings.len().max(2) as f64;
         let mean_of = |pick: fn(&Reading) -> f64| self.readings.iter().map(pick).sum::<f64>() / n;

@@ -34,9 +34,9 @@ const BBR_AWAY: Range<Nanos> = 150 * MS..300 * MS;
 const BBR_BACK: Nanos = 1500 * MS;
 /// It is still BBR if it has not been away like that for so long.
 const BBR_REMEMBERED: Nanos = 25 * SEC;
-/// The mean loss is that of so long, …
+/// Span over which the mean loss is taken, …
 const LOSS_OVER: Nanos = 2 * SEC;
-/// … and more of it is not endured.
+/// … and the highest mean loss that is endured.
 const LOSS_MOST: f64 = 0.1;
 /// A part of the link that is enough, …
 const ENOUGH: f64 = 0.5;
@@ -50,14 +50,14 @@ const READINGS_OF_FEW: usize = 2;
 #[derive(Clone, Copy, Debug)]
 struct Absence {
     began: Time,
-    /// Since the one before; 0 if none is known.
+    /// Time since the absence before; 0 if none is known.
     interval: Nanos,
-    /// How long the queue had stood.
+    /// How long the queue had stood before the absence.
     stood: Nanos,
     has_ended: bool,
 }
 
-/// Whether somebody does not yield.
+/// Detects flows that do not yield, and whether they run BBR.
 #[derive(Debug, Default)]
 pub(super) struct Rival {
     is_there: bool,
@@ -65,9 +65,9 @@ pub(super) struct Rival {
     met_at: Option<Time>,
     stood: Nanos,
     absence: Option<Absence>,
-    /// When it was last known to be BBR.
+    /// When the rival was last known to run BBR.
     bbr_at: Option<Time>,
-    /// Mean loss while it is there.
+    /// Mean loss rate while there is a rival.
     loss: f64,
     sampled_at: Time,
 }
@@ -77,7 +77,7 @@ impl Rival {
         self.is_there
     }
 
-    /// Whether it goes away as BBR does.
+    /// Whether the rival leaves the queue empty from time to time as BBR does.
     pub(super) fn is_bbr(&self) -> bool {
         match (self.bbr_at, self.met_at) {
             (Some(known), Some(met)) => met.saturating_sub(known) < BBR_REMEMBERED,
@@ -85,7 +85,7 @@ impl Rival {
         }
     }
 
-    /// The queue is gone.
+    /// The queue has gone: an absence of the rival may begin.
     pub(super) fn note_gone(&mut self, now: Time) {
         // A queue that has stood for less belongs to the absence before it.
         if self.is_there && self.stood >= STANDS {
@@ -128,7 +128,7 @@ impl Rival {
         }
     }
 
-    /// It is back: is it BBR?
+    /// The queue is back: decides by the time of absence whether the rival runs BBR.
     fn judge(&mut self, now: Time, absence: Absence, lasted: Nanos, rtt_min: Nanos) {
         let least = BBR_AWAY.start + rtt_min;
         let most = BBR_AWAY.end + 2 * rtt_min;
@@ -212,7 +212,7 @@ mod tests {
         assert!(!rival.is_there());
         rival.note_queue(time(13 * SEC), 700 * MS, (RTT, RTT_MIN));
         assert!(rival.is_there());
-        // Not after long.
+        // A queue that comes back after a long time tells of no rival.
         rival.note_gone(time(14 * SEC));
         rival.note_queue(time(30 * SEC), SEC, (RTT, RTT_MIN));
         assert!(!rival.is_there());

@@ -22,7 +22,7 @@ use super::{Bbr, CE_FACTOR, LOSS_SHARED, Phase};
 const REFERENCE: Nanos = 25 * MS;
 /// Weight of a round in the average share of marks.
 const WEIGHT: f64 = 1.0 / 16.0;
-/// Average before anything is known.
+/// Average share of marks that is assumed before any is known.
 const INITIAL_SHARE: f64 = 0.25;
 /// Steps are whole where the link sends so many packets in a millisecond, and smaller in proportion down to a part.
 const WHOLE_PACKETS: f64 = 12.0;
@@ -45,7 +45,7 @@ const CLASSIC_FOR: Nanos = 5 * SEC;
 /// Rounds of start-up in which marks end it only if the link has been measured.
 const STARTUP_ROUNDS: u64 = 3;
 
-/// What a SACK says.
+/// What a SACK says of marks and delay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     pub(super) now: Time,
@@ -57,13 +57,13 @@ pub(super) struct Reading {
     pub(super) queue: Nanos,
 }
 
-/// What is to be done about it.
+/// How the rate responds to marks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Response {
     Nothing,
     /// The first marks on this path: whatever was being tried ends.
     Begin,
-    /// The rate falls to this.
+    /// The rate falls to this, bytes per second.
     Fall(f64),
     /// As for marks of ECT(0).
     Classic,
@@ -95,7 +95,7 @@ pub(super) struct Scalable {
     /// How sure it is that the queue is a classic one, up to [`DOUBTS_MAX`], and until when it counts as one.
     doubts: u32,
     classic_until: Time,
-    /// Longest delay at a mark in this round.
+    /// Longest queueing delay at a mark in this round.
     queue: Nanos,
 }
 
@@ -134,7 +134,7 @@ fn step(bw: f64, packet_bytes: f64) -> f64 {
 }
 
 impl Scalable {
-    /// Whether the rate is this response's.
+    /// Whether marks set the rate.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }
@@ -333,7 +333,7 @@ impl Bbr {
     pub(super) fn step_scalable(&mut self, now: Time, in_flight: f64) {
         match self.phase {
             Phase::Cruise if self.delay.is_stale(now) => self.enter(Phase::ProbeRtt, now),
-            // Another queue than the one that marks.
+            // The queue that stands is another one than the one that marks.
             Phase::Cruise
                 if self.has_queue() && self.scalable.is_silent(now, self.delay.smoothed()) =>
             {

@@ -39,11 +39,11 @@ const AGAIN_LONG_ROUNDS: Nanos = 8;
 /// What the queue says of a mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Evidence {
-    /// A probe may have left that much.
+    /// Nothing: a probe of this flow may have left such a queue.
     Nothing,
-    /// It is too much for that, if the link is not slow.
+    /// The queue is longer than a probe leaves, if the link is not slow.
     Queue,
-    /// It is too much for that.
+    /// The queue is longer than a probe leaves: there are other flows.
     Others,
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Evidence {
 pub(super) enum Filler {
     /// Flows like this one.
     Ours,
-    /// Somebody who does not yield to it.
+    /// A flow that does not yield to this one.
     Other,
     /// BBR, which has most of the link.
     Bbr,
@@ -119,7 +119,7 @@ impl Sharing {
         });
     }
 
-    /// Nothing is known of others any more.
+    /// Forgets what is known of other flows.
     pub(super) fn end(&mut self) {
         self.state = None;
     }

@@ -23,7 +23,7 @@ impl Bbr {
                 let least = self.startup.sample_window(rtt);
                 (least.max(self.startup_span()), 0)
             }
-            // A bucket of a policer may hide it for a while.
+            // The bucket of a policer may hide its limit for a while.
             Phase::Up if self.caution() > 0 => (self.train_time(), 0),
             Phase::Up => ((rtt / 4).max(4 * MS), UP_JITTER),
             _ => ((rtt / 2).max(8 * MS), CRUISE_JITTER),
@@ -110,7 +110,7 @@ mod tests {
     use super::super::super::sampler::Run;
     use super::*;
 
-    /// It comes of the other end's clock.
+    /// Jitter is computed from the peer's clock, and may be anything.
     #[test]
     fn any_jitter_is_survived() {
         let bbr = Bbr::new(CcParams::default());

@@ -12,14 +12,14 @@ use crate::time::time;
 const MS: Nanos = 1_000_000;
 const FAST: PathId = PathId::FIRST;
 const SLOW: PathId = PathId::new(1);
-/// Round trips.
+/// Shortest and longest round-trip time.
 const RTTS: Rtts = Rtts {
     shortest: 20 * MS,
     longest: 200 * MS,
 };
 const SYMBOL_LEN: u16 = 4;
 const GENERATIONS: u64 = 2;
-/// As many bytes as the two hold.
+/// When a run that is not complete ends, nanoseconds.
 const EVER: Nanos = 5_000 * MS;
 
 fn rtt(path: PathId) -> Nanos {
@@ -56,7 +56,7 @@ struct Model {
     stored_max: u64,
     complete: u64,
     answers: u32,
-    /// Answers are lost too, by this.
+    /// State of the generator that draws which packets and answers are lost.
     draw: u64,
 }
 
@@ -70,7 +70,7 @@ fn source(n: u16, block: u64) -> Vec<u8> {
 impl Model {
     fn new(scheme: Sc, n: u16, r: u16, draw: u64) -> Self {
         let mut sender = ScSender::new(scheme);
-        // A little more than its share, for the floor.
+        // A little more than the share of repairs, because of rounding down.
         let p = f64::from(r) / f64::from(n + r) + 1e-6;
         sender.plr = p;
         for path in [FAST, SLOW] {
@@ -211,7 +211,7 @@ impl Model {
             .on_arrival(now, (path, block), (symbol_cost(SYMBOL_LEN), free), RTTS);
     }
 
-    /// Until all is given out, or for ever.
+    /// Runs until all generations are given out, or until [`EVER`].
     fn run(&mut self) {
         while self.complete < GENERATIONS && self.now < EVER {
             if let Some(warning) = self.receiver.take_warning() {
@@ -322,7 +322,7 @@ fn without_coding_what_is_lost_goes_again_on_its_path() {
     assert!(!sender.has_symbol(lane(FAST)));
     sender.on_path_gone(SLOW);
     assert!(sender.has_symbol(lane(FAST)));
-    // It was only late.
+    // The symbol arrives after all: it was only late.
     sender.on_arrived(SLOW, at, (one.sequence, one.symbol), true);
     assert!(!sender.has_symbol(lane(FAST)));
     sender.on_arrived(FAST, at, (two.sequence, two.symbol), false);
@@ -346,7 +346,7 @@ fn what_was_only_late_is_no_loss_of_its_path() {
     let begins = (time(0), rtt(FAST));
     sender.on_lost(FAST, begins, late);
     sender.on_arrived(FAST, begins, late, true);
-    // With it the round trip is over.
+    // This packet ends the round trip.
     let ends = (time(rtt(FAST)), rtt(FAST));
     sender.on_arrived(FAST, ends, other, false);
     assert_eq!(sender.lanes[&FAST].losses.rate(), 0.0);

@@ -63,7 +63,7 @@ pub(super) fn read(settings: &[&str]) -> Result<AckCc, String> {
     }
 }
 
-/// As it can be read.
+/// The settings as `--agent` reads them.
 pub(super) fn written(cc: &AckCc) -> String {
     let (mark, most) = (cc.mark_ns / 1000, cc.most);
     let mut text = match cc.marks {

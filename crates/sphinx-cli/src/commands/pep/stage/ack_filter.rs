@@ -98,7 +98,7 @@ fn interval(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_nanos()).map_err(|error| error.to_string())
 }
 
-/// As it can be read.
+/// The settings as `--agent` reads them.
 pub(super) fn written(filter: &AckFilter) -> String {
     let mut text = String::from("ack-filter:");
     // Writing into a string does not fail.
@@ -106,7 +106,7 @@ pub(super) fn written(filter: &AckFilter) -> String {
         let mode = match queue.mode {
             Mode::Conservative => "conservative",
             Mode::Aggressive => "aggressive",
-            // Of no filter.
+            // The queue drops no acknowledgements: it is one without a filter.
             Mode::Keep => "keep",
             Mode::Ns2 => "ns2",
         };
