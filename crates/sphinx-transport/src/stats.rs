@@ -159,8 +159,7 @@ pub struct Stats {
     pub datagrams: DatagramCounts,
     /// Largest symbol on the present path MTU, bytes.
     pub symbol_bytes: u32,
-    /// WARNINGs that a generation was about to hold everything up: those that this end sent, and those that it was sent and answered. Only
-    /// with [`Options::sc`](crate::Options::sc).
+    /// WARNINGs that this end sent, as a generation was about to hold everything up. Only with [`Options::sc`](crate::Options::sc).
     pub warnings_sent: u64,
     /// WARNINGs that this end was sent and answered.
     pub warnings_received: u64,

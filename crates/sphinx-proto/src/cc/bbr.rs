@@ -637,8 +637,8 @@ impl RateControl for Bbr {
     fn pacing_rate(&self) -> u64 {
         let gain = match self.phase {
             Phase::Startup => self.startup.gain(self.bw),
-            // The gain does not rise with the capacity that this probe has found.
             Phase::Up if self.caution() > 0 && self.up_sent > self.train() => 1.0,
+            // The rate does not rise with the capacity that this probe has found.
             Phase::Up => UP_GAIN * self.up_from / self.bw.max(1.0),
             Phase::Down if self.crowd.listener.is_on() => listener::GAIN,
             Phase::Down if self.in_doubt => DOUBT_GAIN,
