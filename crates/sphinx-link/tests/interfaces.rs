@@ -93,7 +93,28 @@ fn start_with(
         }
     }
     let link = middle.namespace.run(|| join(["a0", "b0"], links, observer));
+    let mut wires = [wire(&left, "l0"), wire(&right, "r0")];
+    wait_until_frames_cross(&mut wires);
+    wires.reverse();
+    wait_until_frames_cross(&mut wires);
     Some((left, middle, right, link.unwrap().unwrap()))
+}
+
+/// An interface that has just been turned on drops without an error what is sent before the kernel has given it a queue.
+fn wait_until_frames_cross([near, far]: &mut [Ethernet; 2]) {
+    /// Local experimental EtherType 1 (IEEE 802): no packet, which the link would treat as one.
+    const NO_PACKET: [u8; 2] = [0x88, 0xb5];
+    let mut frame = [0; 60];
+    (frame[0], frame[6]) = (2, 2);
+    frame[12..14].copy_from_slice(&NO_PACKET);
+    let start = Instant::now();
+    let mut found = false;
+    while !found {
+        assert!(start.elapsed() < PATIENCE, "no frame has crossed the link");
+        near.send(&frame).unwrap();
+        thread::sleep(Duration::from_millis(2));
+        while !found && far.receive(|arrived| found |= arrived == frame).is_ok() {}
+    }
 }
 
 /// Waits until the counters are as wanted.
