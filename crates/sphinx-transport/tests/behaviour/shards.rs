@@ -1,7 +1,5 @@
 //! Servers with several engines behind one port.
 
-use std::collections::BTreeSet;
-
 use sphinx_transport::{AccessList, ErrorKind, Io, Options, Server, Service, Session};
 
 use crate::proxy::Proxy;
@@ -104,21 +102,27 @@ fn a_client_that_changes_its_address_stays_with_its_session() {
                 .collect();
             let servers = accept_each(&listener, &clients);
             let before = handovers(&servers);
-            let mut addresses = BTreeSet::new();
+            let mut addresses: Vec<_> = servers.iter().map(Session::remote_addr).collect();
             for round in 0..4 {
                 std::thread::scope(|scope| {
                     for (client, server) in std::iter::zip(&clients, &servers) {
-                        addresses.insert(server.remote_addr());
                         scope.spawn(move || transfer(client, server, &content(round, 200_000)));
                     }
                 });
+                if round > 0 {
+                    for (server, address) in std::iter::zip(&servers, &mut addresses) {
+                        // Where packets of the check are lost it is sent again.
+                        wait_until("the server has checked the new address", || {
+                            server.remote_addr() != *address
+                        });
+                        *address = server.remote_addr();
+                    }
+                }
                 proxies.iter().for_each(Proxy::rebind);
             }
-            // The latest are not among them: nothing has come from there when the next round begins.
-            assert!(addresses.len() >= 18, "{addresses:?}");
             match by_hash {
                 false => assert_eq!(handovers(&servers), before),
-                // 24 addresses, each of which leads to the right shard in one of three cases.
+                // 18 addresses at least, each of which leads to the right shard in one of three cases.
                 true => assert!(handovers(&servers) > before),
             }
         });
