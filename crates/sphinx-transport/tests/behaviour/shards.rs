@@ -12,6 +12,14 @@ fn with_shards(shards: usize) -> Options {
     }
 }
 
+/// Steered by the connection id, or by the kernel's hash of addresses.
+fn steered(shards: usize, by_hash: bool) -> Options {
+    Options {
+        shards_by_hash: by_hash,
+        ..with_shards(shards)
+    }
+}
+
 fn connect_all(listener: &Server, clients: usize) -> Vec<Session> {
     let ticket = ticket(listener, listener.local_addr());
     let connect = |_| client(&ticket, &Options::default()).unwrap();
@@ -65,11 +73,7 @@ fn two_hundred_sessions_on_two_shards_all_finish() {
 fn new_sessions_go_where_there_are_fewest() {
     for by_hash in [false, true] {
         bounded(move || {
-            let options = Options {
-                shards_by_hash: by_hash,
-                ..with_shards(3)
-            };
-            let listener = server_with(&options);
+            let listener = server_with(&steered(3, by_hash));
             let clients = connect_all(&listener, 12);
             let servers = accept_each(&listener, &clients);
             assert_eq!(of_each_shard(&servers, 3), [4; 3]);
@@ -85,11 +89,7 @@ fn new_sessions_go_where_there_are_fewest() {
 fn a_client_that_changes_its_address_stays_with_its_session() {
     for by_hash in [false, true] {
         bounded(move || {
-            let options = Options {
-                shards_by_hash: by_hash,
-                ..with_shards(3)
-            };
-            let listener = server_with(&options);
+            let listener = server_with(&steered(3, by_hash));
             let proxies: Vec<_> = (0..6)
                 .map(|n| Proxy::start(listener.local_addr(), link(0.01, n), link(0.01, 99 + n)))
                 .collect();
@@ -133,9 +133,8 @@ fn a_client_that_changes_its_address_stays_with_its_session() {
 fn where_the_kernel_cannot_steer_strays_are_handed_over() {
     bounded(|| {
         let options = Options {
-            shards_by_hash: true,
             workers: 1,
-            ..with_shards(2)
+            ..steered(2, true)
         };
         let listener = server_with(&options);
         let clients = connect_all(&listener, 16);
